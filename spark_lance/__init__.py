@@ -1,0 +1,1 @@
+"""Read and write Lance datasets in pure Python, with a PySpark data source on top."""
