@@ -89,7 +89,8 @@ def differences(expected: dict[str, str], found: dict[str, str]) -> list[str]:
         elif name not in expected:
             lines.append(f"{name}: has no .proto file")
         elif expected[name] != found[name]:
-            diff = difflib.unified_diff(found[name].splitlines(), expected[name].splitlines(), lineterm="", n=0)
+            before, after = found[name].splitlines(), expected[name].splitlines()
+            diff = difflib.unified_diff(before, after, lineterm="", n=0)
             changed = [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")]
             added = sum(line.startswith("+") for line in changed)
             lines.append(f"{name}: differs (+{added} -{len(changed) - added} lines)")
