@@ -1,0 +1,118 @@
+"""Every error that spark_lance raises on purpose.
+
+Each class is also the builtin exception a caller would expect (a missing table is a `FileNotFoundError`),
+so code may catch either. Messages say what happened, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AtomicPutUnsupportedError",
+    "CommitError",
+    "CommitOutcomeUnknownError",
+    "ExpressionError",
+    "FormatError",
+    "IncompatibleConflictError",
+    "LanceError",
+    "OptionError",
+    "RetriesExhaustedError",
+    "RetryableConflictError",
+    "SchemaError",
+    "StoreError",
+    "TableExistsError",
+    "TableNotFoundError",
+    "UnsupportedFormatError",
+    "VersionNotFoundError",
+]
+
+
+class LanceError(Exception):
+    """Root of all errors of this package."""
+
+
+class _LocatedError(LanceError):
+    """An error about stored bytes: it carries the object's path and a place inside it."""
+
+    def __init__(self, message: str, path: str | None = None, place: str | None = None) -> None:
+        super().__init__(message, path, place)
+        self.message = message
+        self.path = path
+        self.place = place
+
+    def at(self, path: str | None = None, place: str | None = None) -> _LocatedError:
+        """Return the same error with a path and place added; parts already known are kept."""
+        where = place if self.place is None else f"{place}, {self.place}" if place else self.place
+        return type(self)(self.message, self.path or path, where)
+
+    def __str__(self) -> str:
+        where = " in ".join(part for part in (self.place, self.path) if part)
+        return f"{self.message} ({where})" if where else self.message
+
+
+class FormatError(_LocatedError, ValueError):
+    """Stored bytes break the format: the object is damaged or was not written by a Lance writer."""
+
+
+class UnsupportedFormatError(_LocatedError, NotImplementedError):
+    """Legal Lance bytes of a version, encoding or feature that this release does not speak: upgrade it."""
+
+
+class TableNotFoundError(LanceError, FileNotFoundError):
+    """No Lance table at this location: check the path, or create the table by appending to it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class TableExistsError(LanceError, FileExistsError):
+    """A Lance table is already here: use mode append or overwrite."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class VersionNotFoundError(LanceError, LookupError):
+    """The asked version does not exist, or was cleaned up: list the versions that are left."""
+
+
+class SchemaError(LanceError, ValueError):
+    """Data and table do not fit together; the message lists every difference."""
+
+
+class OptionError(LanceError, ValueError):
+    """An option is unknown or its value cannot be used."""
+
+
+class ExpressionError(LanceError, ValueError):
+    """A filter cannot be understood or does not fit the table's columns."""
+
+
+class StoreError(LanceError, OSError):
+    """The file system or object store cannot be used as asked."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class AtomicPutUnsupportedError(StoreError):
+    """This store cannot create an object only if it is absent, so commits to it would not be safe."""
+
+
+class CommitError(LanceError):
+    """A commit did not take place, unless the subclass says otherwise."""
+
+
+class RetryableConflictError(CommitError):
+    """Another writer changed what this operation was computed from: run the operation again."""
+
+
+class IncompatibleConflictError(CommitError):
+    """Another writer's change makes this operation meaningless: reload the table before deciding."""
+
+
+class RetriesExhaustedError(CommitError):
+    """Other writers won every attempt: lower the number of concurrent writers, or allow more retries."""
+
+
+class CommitOutcomeUnknownError(CommitError):
+    """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""

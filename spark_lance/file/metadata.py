@@ -1,0 +1,179 @@
+"""Descriptions of columns and pages: the protobuf blocks behind a data file's footer.
+
+Per column one `ColumnMetadata` message: a column encoding, and per page the absolute (offset, size) of
+each of its buffers, its length in rows, its first row ("priority") and its encoding. An encoding is a
+serialized `google.protobuf.Any` whose type url names the message inside. The url is written by hand,
+because it must say `lance.` whatever our generated messages are called. (Lance file format, container.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.any_pb2 import Any
+from google.protobuf.message import DecodeError, Message
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.proto import encodings20_pb2, file2_pb2
+
+__all__ = [
+    "ARRAY_ENCODING_URL",
+    "BUFFER_ALIGNMENT",
+    "COLUMN_ENCODING_URL",
+    "PAGE_LAYOUT_URL",
+    "BytesLike",
+    "ColumnMetadata",
+    "EncodedPage",
+    "Page",
+    "pack_column",
+    "parse_column",
+]
+
+BUFFER_ALIGNMENT = 64
+ARRAY_ENCODING_URL = "/lance.encodings.ArrayEncoding"
+PAGE_LAYOUT_URL = "/lance.encodings21.PageLayout"
+COLUMN_ENCODING_URL = "/lance.encodings.ColumnEncoding"
+
+BytesLike: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer | np.ndarray"
+_M = TypeVar("_M", bound=Message)
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of a column: where its buffers are, and the undecoded description of their content.
+
+    `buffers` are absolute (offset, size) pairs in bytes. `length` counts rows (2.0: the column's items).
+    """
+
+    buffers: tuple[tuple[int, int], ...]
+    length: int
+    priority: int
+    encoding: bytes
+    type_url: str
+
+    def layout(self, kind: type[_M], type_url: str) -> _M:
+        """Decode the page's encoding as a message of class `kind`, whose type url must be `type_url`.
+
+        Raises:
+            UnsupportedFormatError: the encoding is of another kind.
+            FormatError: the message is damaged.
+        """
+        if self.type_url.rpartition("/")[2] != type_url.rpartition("/")[2]:
+            raise UnsupportedFormatError(f"page encoding {self.type_url!r} is not supported")
+        try:
+            return kind.FromString(self.encoding)
+        except DecodeError as error:
+            raise FormatError(f"the page encoding is not a valid {kind.__name__} message") from error
+
+
+@dataclass(frozen=True)
+class ColumnMetadata:
+    """All pages of one column, in row order. `blob` tells a 2.0 column of blob descriptors."""
+
+    index: int
+    pages: tuple[Page, ...]
+    blob: bool = False
+    buffers: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Sum of the page lengths."""
+        return sum(page.length for page in self.pages)
+
+
+@dataclass(frozen=True)
+class EncodedPage:
+    """One page as a field writer makes it: buffers not yet placed in a file, and their description."""
+
+    column: int
+    buffers: Sequence[BytesLike]
+    layout: Message
+    length: int
+    priority: int
+
+
+def parse_column(index: int, data: bytes, file_size: int) -> ColumnMetadata:
+    """Parse the metadata block of column number `index` in a file of `file_size` bytes.
+
+    Raises:
+        FormatError: not a valid message, or a buffer that reaches beyond the file.
+        UnsupportedFormatError: an encoding that is stored elsewhere in the file.
+    """
+    try:
+        message = file2_pb2.ColumnMetadata.FromString(data)
+    except DecodeError as error:
+        raise FormatError("the column metadata is not a valid message", place=f"column {index}") from error
+    pages = []
+    for number, page in enumerate(message.pages):
+        place = f"column {index}, page {number}"
+        buffers = _parse_buffers(page.buffer_offsets, page.buffer_sizes, file_size, place)
+        url, value = _parse_encoding(page.encoding, place)
+        pages.append(Page(buffers, page.length, page.priority, value, url))
+    buffers = _parse_buffers(message.buffer_offsets, message.buffer_sizes, file_size, f"column {index}")
+    return ColumnMetadata(index, tuple(pages), _is_blob(message.encoding, index), buffers)
+
+
+def _parse_buffers(
+    offsets: Sequence[int], sizes: Sequence[int], file_size: int, place: str
+) -> tuple[tuple[int, int], ...]:
+    if len(offsets) != len(sizes):
+        raise FormatError(f"{len(offsets)} buffer offsets but {len(sizes)} sizes", place=place)
+    pairs = tuple(zip(offsets, sizes, strict=True))
+    for offset, size in pairs:
+        if offset + size > file_size:
+            raise FormatError(
+                f"a buffer of {size} bytes at {offset} reaches beyond the file of {file_size} bytes",
+                place=place,
+            )
+    return pairs
+
+
+def _parse_encoding(encoding: file2_pb2.Encoding, place: str) -> tuple[str, bytes]:
+    kind = encoding.WhichOneof("location")
+    if kind == "indirect":
+        raise UnsupportedFormatError("indirect encodings are not supported", place=place)
+    if kind != "direct":
+        raise FormatError("the encoding is missing", place=place)
+    try:
+        holder = Any.FromString(encoding.direct.encoding)
+    except DecodeError as error:
+        raise FormatError("the encoding is not a valid Any message", place=place) from error
+    return holder.type_url, holder.value
+
+
+def _is_blob(encoding: file2_pb2.Encoding, index: int) -> bool:
+    if encoding.WhichOneof("location") is None:
+        raise FormatError("the column has no encoding", place=f"column {index}")
+    url, value = _parse_encoding(encoding, f"column {index}")
+    if url.rpartition("/")[2] != COLUMN_ENCODING_URL[1:]:
+        raise UnsupportedFormatError(f"column encoding {url!r} is not supported", place=f"column {index}")
+    try:
+        kind = encodings20_pb2.ColumnEncoding.FromString(value).WhichOneof("column_encoding")
+    except DecodeError as error:
+        raise FormatError("the column encoding is damaged", place=f"column {index}") from error
+    if kind == "zone_index":
+        raise UnsupportedFormatError("zone-indexed columns are not supported", place=f"column {index}")
+    return bool(kind == "blob")
+
+
+def pack_column(pages: Sequence[Page]) -> bytes:
+    """Return the metadata block of a column with these pages and the plain column encoding."""
+    message = file2_pb2.ColumnMetadata()
+    plain = encodings20_pb2.ColumnEncoding()
+    plain.values.SetInParent()
+    message.encoding.direct.encoding = _pack_any(COLUMN_ENCODING_URL, plain.SerializeToString())
+    for page in pages:
+        entry = message.pages.add(length=page.length, priority=page.priority)
+        for offset, size in page.buffers:
+            entry.buffer_offsets.append(offset)
+            entry.buffer_sizes.append(size)
+        entry.encoding.direct.encoding = _pack_any(page.type_url, page.encoding)
+    return message.SerializeToString()
+
+
+def _pack_any(type_url: str, value: bytes) -> bytes:
+    return Any(type_url=type_url, value=value).SerializeToString()

@@ -1,0 +1,292 @@
+"""Fields and schemas of Lance tables and files.
+
+A schema is a list of field trees. On disk it is flattened depth first, parents before children, each
+field naming its parent by id (-1 for the top level). Ids identify columns for the life of a table;
+names do not. (Lance table format, schema encoding.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from spark_lance.errors import FormatError, SchemaError
+from spark_lance.file.logical import (
+    LIST_TYPES,
+    STRUCT_FSL_PREFIX,
+    from_logical,
+    is_nested_logical,
+    to_logical,
+)
+from spark_lance.proto import file_pb2
+
+__all__ = ["EXTENSION_METADATA", "EXTENSION_NAME", "Field", "Schema"]
+
+EXTENSION_NAME = "ARROW:extension:name"
+EXTENSION_METADATA = "ARROW:extension:metadata"
+_TRUE = frozenset({"true", "1", "yes"})
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a table: a top-level column or a part of one.
+
+    `kind` says how it is stored: "list", "map", "struct" and "fsl_struct" (fixed-size list of structs)
+    have children that are stored on their own; "packed_struct" and "blob" are one column whatever their
+    children; everything else is a "leaf".
+    """
+
+    id: int
+    name: str
+    logical_type: str
+    nullable: bool = True
+    children: tuple[Field, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def kind(self) -> str:
+        """How the field is stored; see the class."""
+        logical = self.logical_type
+        if self.is_blob:
+            return "blob"
+        if logical in LIST_TYPES:
+            return "list"
+        if logical == "map":
+            return "map"
+        if logical.startswith(STRUCT_FSL_PREFIX):
+            return "fsl_struct"
+        if logical == "struct":
+            return "packed_struct" if self.is_packed else "struct" if self.children else "leaf"
+        return "leaf"
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the field metadata asks for one row-major column for all children."""
+        return any(self.metadata.get(key, "").lower() in _TRUE for key in ("lance-encoding:packed", "packed"))
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether values are kept outside the column, with a descriptor in it."""
+        return (
+            self.metadata.get("lance-encoding:blob", "").lower() in _TRUE
+            or self.metadata.get(EXTENSION_NAME) == "lance.blob.v2"
+        )
+
+    @property
+    def list_size(self) -> int:
+        """Length of a fixed-size list of structs."""
+        return int(self.logical_type.rpartition(":")[2])
+
+    def arrow_type(self) -> pa.DataType:
+        """Return the Arrow type, built from this field and the children it still has.
+
+        Raises:
+            UnsupportedFormatError: the logical type is not known.
+        """
+        logical = self.logical_type
+        if not is_nested_logical(logical):
+            return from_logical(logical)
+        fields = [child.arrow_field() for child in self.children]
+        if logical == "struct":
+            return pa.struct(fields)
+        if len(fields) != 1:
+            raise FormatError(f"field {self.name!r} of type {logical} must have one child, not {len(fields)}")
+        if logical == "map":
+            entries = self.children[0].children
+            if len(entries) != 2:
+                raise FormatError(f"map field {self.name!r} must have a key and a value")
+            return pa.map_(entries[0].arrow_field().with_nullable(False), entries[1].arrow_field())
+        if logical.startswith(STRUCT_FSL_PREFIX):
+            return pa.list_(fields[0], self.list_size)
+        return pa.large_list(fields[0]) if logical.startswith("large_") else pa.list_(fields[0])
+
+    def arrow_field(self) -> pa.Field:
+        """Return the Arrow field: name, type, nullability and metadata."""
+        return pa.field(self.name, self.arrow_type(), self.nullable, dict(self.metadata) or None)
+
+    def walk(self) -> Iterator[Field]:
+        """Yield this field and everything below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def prune(self, keep: Callable[[Field], bool]) -> Field | None:
+        """Return the field with only those leaves below it (or itself) for which `keep` is true.
+
+        Lists, maps and structs that lose all their children vanish; None if nothing is left.
+        """
+        if self.kind not in ("list", "map", "struct", "fsl_struct"):
+            return self if keep(self) else None
+        children = tuple(kept for child in self.children if (kept := child.prune(keep)) is not None)
+        return replace(self, children=children) if children else None
+
+
+def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
+    """Build a field tree, taking ids depth first, parents before children."""
+    if depth > _MAX_DEPTH:
+        raise SchemaError(f"column {arrow.name!r} is nested more than {_MAX_DEPTH} levels deep")
+    own_id = next(ids)
+    metadata = {k.decode(): v.decode() for k, v in (arrow.metadata or {}).items()}
+    kind = arrow.type
+    if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name == "arrow.json":
+            raise SchemaError(f"column {arrow.name!r}: JSON columns cannot be written; cast it to string")
+        metadata.setdefault(EXTENSION_NAME, kind.extension_name)
+        metadata.setdefault(EXTENSION_METADATA, kind.__arrow_ext_serialize__().decode("utf-8", "replace"))
+        kind = kind.storage_type
+    try:
+        logical = to_logical(kind)
+    except SchemaError as error:
+        raise SchemaError(f"column {arrow.name!r}: {error}") from None
+    parts: list[pa.Field] = []
+    if pa.types.is_map(kind):
+        entries = pa.struct([kind.key_field.with_nullable(False), kind.item_field])
+        parts = [pa.field("entries", entries, nullable=False)]
+    elif pa.types.is_struct(kind):
+        parts = [kind.field(i) for i in range(kind.num_fields)]
+    elif is_nested_logical(logical):
+        parts = [kind.value_field]
+    children = tuple(_from_arrow(part, ids, depth + 1) for part in parts)
+    return Field(own_id, arrow.name, logical, arrow.nullable, children, metadata)
+
+
+def _encoding_hint(logical: str) -> int:
+    """Return the 0.1-era encoding number, which writers still fill in and readers of 2.x ignore."""
+    if logical in ("struct", "null", "map"):
+        return 0
+    if logical.removeprefix("large_") in ("string", "binary") or logical == "json":
+        return 2
+    return 3 if logical.startswith("dict:") else 1
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The top-level fields of a table or file, and the schema's own metadata."""
+
+    fields: tuple[Field, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema, first_id: int = 0) -> Schema:
+        """Build a schema with new ids, depth first from `first_id`.
+
+        Raises:
+            SchemaError: a type that Lance lacks, or a column name that it reserves or that occurs twice.
+        """
+        ids = iter(range(first_id, 2**31))
+        fields = tuple(_from_arrow(arrow, ids) for arrow in schema)
+        _check_names(fields)
+        metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
+        return cls(fields, metadata)
+
+    def to_arrow(self) -> pa.Schema:
+        """Return the Arrow schema, metadata included."""
+        return pa.schema([f.arrow_field() for f in self.fields], dict(self.metadata) or None)
+
+    @classmethod
+    def from_protos(
+        cls, messages: Iterable[file_pb2.Field], metadata: Mapping[str, bytes] | None = None
+    ) -> Schema:
+        """Rebuild the trees from the flattened list.
+
+        Raises:
+            FormatError: an id twice, or a parent that is missing or stands after its child.
+        """
+        flat = list(messages)
+        children: dict[int, list[file_pb2.Field]] = {-1: []}
+        for message in flat:
+            if message.parent_id not in children:
+                raise FormatError(
+                    f"field {message.name!r} names a parent {message.parent_id} that is not before it"
+                )
+            # Children of blob descriptors carry id -1 in file schemas: they are no parents of anything.
+            if message.id >= 0:
+                if message.id in children:
+                    raise FormatError(f"field id {message.id} occurs twice")
+                children[message.id] = []
+            children[message.parent_id].append(message)
+
+        def build(message: file_pb2.Field, depth: int) -> Field:
+            if depth > _MAX_DEPTH:
+                raise FormatError(f"field {message.name!r} is nested more than {_MAX_DEPTH} levels deep")
+            below = children.get(message.id, []) if message.id >= 0 else []
+            parts = tuple(build(child, depth + 1) for child in below)
+            return _from_proto(message, parts)
+
+        decoded = {k: v.decode("utf-8", "replace") for k, v in (metadata or {}).items()}
+        return cls(tuple(build(message, 0) for message in children[-1]), decoded)
+
+    def to_protos(self) -> list[file_pb2.Field]:
+        """Return the flattened list, parents before children."""
+        out: list[file_pb2.Field] = []
+
+        def emit(node: Field, parent: int) -> None:
+            message = file_pb2.Field(
+                name=node.name,
+                id=node.id,
+                parent_id=parent,
+                logical_type=node.logical_type,
+                nullable=node.nullable,
+                encoding=_encoding_hint(node.logical_type),  # type: ignore[arg-type]
+            )
+            if EXTENSION_NAME in node.metadata:
+                message.extension_name = node.metadata[EXTENSION_NAME]
+            for key, value in node.metadata.items():
+                message.metadata[key] = value.encode()
+            out.append(message)
+            for child in node.children:
+                emit(child, node.id)
+
+        for top in self.fields:
+            emit(top, -1)
+        return out
+
+    def field(self, name: str) -> Field:
+        """Return the top-level field called `name`.
+
+        Raises:
+            SchemaError: there is none; the message lists those that exist.
+        """
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+        raise SchemaError(f"no column {name!r}; the table has {', '.join(f.name for f in self.fields)}")
+
+    def select(self, names: Sequence[str]) -> Schema:
+        """Return the schema of the named top-level columns, in the order of `names`."""
+        return Schema(tuple(self.field(name) for name in names), self.metadata)
+
+    def walk(self) -> Iterator[Field]:
+        """Yield every field, depth first, parents first."""
+        for top in self.fields:
+            yield from top.walk()
+
+    def prune(self, ids: Collection[int]) -> Schema:
+        """Return the schema with only those leaves whose id is in `ids`."""
+        kept = (top.prune(lambda leaf: leaf.id in ids) for top in self.fields)
+        return Schema(tuple(top for top in kept if top is not None), self.metadata)
+
+
+def _from_proto(message: file_pb2.Field, parts: tuple[Field, ...]) -> Field:
+    metadata = {k: v.decode("utf-8", "replace") for k, v in message.metadata.items()}
+    if message.extension_name and EXTENSION_NAME not in metadata:
+        metadata[EXTENSION_NAME] = message.extension_name
+    return Field(message.id, message.name, message.logical_type, message.nullable, parts, metadata)
+
+
+_RESERVED = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
+)
+
+
+def _check_names(fields: Sequence[Field]) -> None:
+    seen: set[str] = set()
+    for top in fields:
+        if top.name in _RESERVED or "." in top.name:
+            raise SchemaError(f"column name {top.name!r} is reserved by Lance; rename the column")
+        if top.name in seen:
+            raise SchemaError(f"column name {top.name!r} occurs twice")
+        seen.add(top.name)

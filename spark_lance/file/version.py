@@ -1,0 +1,87 @@
+"""Versions of the data-file format and the numbers that name them.
+
+One version has two pairs of numbers: the pair in the file's footer and the pair in the manifest's
+`DataFile`. They differ only for 2.0, whose footer says (0, 3).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from spark_lance.errors import OptionError, UnsupportedFormatError
+
+__all__ = ["DEFAULT_VERSION", "FileVersion"]
+
+
+class FileVersion(enum.Enum):
+    """A data-file version that is read and written: (text, footer numbers, manifest numbers)."""
+
+    V2_0 = ("2.0", (0, 3), (2, 0))
+    V2_1 = ("2.1", (2, 1), (2, 1))
+    V2_2 = ("2.2", (2, 2), (2, 2))
+
+    @property
+    def text(self) -> str:
+        """The name in a manifest's data format, e.g. "2.1"."""
+        return self.value[0]
+
+    @property
+    def footer(self) -> tuple[int, int]:
+        """(major, minor) as the file's footer has them."""
+        return self.value[1]
+
+    @property
+    def manifest(self) -> tuple[int, int]:
+        """(major, minor) as the manifest's DataFile has them."""
+        return self.value[2]
+
+    @classmethod
+    def parse(cls, name: str) -> FileVersion:
+        """Return the version called `name` ("2.0", "2.1", "2.2", or the alias "stable").
+
+        Raises:
+            OptionError: no such version.
+            UnsupportedFormatError: a known version that is not written here ("legacy", "2.3", "next").
+        """
+        text = _ALIASES.get(name.strip().lower(), name.strip())
+        for version in cls:
+            if version.text == text:
+                return version
+        if text in _KNOWN_UNSUPPORTED:
+            raise UnsupportedFormatError(
+                f"data storage version {name!r} is not supported; use one of {', '.join(v.text for v in cls)}"
+            )
+        raise OptionError(
+            f"unknown data storage version {name!r}; use one of {', '.join(v.text for v in cls)}"
+        )
+
+    @classmethod
+    def from_footer(cls, major: int, minor: int) -> FileVersion:
+        """Return the version whose footer carries these numbers.
+
+        Raises:
+            UnsupportedFormatError: legacy (0.1) files and versions newer than 2.2.
+        """
+        if (major, minor) == (2, 0):
+            return cls.V2_0
+        for version in cls:
+            if version.footer == (major, minor):
+                return version
+        if (major, minor) <= (0, 2):
+            raise UnsupportedFormatError("this is a legacy Lance file (0.1), which is not supported")
+        raise UnsupportedFormatError(f"Lance file version {major}.{minor} is not supported; 2.0 to 2.2 are")
+
+    @classmethod
+    def from_manifest(cls, major: int, minor: int) -> FileVersion:
+        """Return the version that a manifest's DataFile names by these numbers.
+
+        Raises:
+            UnsupportedFormatError: as `from_footer`.
+        """
+        return cls.from_footer(major, minor)
+
+
+DEFAULT_VERSION = FileVersion.V2_2
+
+_ALIASES = {"stable": "2.2", "v2.0": "2.0", "v2.1": "2.1", "v2.2": "2.2"}
+_KNOWN_UNSUPPORTED = {"legacy", "0.1", "2.3", "next"}

@@ -1,0 +1,1 @@
+"""The Lance table format: manifests, fragments, transactions, scans and commits."""
