@@ -1,0 +1,110 @@
+"""Whether an operation may still be committed after another one came first.
+
+One literal grid holds the answer for every pair. A row is the operation being committed ("ours"), a column
+one that was committed since the version ours was computed from ("theirs"):
+
+    .  fine: ours stays as it is         b  fine: ours is renumbered onto theirs
+    R  run our operation again           X  cannot work: what ours was computed from is gone
+    other letters are rules, functions of the two operations
+
+Rows stand for the operations that are executed here; an operation of theirs that is not known at all is
+incompatible with everything. (Lance table format, conflict matrix.)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from spark_lance.proto import transaction_pb2
+from spark_lance.table.transaction import Transaction
+
+__all__ = ["CONFLICTS", "Verdict", "verdict"]
+
+
+class Verdict(enum.Enum):
+    """The outcome of one pair."""
+
+    FINE = "."
+    REBASE = "b"
+    RETRY = "R"
+    INCOMPATIBLE = "X"
+
+
+Rule = Callable[[Any, Any], Verdict]
+
+_COLUMNS = {
+    "Ap": "append",
+    "Ov": "overwrite",
+    "De": "delete",
+    "Up": "update",
+    "CI": "create_index",
+    "Rw": "rewrite",
+    "Me": "merge",
+    "Pr": "project",
+    "Re": "restore",
+    "RF": "reserve_fragments",
+    "UC": "update_config",
+    "DR": "data_replacement",
+    "MW": "update_mem_wal_state",
+    "UB": "update_bases",
+    "DO": "data_overlay",
+    "Cl": "clone",
+}
+
+_GRID = """
+ours \\ theirs  Ap Ov De Up CI Rw Me Pr Re RF UC DR MW UB DO Cl
+append          b  X  .  .  .  .  n  n  X  b  .  .  X  .  .  .
+overwrite       b  o  .  .  .  .  .  .  .  .  k  .  X  .  .  .
+"""
+
+
+def _tightened(ours: Message, theirs: Any) -> Verdict:
+    """n: their schema change may forbid nulls that our rows hold."""
+    return Verdict.FINE if theirs.preserves_nullability else Verdict.RETRY
+
+
+def _both_overwrite(ours: Any, theirs: Any) -> Verdict:
+    """o: both replace the table; they also set one config key."""
+    shared = set(ours.config_upsert_values) & set(theirs.config_upsert_values)
+    return Verdict.INCOMPATIBLE if shared else Verdict.RETRY
+
+
+def _same_config_key(ours: Any, theirs: transaction_pb2.Transaction.UpdateConfig) -> Verdict:
+    """k: their config update sets or deletes a key that we set."""
+    updated = {entry.key for entry in theirs.config_updates.update_entries}
+    updated.update(theirs.upsert_values, theirs.delete_keys)
+    return Verdict.INCOMPATIBLE if updated & set(ours.config_upsert_values) else Verdict.FINE
+
+
+_RULES: dict[str, Rule] = {"n": _tightened, "o": _both_overwrite, "k": _same_config_key}
+
+
+def _read_grid() -> dict[str, dict[str, Verdict | Rule]]:
+    header, *rows = _GRID.strip().splitlines()
+    columns = [_COLUMNS[label] for label in header.split()[3:]]
+    cells: dict[str, Verdict | Rule] = {**{v.value: v for v in Verdict}, **_RULES}
+    grid = {}
+    for row in rows:
+        ours, *letters = row.split()
+        grid[ours] = {theirs: cells[letter] for theirs, letter in zip(columns, letters, strict=True)}
+    return grid
+
+
+CONFLICTS = _read_grid()
+
+
+def verdict(ours: Transaction, theirs: Transaction) -> Verdict:
+    """Return whether `ours` may be committed on top of `theirs`, which it did not know of.
+
+    Args:
+        ours: the transaction being committed; its operation has a row in the grid.
+        theirs: a transaction committed since `ours.read_version`.
+    """
+    if theirs.name is None or ours.name is None:
+        return Verdict.INCOMPATIBLE
+    cell = CONFLICTS[ours.name][theirs.name]
+    return cell if isinstance(cell, Verdict) else cell(ours.operation, theirs.operation)

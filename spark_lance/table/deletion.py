@@ -1,0 +1,116 @@
+"""Deletion files: which physical rows of a fragment are gone.
+
+    {fragment}-{read_version}-{id}.arrow   Arrow IPC file: one record batch, one column `row_id`, uint32, not
+                                           nullable, in any order; buffers plain or compressed
+    {fragment}-{read_version}-{id}.bin     32-bit Roaring bitmap in its portable form
+
+Both hold offsets over the fragment's physical rows, counted from 0. The file is cumulative: it replaces the
+one of the version before. Either kind may hold any number of rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.paths import deletion_path
+
+__all__ = ["keep_mask", "read_deletions"]
+
+UInt32Array = npt.NDArray[np.uint32]
+
+_MAX_U32 = 2**32 - 1
+_COLUMN = pa.field("row_id", pa.uint32(), nullable=False)
+
+
+def read_deletions(
+    store: Store, root: str, fragment: table_pb2.DataFragment, physical_rows: int | None = None
+) -> UInt32Array:
+    """Return the offsets of a fragment's deleted rows: uint32, ascending, each once.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        fragment: the fragment; without a deletion file the answer is empty.
+        physical_rows: the fragment's rows if the manifest does not tell.
+
+    Raises:
+        FormatError: the file is missing, damaged, or does not fit the fragment.
+        UnsupportedFormatError: the file lies in another base path.
+    """
+    if not fragment.HasField("deletion_file"):
+        return np.empty(0, np.uint32)
+    deletion = fragment.deletion_file
+    if deletion.HasField("base_id"):
+        raise UnsupportedFormatError(f"fragment {fragment.id} keeps its deletions in another base path")
+    rows = fragment.physical_rows or physical_rows or 0
+    path = deletion_path(root, fragment.id, deletion)
+    try:
+        data = store.read(path)
+    except FileNotFoundError:
+        raise FormatError("the deletion file is missing", path=path) from None
+    try:
+        if deletion.file_type == table_pb2.DeletionFile.ARROW_ARRAY:
+            raw = _parse_arrow(data)
+            offsets = np.unique(raw)
+            counts = {len(raw), len(offsets)}  # writers may repeat offsets, and count them either way
+        elif deletion.file_type == table_pb2.DeletionFile.BITMAP:
+            offsets = _parse_bitmap(data, rows)
+            counts = {len(offsets)}
+        else:
+            raise UnsupportedFormatError(f"deletion file type {deletion.file_type}")
+        if len(offsets) and int(offsets[-1]) >= rows:
+            raise FormatError(f"deleted row {int(offsets[-1])} in a fragment of {rows} rows")
+        if deletion.num_deleted_rows not in counts:
+            raise FormatError(f"{len(offsets)} deleted rows, and {deletion.num_deleted_rows} in the manifest")
+    except (FormatError, UnsupportedFormatError) as error:
+        raise error.at(path=path) from error
+    return offsets
+
+
+def keep_mask(deleted: UInt32Array, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    """Return, for the physical rows [start, stop), which are not deleted.
+
+    Args:
+        deleted: ascending offsets, as `read_deletions` gives them.
+        start: first row.
+        stop: row after the last.
+    """
+    keep = np.ones(stop - start, np.bool_)
+    # Bounds of the array's own type: others would make searchsorted copy the whole array.
+    first, last = np.searchsorted(deleted, np.array([start, min(stop, _MAX_U32)], np.uint32))
+    keep[deleted[first:last].astype(np.int64) - start] = False
+    return keep
+
+
+def _parse_arrow(data: bytes) -> UInt32Array:
+    try:
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            if reader.num_record_batches != 1:
+                raise FormatError(f"a deletion file has one record batch, not {reader.num_record_batches}")
+            batch = reader.get_batch(0)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise FormatError(f"undecodable deletion file: {error}") from error
+    if len(batch.schema) != 1 or not batch.schema.field(0).equals(_COLUMN):
+        raise FormatError(f"a deletion file has the column {_COLUMN}, not {batch.schema.to_string()}")
+    column = batch.column(0)
+    if column.null_count:
+        raise FormatError("a deletion file holds nulls")
+    offsets: UInt32Array = column.to_numpy()
+    return offsets
+
+
+def _parse_bitmap(data: bytes, rows: int) -> UInt32Array:
+    try:
+        bitmap = BitMap.deserialize(data)
+    except (ValueError, IndexError) as error:
+        raise FormatError(f"undecodable deletion bitmap: {error}") from error
+    if len(bitmap) > rows:
+        raise FormatError(f"{len(bitmap)} deleted rows in a fragment of {rows}")
+    return np.asarray(bitmap.to_array(), np.uint32)

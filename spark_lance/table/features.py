@@ -1,0 +1,208 @@
+"""Feature flags: what a manifest demands of those who read it and of those who write the next version.
+
+A manifest has two 64-bit words. An unknown or unsupported bit in the reader word forbids reading; one in
+the writer word forbids writing only. Both words are computed from the content at every commit, except for
+the sticky flags, which once set stay set. (Lance table format, feature flags.)
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.proto import table_pb2
+
+__all__ = ["FEATURES", "STABLE_ROW_IDS", "Feature", "Words", "check_readable", "check_writable", "recompute"]
+
+DELETION_FILES = 1
+STABLE_ROW_IDS = 2
+TABLE_CONFIG = 8
+BASE_PATHS = 16
+DATA_OVERLAYS = 64
+COVERING_INDICES = 128
+MIXED_FILE_VERSIONS = 256
+FRAGMENT_REUSE_HISTORY = 1024
+SPILLED_LINEAGE = 2048
+MANAGED_BLOBS = 16384
+FIELD_ID_MARK = 32768
+WRITE_SEEDS = 65536
+
+_STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS | FIELD_ID_MARK
+
+
+class Words(enum.Enum):
+    """Which of the two words a flag may stand in."""
+
+    ANY = "any"
+    BOTH = "both or neither"
+    WRITER = "the writer word only"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One flag: its bit value, its name in messages, and whether this release reads and writes it."""
+
+    bit: int
+    name: str
+    reads: bool
+    writes: bool
+    words: Words = Words.ANY
+
+
+FEATURES = (
+    Feature(DELETION_FILES, "deletion files", reads=True, writes=True),
+    Feature(STABLE_ROW_IDS, "stable row ids", reads=True, writes=True),
+    Feature(4, "the retired v2-format marker", reads=True, writes=True),
+    Feature(TABLE_CONFIG, "table config", reads=True, writes=True),
+    Feature(BASE_PATHS, "base paths (shallow clones and branches)", reads=False, writes=False),
+    Feature(32, "inline transactions only", reads=True, writes=True),
+    Feature(DATA_OVERLAYS, "data overlays", reads=False, writes=False),
+    Feature(COVERING_INDICES, "covering indices", reads=True, writes=True),
+    Feature(MIXED_FILE_VERSIONS, "mixed data file versions", reads=True, writes=True, words=Words.BOTH),
+    Feature(512, "fragment trees", reads=False, writes=False),
+    Feature(FRAGMENT_REUSE_HISTORY, "fragment reuse history", reads=True, writes=True, words=Words.BOTH),
+    Feature(SPILLED_LINEAGE, "row lineage in data files", reads=False, writes=False),
+    Feature(MANAGED_BLOBS, "managed blobs", reads=False, writes=False, words=Words.BOTH),
+    Feature(FIELD_ID_MARK, "never reused field ids", reads=True, writes=True, words=Words.WRITER),
+    Feature(WRITE_SEEDS, "zone write seeds", reads=False, writes=False, words=Words.BOTH),
+)
+
+
+def check_readable(message: table_pb2.Manifest, path: str) -> None:
+    """Refuse a manifest that this release must not read.
+
+    Raises:
+        UnsupportedFormatError: a flag of the reader word, or content without its flag, is not supported.
+        FormatError: the flags contradict each other or the content.
+    """
+    reader, writer = message.reader_feature_flags, message.writer_feature_flags
+    unsupported = _names(reader, [f for f in FEATURES if f.reads])
+    if message.base_paths and not reader & BASE_PATHS:
+        unsupported.append("base paths (shallow clones and branches)")
+    if message.HasField("branch"):
+        unsupported.append(f"branches (this is branch {message.branch!r})")
+    if message.data_format.version == "0.1":
+        unsupported.append("legacy (0.1) data files")
+    if unsupported:
+        raise UnsupportedFormatError(f"reading this table needs {', '.join(unsupported)}", path=path)
+    _check_words(message, path)
+    if (reader | writer) & STABLE_ROW_IDS and not all(
+        fragment.WhichOneof("row_id_sequence") for fragment in message.fragments
+    ):
+        raise FormatError("a table with stable row ids has a fragment without them", path=path)
+    if not reader & MIXED_FILE_VERSIONS and _has_foreign_files(message):
+        raise FormatError(
+            f"a data file is not of the table's version {message.data_format.version}, "
+            "and the flag for mixed versions is not set",
+            path=path,
+        )
+
+
+def check_writable(message: table_pb2.Manifest, path: str) -> None:
+    """Refuse a manifest on which this release must not build the next version.
+
+    Raises:
+        UnsupportedFormatError: a flag of either word is not supported for writing.
+        FormatError: the flags contradict each other or the content.
+    """
+    check_readable(message, path)
+    flags = message.reader_feature_flags | message.writer_feature_flags
+    unsupported = _names(flags, [f for f in FEATURES if f.writes])
+    if unsupported:
+        raise UnsupportedFormatError(f"writing to this table needs {', '.join(unsupported)}", path=path)
+
+
+def recompute(message: table_pb2.Manifest, index_section: bytes) -> None:
+    """Set both words of a new manifest from its content; sticky flags stay as they are.
+
+    Args:
+        message: the manifest about to be written; changed in place.
+        index_section: the serialized IndexSection that goes with it, empty if there is none.
+    """
+    reader = writer = 0
+    stable = (message.reader_feature_flags | message.writer_feature_flags) & STABLE_ROW_IDS
+    both = stable | message.reader_feature_flags & (_STICKY & ~FIELD_ID_MARK)
+    if any(fragment.HasField("deletion_file") for fragment in message.fragments):
+        both |= DELETION_FILES
+    if message.base_paths:
+        both |= BASE_PATHS
+    if any(fragment.overlays for fragment in message.fragments):
+        both |= DATA_OVERLAYS
+    if _has_foreign_files(message):
+        both |= MIXED_FILE_VERSIONS
+    if _has_covering_index(index_section):
+        both |= COVERING_INDICES
+    if _has_spilled_lineage(message):
+        both |= SPILLED_LINEAGE
+    if message.config:
+        writer |= TABLE_CONFIG
+    if message.HasField("max_allocated_field_id"):
+        writer |= FIELD_ID_MARK
+    message.reader_feature_flags = reader | both
+    message.writer_feature_flags = writer | both
+
+
+def _names(flags: int, supported: list[Feature]) -> list[str]:
+    """Return the names of the set flags that are not among the supported ones."""
+    known = {feature.bit: feature.name for feature in FEATURES}
+    for feature in supported:
+        flags &= ~feature.bit
+    bits = [1 << i for i in range(flags.bit_length()) if flags >> i & 1]
+    return [f"{known[bit]} (flag {bit})" if bit in known else f"unknown feature flag {bit}" for bit in bits]
+
+
+def _check_words(message: table_pb2.Manifest, path: str) -> None:
+    for feature in FEATURES:
+        in_reader = bool(message.reader_feature_flags & feature.bit)
+        in_writer = bool(message.writer_feature_flags & feature.bit)
+        halved = feature.words is Words.BOTH and in_reader != in_writer
+        misplaced = feature.words is Words.WRITER and in_reader
+        if halved or misplaced:
+            raise FormatError(
+                f"corrupt feature flags: {feature.name} ({feature.bit}) must be in {feature.words.value}",
+                path=path,
+            )
+    marked = bool(message.writer_feature_flags & FIELD_ID_MARK)
+    if marked != message.HasField("max_allocated_field_id"):
+        raise FormatError(
+            f"corrupt feature flags: flag {FIELD_ID_MARK} and max_allocated_field_id must come together",
+            path=path,
+        )
+
+
+def _has_foreign_files(message: table_pb2.Manifest) -> bool:
+    """Whether a data file has another version than the one the manifest names; False if it names none."""
+    if not message.data_format.version:
+        return False
+    expected = message.data_format.version
+    versions = {
+        (file.file_major_version, file.file_minor_version)
+        for fragment in message.fragments
+        for file in fragment.files
+    }
+    return any(_version_text(major, minor) != expected for major, minor in versions)
+
+
+def _version_text(major: int, minor: int) -> str:
+    # Version 2.0 has been numbered both 2.0 and, in footers, 0.3.
+    return "2.0" if (major, minor) == (0, 3) else f"{major}.{minor}"
+
+
+def _has_covering_index(index_section: bytes) -> bool:
+    try:
+        section = table_pb2.IndexSection.FromString(index_section)
+    except DecodeError as error:
+        raise FormatError(f"the index section cannot be decoded: {error}") from error
+    return any(index.covering_fields for index in section.indices)
+
+
+def _has_spilled_lineage(message: table_pb2.Manifest) -> bool:
+    return any(
+        fragment.HasField("column_row_ids")
+        or fragment.HasField("column_last_updated_at_versions")
+        or fragment.HasField("column_created_at_versions")
+        for fragment in message.fragments
+    )

@@ -1,0 +1,40 @@
+"""What a transaction does to a manifest: one pure function per operation, and the table of all of them.
+
+Each function takes the newest manifest, the operation's message and a `Stamp`, and returns the manifest of
+the next version. Nothing is read or written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.append import append
+from spark_lance.table.operations.next_version import Stamp, empty_manifest
+from spark_lance.table.operations.overwrite import overwrite
+
+__all__ = ["OPERATIONS", "Builder", "Stamp", "empty_manifest"]
+
+Builder = Callable[[Manifest, Any, Stamp], Manifest]
+
+# Every operation of the format by its name in the Transaction message; None: not executed here, only
+# recognized as the work of others.
+OPERATIONS: dict[str, Builder | None] = {
+    "append": append,
+    "delete": None,
+    "overwrite": overwrite,
+    "create_index": None,
+    "rewrite": None,
+    "merge": None,
+    "restore": None,
+    "reserve_fragments": None,
+    "update": None,
+    "project": None,
+    "update_config": None,
+    "data_replacement": None,
+    "update_mem_wal_state": None,
+    "clone": None,
+    "update_bases": None,
+    "data_overlay": None,
+}

@@ -1,0 +1,31 @@
+"""Append: new fragments behind the existing ones.
+
+The schema stays; the new files may hold a subset of its columns. Indices stay as they are: the new rows are
+simply not indexed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.next_version import Stamp, finish_version, number_fragments, start_version
+
+__all__ = ["append", "append_message"]
+
+
+def append_message(fragments: Iterable[table_pb2.DataFragment]) -> transaction_pb2.Transaction.Append:
+    """Return the operation that adds fragments of id 0."""
+    return transaction_pb2.Transaction.Append(fragments=fragments)
+
+
+def append(base: Manifest, operation: transaction_pb2.Transaction.Append, stamp: Stamp) -> Manifest:
+    """Return the version after `base` with the operation's fragments added.
+
+    Raises:
+        FormatError: fragment ids collide or run out.
+    """
+    message = start_version(base, stamp)
+    number_fragments(message, operation.fragments)
+    return finish_version(message, base.index_section, base.naming, stamp)

@@ -1,0 +1,128 @@
+"""What all operations share: starting the next version from the newest one, and numbering fragments and rows.
+
+Fragment ids and row ids come from counters that never go down, whatever happens to the fragments: not on
+overwrite, not when the last fragment is deleted. (Lance table format, fragments and stable row ids.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_lance.errors import FormatError
+from spark_lance.file.version import FileVersion
+from spark_lance.proto import table_pb2
+from spark_lance.table.features import STABLE_ROW_IDS, recompute
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.paths import Naming, manifest_path
+from spark_lance.table.rowids import append_row_ids, count_row_ids, encode_row_versions
+
+__all__ = ["Stamp", "empty_manifest", "finish_version", "number_fragments", "start_version"]
+
+WRITER_LIBRARY = "spark_lance"
+WRITER_VERSION = "0.1.0"
+_MAX_FRAGMENT_ID = 2**32 - 1
+_NANOS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a commit adds to every version it makes.
+
+    Attributes:
+        root: the table's root path.
+        transaction_file: name of the transaction's file.
+        time_ns: the time of the commit in nanoseconds since the epoch, UTC.
+    """
+
+    root: str
+    transaction_file: str
+    time_ns: int
+
+
+def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manifest:
+    """Return the version 0 on which the first version of a table is built."""
+    message = table_pb2.Manifest()
+    message.data_format.file_format = "lance"
+    message.data_format.version = file_version.text
+    if stable_row_ids:
+        message.reader_feature_flags = message.writer_feature_flags = STABLE_ROW_IDS
+    return Manifest(message, b"", Naming.V2, "")
+
+
+def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
+    """Return a copy of the base version's message, numbered and stamped as its successor.
+
+    Everything is kept, fields unknown here included, except what describes the base's own file.
+    """
+    message = table_pb2.Manifest()
+    message.CopyFrom(base.message)
+    for gone in ("index_section", "transaction_section", "transaction_section_deprecated", "tag"):
+        message.ClearField(gone)
+    message.version = base.version + 1
+    message.transaction_file = stamp.transaction_file
+    message.timestamp.seconds, message.timestamp.nanos = divmod(stamp.time_ns, _NANOS)
+    message.ClearField("writer_version")
+    message.writer_version.library = WRITER_LIBRARY
+    message.writer_version.version = WRITER_VERSION
+    return message
+
+
+def number_fragments(message: table_pb2.Manifest, added: Iterable[table_pb2.DataFragment]) -> None:
+    """Append new fragments to a manifest in the making, with the next ids and, if rows have ids, row ids.
+
+    A fragment of id 0 gets the next id; one with another id had it reserved and keeps it.
+
+    Raises:
+        FormatError: ids run out, or a fragment brings more row ids than rows.
+    """
+    highest = max((fragment.id for fragment in message.fragments), default=-1)
+    if message.HasField("max_fragment_id"):
+        highest = max(highest, message.max_fragment_id)
+    stable = message.reader_feature_flags & STABLE_ROW_IDS
+    for source in added:
+        fragment = message.fragments.add()
+        fragment.CopyFrom(source)
+        if not fragment.id:
+            fragment.id = highest + 1
+        highest = max(highest, fragment.id)
+        if stable:
+            _give_row_ids(message, fragment)
+    if highest > _MAX_FRAGMENT_ID:
+        raise FormatError(f"the table has used up its fragment ids: {highest} does not fit 32 bits")
+    if highest >= 0:
+        message.max_fragment_id = highest
+
+
+def finish_version(
+    message: table_pb2.Manifest, index_section: bytes, naming: Naming, stamp: Stamp
+) -> Manifest:
+    """Order the fragments by id, compute the feature flags and return the new version.
+
+    Raises:
+        FormatError: two fragments have one id.
+    """
+    ids = [fragment.id for fragment in message.fragments]
+    if len(set(ids)) != len(ids):
+        twice = next(i for i in ids if ids.count(i) > 1)
+        raise FormatError(f"two fragments have the id {twice}")
+    if ids != sorted(ids):
+        ordered = sorted(message.fragments, key=lambda fragment: fragment.id)
+        copies = table_pb2.Manifest(fragments=ordered)
+        message.ClearField("fragments")
+        message.fragments.MergeFrom(copies.fragments)
+    recompute(message, index_section)
+    return Manifest(message, index_section, naming, manifest_path(stamp.root, message.version, naming))
+
+
+def _give_row_ids(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> None:
+    """Complete a new fragment's row-id sequence and mark its rows as made by the new version."""
+    rows = fragment.physical_rows
+    known = count_row_ids(fragment.inline_row_ids, rows)
+    if known < rows or not fragment.HasField("inline_row_ids"):
+        fresh = rows - known
+        fragment.inline_row_ids = append_row_ids(fragment.inline_row_ids, message.next_row_id, fresh)
+        message.next_row_id += fresh
+    versions = encode_row_versions(message.version, rows)
+    fragment.inline_last_updated_at_versions = versions
+    fragment.inline_created_at_versions = versions

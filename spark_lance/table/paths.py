@@ -1,0 +1,98 @@
+"""Names of the directories and files of a Lance table.
+
+    {root}/data/{24 binary digits}{26 hex digits}.lance
+    {root}/_versions/{version}.manifest                      V1 naming
+    {root}/_versions/{2^64 - 1 - version, 20 digits}.manifest  V2 naming: newest first when listed by name
+    {root}/_versions/latest_version_hint.json
+    {root}/_transactions/{read_version}-{uuid}.txn
+    {root}/_deletions/{fragment_id}-{read_version}-{id}.arrow | .bin
+
+Other names occur in `_versions` and are no versions: `d{version}.manifest` (detached), `.tmpXXXXXX` and
+`{name}.manifest#1` (being written), `{name}.manifest-{uuid}` (staged).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+
+from spark_lance.io.store import join
+from spark_lance.proto import table_pb2
+
+__all__ = [
+    "DATA_DIR",
+    "DELETIONS_DIR",
+    "HINT_NAME",
+    "TRANSACTIONS_DIR",
+    "VERSIONS_DIR",
+    "Naming",
+    "deletion_path",
+    "manifest_path",
+    "new_data_file_name",
+    "parse_manifest_name",
+    "transaction_name",
+]
+
+DATA_DIR = "data"
+VERSIONS_DIR = "_versions"
+TRANSACTIONS_DIR = "_transactions"
+DELETIONS_DIR = "_deletions"
+HINT_NAME = "latest_version_hint.json"
+
+_MAX_U64 = 2**64 - 1
+_V2_DIGITS = 20
+_MANIFEST_NAME = re.compile(r"([0-9]{1,20})\.manifest", re.ASCII)
+_DELETION_SUFFIX = {table_pb2.DeletionFile.ARROW_ARRAY: "arrow", table_pb2.DeletionFile.BITMAP: "bin"}
+
+
+class Naming(enum.Enum):
+    """How a table names its manifests. All manifests of one table are named the same way."""
+
+    V1 = "V1"
+    V2 = "V2"
+
+    def format(self, version: int) -> str:
+        """Return the file name of a version's manifest."""
+        if self is Naming.V1:
+            return f"{version}.manifest"
+        return f"{_MAX_U64 - version:0{_V2_DIGITS}d}.manifest"
+
+
+def parse_manifest_name(name: str) -> tuple[int, Naming] | None:
+    """Return (version, naming) of a file in `_versions`, or None if it is not a version of the history."""
+    match = _MANIFEST_NAME.fullmatch(name)
+    if match is None:
+        return None
+    number = int(match[1])
+    if number > _MAX_U64:
+        return None
+    if len(match[1]) == _V2_DIGITS:
+        return _MAX_U64 - number, Naming.V2
+    return number, Naming.V1
+
+
+def manifest_path(root: str, version: int, naming: Naming) -> str:
+    """Return the path of a version's manifest."""
+    return join(root, VERSIONS_DIR, naming.format(version))
+
+
+def transaction_name(read_version: int, transaction_uuid: str) -> str:
+    """Return the name, inside `_transactions`, of a transaction's file."""
+    return f"{read_version}-{transaction_uuid}.txn"
+
+
+def deletion_path(root: str, fragment_id: int, deletion: table_pb2.DeletionFile) -> str:
+    """Return the path of a fragment's deletion file in the table at `root`."""
+    suffix = _DELETION_SUFFIX.get(deletion.file_type, "bin")
+    return join(root, DELETIONS_DIR, f"{fragment_id}-{deletion.read_version}-{deletion.id}.{suffix}")
+
+
+def new_data_file_name() -> str:
+    """Return a new name for a file in `data`; no two calls return the same one.
+
+    The leading binary digits spread the names over the key ranges of an object store.
+    """
+    random_bytes = uuid.uuid4().bytes
+    spread = "".join(f"{byte:08b}" for byte in random_bytes[:3])
+    return f"{spread}{random_bytes[3:].hex()}.lance"

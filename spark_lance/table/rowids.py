@@ -1,0 +1,238 @@
+"""Row addresses, stable row-id sequences and row-version sequences.
+
+A row address is `fragment_id << 32 | offset`, with the offset counted over physical rows. A fragment of a
+table with stable row ids carries three sequences over its physical rows, deleted ones included:
+
+    RowIdSequence               segments, one after the other, give the ids
+    RowDatasetVersionSequence   runs (number of values in the span, version), for "created" and "updated"
+
+A segment is one of
+    range              start, end (exclusive)
+    range_with_holes   start, end, the absolute values that are missing
+    range_with_bitmap  start, end, one bit per value, least significant bit first: {1, 3} from 1 is 0x05
+    sorted_array, array   values as base + u16, base + u32, or u64, little-endian
+
+Example: `0a 06 0a 04 08 05 10 0a` is one range segment, 5 to 10.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError, Message
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.proto import rowids_pb2, table_pb2
+
+__all__ = [
+    "append_row_ids",
+    "decode_row_ids",
+    "decode_row_versions",
+    "encode_row_ids",
+    "encode_row_versions",
+    "fragment_row_ids",
+    "row_addresses",
+]
+
+UInt64Array = npt.NDArray[np.uint64]
+_Sequence = TypeVar("_Sequence", bound=Message)
+
+_MAX_U64 = 2**64 - 1
+_U32_COUNT = 2**32
+
+
+def row_addresses(fragment_id: int, offsets: npt.NDArray[np.integer[npt.NBitBase]]) -> UInt64Array:
+    """Return the row addresses (uint64) of physical row offsets inside a fragment."""
+    addresses: UInt64Array = offsets.astype(np.uint64) | np.uint64(fragment_id << 32)
+    return addresses
+
+
+def fragment_row_ids(fragment: table_pb2.DataFragment) -> UInt64Array:
+    """Return the stable row ids of a fragment's physical rows, in row order.
+
+    Raises:
+        FormatError: there are none, or not one for every physical row.
+        UnsupportedFormatError: they are kept in a data file.
+    """
+    arm = fragment.WhichOneof("row_id_sequence")
+    if arm == "column_row_ids":
+        raise UnsupportedFormatError(f"fragment {fragment.id} keeps its row ids in a data file")
+    if arm is None:
+        raise FormatError(f"fragment {fragment.id} has no row ids")
+    return decode_row_ids(fragment.inline_row_ids, fragment.physical_rows)
+
+
+def decode_row_ids(data: bytes, rows: int) -> UInt64Array:
+    """Decode a serialized RowIdSequence that covers `rows` rows.
+
+    Raises:
+        FormatError: the bytes cannot be decoded or do not give exactly `rows` ids.
+    """
+    sequence = _parse(rowids_pb2.RowIdSequence, data)
+    parts = []
+    missing = rows
+    for segment in sequence.segments:
+        values = _segment_values(segment, missing)
+        missing -= len(values)
+        parts.append(values)
+    if missing:
+        raise FormatError(f"row-id sequence gives {rows - missing} ids for {rows} rows")
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def encode_row_ids(start: int, rows: int) -> bytes:
+    """Serialize the sequence start, start + 1, ... of `rows` ids."""
+    return append_row_ids(b"", start, rows)
+
+
+def append_row_ids(data: bytes, start: int, rows: int) -> bytes:
+    """Return a serialized RowIdSequence extended by the ids start, start + 1, ... of `rows` more rows.
+
+    Raises:
+        FormatError: `data` is no RowIdSequence.
+    """
+    sequence = _parse(rowids_pb2.RowIdSequence, data)
+    added = rowids_pb2.U64Segment.Range(start=start, end=start + rows)
+    sequence.segments.append(rowids_pb2.U64Segment(range=added))
+    return sequence.SerializeToString()
+
+
+def count_row_ids(data: bytes, limit: int) -> int:
+    """Return how many ids a serialized RowIdSequence gives.
+
+    Raises:
+        FormatError: it cannot be decoded or gives more than `limit`.
+    """
+    sequence = _parse(rowids_pb2.RowIdSequence, data)
+    count = 0
+    for segment in sequence.segments:
+        count += _segment_count(segment, limit - count)
+    return count
+
+
+def decode_row_versions(data: bytes, rows: int) -> UInt64Array:
+    """Decode a serialized RowDatasetVersionSequence to one version number per row.
+
+    Raises:
+        FormatError: the bytes cannot be decoded or do not cover exactly `rows` rows.
+    """
+    sequence = _parse(rowids_pb2.RowDatasetVersionSequence, data)
+    counts = []
+    missing = rows
+    for run in sequence.runs:
+        counts.append(_segment_count(run.span, missing))
+        missing -= counts[-1]
+    if missing:
+        raise FormatError(f"row-version sequence covers {rows - missing} of {rows} rows")
+    versions = np.array([run.version for run in sequence.runs], np.uint64)
+    return np.repeat(versions, counts)
+
+
+def encode_row_versions(version: int, rows: int) -> bytes:
+    """Serialize the sequence that gives all `rows` rows the same version."""
+    span = rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=0, end=rows))
+    run = rowids_pb2.RowDatasetVersionRun(span=span, version=version)
+    return rowids_pb2.RowDatasetVersionSequence(runs=[run]).SerializeToString()
+
+
+def _parse(kind: type[_Sequence], data: bytes) -> _Sequence:
+    try:
+        message = kind()
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise FormatError(f"undecodable {kind.DESCRIPTOR.name}: {error}") from error
+    return message
+
+
+def _segment_count(segment: rowids_pb2.U64Segment, limit: int) -> int:
+    """Return the number of values of a segment, checked to be at most `limit` before anything is built."""
+    arm = segment.WhichOneof("segment")
+    if arm == "range":
+        count = _span(segment.range)
+    elif arm == "range_with_holes":
+        count = _span(segment.range_with_holes) - len(_holes(segment.range_with_holes))
+    elif arm == "range_with_bitmap":
+        count = int(np.count_nonzero(_bits(segment.range_with_bitmap)))
+    elif arm in ("sorted_array", "array"):
+        count = len(_array(getattr(segment, arm)))
+    else:
+        raise FormatError("a segment has no known encoding")
+    if count > limit:
+        raise FormatError(f"a segment gives {count} values where at most {limit} rows are left")
+    return count
+
+
+def _segment_values(segment: rowids_pb2.U64Segment, limit: int) -> UInt64Array:
+    """Return the values of a segment of at most `limit` values."""
+    _segment_count(segment, limit)
+    if segment.HasField("range"):
+        return _arange(segment.range.start, segment.range.end)
+    if segment.HasField("range_with_holes"):
+        holed = segment.range_with_holes
+        keep = np.ones(holed.end - holed.start, np.bool_)
+        keep[(_holes(holed) - np.uint64(holed.start)).astype(np.int64)] = False
+        return _arange(holed.start, holed.end)[keep]
+    if segment.HasField("range_with_bitmap"):
+        present = np.flatnonzero(_bits(segment.range_with_bitmap))
+        values: UInt64Array = present.astype(np.uint64) + np.uint64(segment.range_with_bitmap.start)
+        return values
+    if segment.HasField("sorted_array"):
+        values = _array(segment.sorted_array)
+        if np.any(values[1:] <= values[:-1]):
+            raise FormatError("a sorted array of row ids is not sorted")
+        return values
+    return _array(segment.array)
+
+
+def _span(
+    bounds: rowids_pb2.U64Segment.Range
+    | rowids_pb2.U64Segment.RangeWithHoles
+    | rowids_pb2.U64Segment.RangeWithBitmap,
+) -> int:
+    if bounds.end < bounds.start:
+        raise FormatError(f"a range ends at {bounds.end}, before its start {bounds.start}")
+    return bounds.end - bounds.start
+
+
+def _arange(start: int, end: int) -> UInt64Array:
+    values: UInt64Array = np.arange(end - start, dtype=np.uint64) + np.uint64(start)
+    return values
+
+
+def _holes(holed: rowids_pb2.U64Segment.RangeWithHoles) -> UInt64Array:
+    """Return the holes, sorted and unique, all inside the range."""
+    holes = np.unique(_array(holed.holes))
+    if len(holes) and (int(holes[0]) < holed.start or int(holes[-1]) >= holed.end):
+        raise FormatError("a hole is outside its range")
+    return holes
+
+
+def _bits(marked: rowids_pb2.U64Segment.RangeWithBitmap) -> npt.NDArray[np.uint8]:
+    """Return one 0 or 1 per value of the range."""
+    span = _span(marked)
+    if len(marked.bitmap) != (span + 7) // 8:
+        raise FormatError(f"a bitmap of {len(marked.bitmap)} bytes does not fit a range of {span} values")
+    bits = np.unpackbits(np.frombuffer(marked.bitmap, np.uint8), bitorder="little")
+    return bits[:span]
+
+
+def _array(encoded: rowids_pb2.EncodedU64Array) -> UInt64Array:
+    arm = encoded.WhichOneof("array")
+    if arm is None:
+        return np.empty(0, np.uint64)
+    if arm == "u64_array":
+        return _little_endian(encoded.u64_array.values, "<u8")
+    base, data = getattr(encoded, arm).base, getattr(encoded, arm).offsets
+    offsets = _little_endian(data, "<u2" if arm == "u16_array" else "<u4")
+    if len(offsets) and base > _MAX_U64 - int(offsets.max()):
+        raise FormatError("a row id does not fit 64 bits")
+    values: UInt64Array = offsets + np.uint64(base)
+    return values
+
+
+def _little_endian(data: bytes, dtype: str) -> UInt64Array:
+    if len(data) % np.dtype(dtype).itemsize:
+        raise FormatError(f"{len(data)} bytes are no array of {dtype}")
+    return np.frombuffer(data, dtype).astype(np.uint64)
