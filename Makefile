@@ -1,0 +1,69 @@
+# Everything here needs Python 3.10 or newer with pip, and nothing else: no root, no Java.
+# Choose the interpreter with make PYTHON=python3.12 ...; give pytest more with make test ARGS="-k name".
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+EXTRAS_demo := demo
+EXTRAS_test := test,demo
+EXTRAS_bench := test,bench
+
+# Byte-compiling the 1 GB of dependencies takes a quarter of the install; Python does it on import as well.
+PIP_OPTIONS := --no-compile --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-all lint format proto proto-check bench bench-file clean
+# Keeps the stamps below, which make would take for intermediate files.
+.PRECIOUS: $(VENV)/.installed-%
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.installed-demo ## install and run the quickstart: an ETL job on real data
+	@$(BIN)/python examples/quickstart.py $(ARGS)
+
+test: $(VENV)/.installed-test ## run the tests, without the slow ones
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/.installed-test ## run only the slow tests
+	$(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
+
+test-all: $(VENV)/.installed-test ## run every test
+	$(BIN)/python -m pytest -m "not benchmark" $(ARGS)
+
+lint: $(VENV)/.installed-test ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test ## rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: ## generate spark_lance/proto from protos/ (Python 3.10 to 3.12)
+	$(PYTHON) protos/generate.py
+
+proto-check: ## check that spark_lance/proto is what protos/ gives
+	$(PYTHON) protos/generate.py --check
+
+bench: $(VENV)/.installed-bench ## measure tables and Spark against pylance and Parquet
+	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+bench-file: $(VENV)/.installed-bench ## measure the file reader and writer alone
+	$(BIN)/python benchmarks/bench_file.py $(ARGS)
+
+clean: ## remove what these commands made, the environment included
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf demo-output benchmark-output spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp for each set of extras: pip runs again only when what it read has changed.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing .[$(EXTRAS_$*)] into $(VENV): about a minute with a fast connection (1 GB on disk)"
+	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@touch $@

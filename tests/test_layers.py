@@ -1,0 +1,95 @@
+"""The shape of the code: imports point left across the layers, modules and functions stay small."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "spark_lance"
+LAYERS = ("errors", "proto", "io", "file", "table", "index", "spark")
+LATE_IMPORTS_ALLOWED = {"spark_lance/__init__.py", "spark_lance/spark/source.py"}
+MODULE_LINES = 600
+FUNCTION_LINES = 80
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+CASES = [pytest.param(path, id=str(path.relative_to(ROOT))) for path in MODULES]
+
+Imports = Iterator[tuple[int, str]]
+
+
+def imported(tree: ast.AST) -> Imports:
+    """Yield (line, full name) of everything a syntax tree imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def late_imports(tree: ast.AST) -> Imports:
+    """Yield the imports that stand inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from imported(node)
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def layer(name: str) -> int:
+    """Return the layer of a name in this package; the package's own `__init__` stands above all."""
+    part = f"{name}.".split(".")[1]
+    return LAYERS.index(part) if part in LAYERS else len(LAYERS)
+
+
+NAMES = {module_name(path) for path in PACKAGE.rglob("*.py")}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the modules of this package that a module imports, parents left out."""
+    found = set()
+    for _, name in imported(ast.parse(path.read_text())):
+        # "from a.b import c": c is a module or a name in a.b.
+        found |= {name if name in NAMES else name.rpartition(".")[0]} & NAMES
+    return found - {module_name(path)}
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_imports_point_left(path: Path) -> None:
+    own = layer(module_name(path))
+    for line, name in imported(ast.parse(path.read_text())):
+        package = name.split(".")[0]
+        assert package != "lance", f"line {line}: pylance belongs in tests and benchmarks only"
+        if package == "pyspark":
+            assert own >= LAYERS.index("spark"), f"line {line}: pyspark outside spark_lance/spark"
+        if package == "spark_lance":
+            assert layer(name) <= own, f"line {line}: {name} is to the right"
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_imports_stand_at_the_top(path: Path) -> None:
+    if str(path.relative_to(ROOT)) not in LATE_IMPORTS_ALLOWED:
+        assert not list(late_imports(ast.parse(path.read_text())))
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_sizes(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < FUNCTION_LINES, f"{node.name} is too long"
+
+
+def test_modules_import_in_no_circle() -> None:
+    left = {module_name(path): imported_modules(path) for path in MODULES}
+    while free := {name for name, needs in left.items() if not needs & left.keys()}:
+        left = {name: needs for name, needs in left.items() if name not in free}
+    assert not left, f"these import each other in a circle: {sorted(left)}"
