@@ -1,0 +1,126 @@
+"""Dictionary: indices into a list of items.
+
+There are two conventions, and only the type of the column tells which one a page follows:
+
+    string and binary types   indices count from 1, and index 0 is null
+    Arrow dictionary types    indices count from 0 and have the width of the type's index; a null value refers
+                              to an item that is null
+
+Example: "x", null, "y" as string has indices 1, 0, 2 and items "x", "y"; as dictionary it has indices 0, 2, 1
+and items "x", "y", null.
+
+(Lance file format 2.0, `Dictionary`.)
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.v2_0.binary import is_variable
+from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
+from spark_lance.proto import encodings20_pb2 as pb
+
+__all__ = ["open_dictionary", "split_nulls"]
+
+_INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
+
+
+class _Dictionary:
+    """Reads the items once and keeps them for as long as the page is open."""
+
+    def __init__(self, indices: Decoder, items: Decoder, item_count: int, kind: pa.DataType) -> None:
+        self._indices = indices
+        self._items = items
+        self._item_count = item_count
+        self._kind = kind
+        self._is_dictionary = pa.types.is_dictionary(kind)
+        self._values: pa.Array | None = None
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        found = self._indices.ranges(start, stop)
+        if self._values is None and self._item_count:
+            found += self._items.ranges(0, self._item_count)
+        return found
+
+    def _dictionary(self) -> pa.Array:
+        if self._values is None:
+            item_type = self._kind.value_type if self._is_dictionary else self._kind
+            values = self._items.read(0, self._item_count) if self._item_count else pa.nulls(0, item_type)
+            if not self._is_dictionary:
+                # Index 0 means null: with a null in front, indices can be taken as they are.
+                values = pa.concat_arrays([pa.nulls(1, item_type), values])
+            self._values = values
+        return self._values
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        indices = self._indices.read(start, stop)
+        values = self._dictionary()
+        bounds = pc.min_max(indices).as_py()
+        if bounds["max"] is not None and not 0 <= bounds["min"] <= bounds["max"] < len(values):
+            raise FormatError(
+                f"dictionary indices from {bounds['min']} to {bounds['max']} for {self._item_count} items"
+            )
+        if not self._is_dictionary:
+            return values.take(indices)
+        return _encode(indices, values, self._kind)
+
+
+def _encode(indices: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.DictionaryArray:
+    """Return a dictionary array whose nulls are null indices, as Arrow's kernels expect, not null items."""
+    if values.null_count:
+        refers_to_null = values.is_null().take(indices)
+        indices = pc.if_else(refers_to_null, pa.scalar(None, indices.type), indices)
+        if values.null_count == 1 and not values[-1].is_valid:
+            values = values[:-1]
+    return pa.DictionaryArray.from_arrays(indices, values, ordered=kind.ordered, safe=False)
+
+
+def _index_type(encoding: pb.ArrayEncoding) -> pa.DataType:
+    """Return the unsigned type of the indices, which for strings only the encoding tells."""
+    while encoding.nullable.WhichOneof("nullability") == "no_nulls":
+        encoding = encoding.nullable.no_nulls.values
+    arm = encoding.WhichOneof("array_encoding")
+    bits = encoding.flat.bits_per_value if arm == "flat" else 8
+    if bits not in _INDEX_TYPES:
+        raise FormatError(f"dictionary indices of {bits} bits")
+    return _INDEX_TYPES[bits]
+
+
+def open_dictionary(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> _Dictionary:
+    """Open a Dictionary encoding; see `decoder.Open`."""
+    message = encoding.dictionary
+    if pa.types.is_dictionary(kind):
+        index_type, item_type = kind.index_type, kind.value_type
+    elif is_variable(kind):
+        index_type, item_type = _index_type(message.indices), kind
+    else:
+        raise UnsupportedFormatError(f"a 2.0 dictionary page of type {kind} is not supported")
+    item_count = message.num_dictionary_items
+    if message.items.nullable.HasField("all_nulls") and item_count > max(count, 1):
+        # All-null items take no bytes, so nothing else bounds a damaged count.
+        raise FormatError(f"a dictionary of {item_count} nulls for {count} values")
+    indices = page.open(message.indices, index_type, count)
+    return _Dictionary(indices, page.open(message.items, item_type, item_count), item_count, kind)
+
+
+def split_nulls(array: pa.DictionaryArray) -> tuple[pa.Array, pa.Array]:
+    """Return (indices, items) without null indices: nulls refer to an item that is null.
+
+    The items are those of the array, or only those in use if a null item does not fit the index type. In the
+    rare case that even they leave no room, the indices keep their nulls.
+    """
+    indices, items = array.indices, array.dictionary
+    if not indices.null_count:
+        return indices, items
+    limit = 2 ** (indices.type.bit_width - (1 if pa.types.is_signed_integer(indices.type) else 0))
+    position = pc.index(items.is_null(), True).as_py() if items.null_count else -1
+    if position < 0 and len(items) + 1 > limit:
+        used = pc.unique(indices.drop_null())
+        items = items.take(used)
+        indices = pc.index_in(indices, value_set=used).cast(array.indices.type)
+    if position < 0 and len(items) + 1 <= limit:
+        position = len(items)
+        items = pa.concat_arrays([items, pa.nulls(1, items.type)])
+    return (indices if position < 0 else pc.fill_null(indices, position)), items

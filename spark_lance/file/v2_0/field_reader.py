@@ -1,0 +1,243 @@
+"""Reading one top-level field of a 2.0 file.
+
+In version 2.0 each struct, list and leaf owns a column. A column counts *slots*: rows at the top level and in
+structs, items below a list. Each column is cut into pages where it likes, so a node of the tree reads a range
+of slots, from whatever pages hold it, and lists ask their child for a range of items.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Mapping
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.metadata import ARRAY_ENCODING_URL, ColumnMetadata
+from spark_lance.file.schema import Field
+from spark_lance.file.source import PageSource
+from spark_lance.file.v2_0 import ARRAY_ENCODINGS
+from spark_lance.file.v2_0.decoder import CapacityError, Decoder, PageView, Range
+from spark_lance.file.version import FileVersion
+from spark_lance.proto import encodings20_pb2 as pb
+
+__all__ = ["FieldReader"]
+
+
+class _Node(Protocol):
+    """A field and what is below it, as a sequence of slots."""
+
+    def ranges(self, start: int, stop: int) -> list[Range]: ...
+
+    def read(self, start: int, stop: int) -> list[pa.Array]:
+        """Return slots [start, stop) in one or more pieces; none if the range is empty."""
+        ...
+
+
+class FieldReader:
+    """Decodes one top-level field of a 2.0 file; the field's children may be a part of those in the file."""
+
+    def __init__(
+        self,
+        field: Field,
+        columns: Mapping[int, ColumnMetadata],
+        source: PageSource,
+        version: FileVersion,
+    ) -> None:
+        """Open the columns; `columns` maps the id of each field below `field` to its column.
+
+        Raises:
+            FormatError: a column is missing.
+            UnsupportedFormatError: a type that 2.0 does not store, or a blob column.
+        """
+        self._kind = field.arrow_type()
+        self._root = _open_node(field, columns, source)
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        """Return the (offset, size) of bytes surely needed for rows [start, stop)."""
+        return [each for each in self._root.ranges(start, stop) if each[1]]
+
+    def read(self, start: int, stop: int) -> pa.ChunkedArray:
+        """Return rows [start, stop); chunks follow the pages and point into the file where the layout allows.
+
+        Raises:
+            FormatError: the pages are damaged or hold fewer rows.
+            UnsupportedFormatError: an encoding that is not decoded here.
+        """
+        return pa.chunked_array(self._pieces(start, stop), type=self._kind)
+
+    def _pieces(self, start: int, stop: int) -> list[pa.Array]:
+        """Read, in halves if one Arrow array cannot hold a page of it."""
+        try:
+            return self._root.read(start, stop)
+        except CapacityError:
+            if stop - start <= 1:
+                raise UnsupportedFormatError(
+                    f"row {start} holds more than 2 GiB or 2^31 items; make the column large_*"
+                ) from None
+        middle = (start + stop) // 2
+        return [*self._pieces(start, middle), *self._pieces(middle, stop)]
+
+
+def _open_node(field: Field, columns: Mapping[int, ColumnMetadata], source: PageSource) -> _Node:
+    """Open the columns of a field and of the fields below it."""
+    if field.kind == "struct":
+        return _Struct(field, [_open_node(child, columns, source) for child in field.children])
+    if field.kind in ("map", "fsl_struct"):
+        raise UnsupportedFormatError(f"field {field.name!r}: file version 2.0 has no {field.logical_type}")
+    if field.id not in columns:
+        raise FormatError(f"field {field.name!r} has no column")
+    column = columns[field.id]
+    if field.kind == "blob" or column.blob:
+        raise UnsupportedFormatError(
+            f"field {field.name!r} is a blob column, which is not supported in 2.0 files"
+        )
+    items = _open_node(field.children[0], columns, source) if field.kind == "list" else None
+    return _Column(field, column, source, items)
+
+
+class _Struct:
+    """Structs are never null in 2.0, so all there is to read are the children."""
+
+    def __init__(self, field: Field, children: list[_Node]) -> None:
+        kind = field.arrow_type()
+        self._fields = [kind.field(i) for i in range(kind.num_fields)]
+        self._children = children
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return [each for child in self._children for each in child.ranges(start, stop)]
+
+    def read(self, start: int, stop: int) -> list[pa.Array]:
+        columns = [child.read(start, stop) for child in self._children]
+        if all(len(pieces) == 1 for pieces in columns):
+            return [pa.StructArray.from_arrays([pieces[0] for pieces in columns], fields=self._fields)]
+        # Pages of the children end at different rows; batches are cut at all of these ends, without a copy.
+        chunked = [pa.chunked_array(p, type=f.type) for p, f in zip(columns, self._fields, strict=True)]
+        table = pa.Table.from_arrays(chunked, names=[str(i) for i in range(len(chunked))])
+        return [pa.StructArray.from_arrays(b.columns, fields=self._fields) for b in table.to_batches()]
+
+
+class _Column:
+    """One column: the slots of a leaf, or lists (then `items` is the node below)."""
+
+    def __init__(self, field: Field, column: ColumnMetadata, source: PageSource, items: _Node | None) -> None:
+        self._field = field
+        self._kind = field.arrow_type()
+        self._column = column
+        self._source = source
+        self._items = items
+        self._ends = list(itertools.accumulate(page.length for page in column.pages))
+        self._first_items: list[int] | None = None
+        # The last page read stays open, with what its decoder keeps (decompressed bytes, dictionary items):
+        # sequential reads do that work once per page.
+        self._open_page: tuple[int, Decoder] | None = None
+
+    def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return (page, first slot in page, stop slot in page) for the pages of slots [start, stop).
+
+        Raises:
+            FormatError: there are not so many slots.
+        """
+        total = self._ends[-1] if self._ends else 0
+        if not 0 <= start <= stop <= total:
+            raise FormatError(
+                f"values {start} to {stop} are needed of the {total} of field {self._field.name!r}",
+                place=f"column {self._column.index}",
+            )
+        spans = []
+        page = bisect.bisect_right(self._ends, start)
+        while start < stop:
+            first = self._ends[page - 1] if page else 0
+            upto = min(stop, self._ends[page])
+            if start < upto:
+                spans.append((page, start - first, upto - first))
+            start = upto
+            page += 1
+        return spans
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        found: list[Range] = []
+        for page, first, last in self._spans(start, stop):
+            try:
+                found += self._decoder(page).ranges(first, last)
+            except (FormatError, UnsupportedFormatError) as error:
+                raise self._located(error, page) from error
+        return found
+
+    def read(self, start: int, stop: int) -> list[pa.Array]:
+        return [self._read_page(*span) for span in self._spans(start, stop)]
+
+    def _read_page(self, page: int, start: int, stop: int) -> pa.Array:
+        """Read slots [start, stop) of a page. The one place where errors get their page."""
+        try:
+            array = self._decoder(page).read(start, stop)
+            if array.null_count and not self._field.nullable:
+                raise FormatError(f"field {self._field.name!r} is not nullable but has nulls")
+        except (FormatError, UnsupportedFormatError) as error:
+            raise self._located(error, page) from error
+        except pa.ArrowInvalid as error:
+            raise self._located(FormatError(f"not a valid Arrow array: {error}"), page) from error
+        return array
+
+    def _located(self, error: FormatError | UnsupportedFormatError, page: int) -> Exception:
+        # Errors of the items carry their own column.
+        if "column" in (error.place or ""):
+            return error
+        return error.at(place=f"column {self._column.index}, page {page}")
+
+    def _decoder(self, page: int) -> Decoder:
+        if self._open_page is None or self._open_page[0] != page:
+            meta = self._column.pages[page]
+            items = None
+            if self._items is not None:
+                items = _PageItems(self._items, self._first_item(page), self._field)
+            view = PageView(self._source, meta.buffers, _open_encoding, items)
+            self._open_page = page, _open_encoding(self._encoding(page), self._kind, meta.length, view)
+        return self._open_page[1]
+
+    def _encoding(self, page: int) -> pb.ArrayEncoding:
+        return self._column.pages[page].layout(pb.ArrayEncoding, ARRAY_ENCODING_URL)
+
+    def _first_item(self, page: int) -> int:
+        """Return the item at which the lists of a page begin."""
+        if self._first_items is None:
+            counts = (self._encoding(k).list.num_items for k in range(len(self._column.pages)))
+            self._first_items = list(itertools.accumulate(counts, initial=0))
+        return self._first_items[page]
+
+
+class _PageItems:
+    """The items of the lists of one page: a window of the child's slots."""
+
+    def __init__(self, child: _Node, first: int, field: Field) -> None:
+        self._child = child
+        self._first = first
+        self._kind = field.children[0].arrow_type()
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return self._child.ranges(self._first + start, self._first + stop)
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        pieces = self._child.read(self._first + start, self._first + stop)
+        if not pieces:
+            return pa.nulls(0, self._kind)
+        if len(pieces) == 1:
+            return pieces[0]
+        try:
+            return pa.concat_arrays(pieces)
+        except pa.ArrowInvalid as error:
+            # Offsets (or the indices of a unified dictionary) outgrow their type; fewer rows may fit.
+            raise CapacityError from error
+
+
+def _open_encoding(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> Decoder:
+    """Open an encoding by the name of its oneof arm."""
+    name = encoding.WhichOneof("array_encoding")
+    if name is None:
+        raise FormatError("an array encoding says nothing")
+    opener = ARRAY_ENCODINGS[name]
+    if opener is None:
+        raise UnsupportedFormatError(f"array encoding {name!r} is not supported in 2.0 files")
+    return opener(encoding, kind, count, page)

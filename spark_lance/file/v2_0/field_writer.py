@@ -1,0 +1,160 @@
+"""Writing one top-level field of a 2.0 file: the minimal encodings that every 2.0 reader knows.
+
+    fixed width, bool       Nullable(Flat)
+    fixed-size list         Nullable(FixedSizeList(Nullable(Flat)))
+    string, binary          Binary(Flat 64, Flat 8)
+    dictionary              Dictionary(Flat, items as above), nulls as a null item
+    list, large_list        List(Flat 64) and the items in the child's columns
+    struct                  SimpleStruct and the children in their columns; structs cannot be null
+    packed struct           PackedStruct
+    null                    Nullable.all_nulls
+
+(Lance file format 2.0, writing.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import SchemaError, UnsupportedFormatError
+from spark_lance.file.buffers import pack_bits
+from spark_lance.file.columns import owned_columns
+from spark_lance.file.metadata import BytesLike, EncodedPage
+from spark_lance.file.schema import Field
+from spark_lance.file.v2_0.binary import encode_binary, is_variable
+from spark_lance.file.v2_0.dictionary import split_nulls
+from spark_lance.file.v2_0.flat import encode_flat, fixed_width
+from spark_lance.file.v2_0.lists import encode_list
+from spark_lance.file.v2_0.nullable import ALL_NULLS, encode_nullable
+from spark_lance.file.v2_0.packed_struct import encode_packed_struct
+from spark_lance.file.v2_0.struct import SIMPLE_STRUCT
+from spark_lance.file.version import FileVersion
+from spark_lance.proto import encodings20_pb2 as pb
+
+__all__ = ["FieldWriter"]
+
+_COMPRESSION = "lance-encoding:compression"
+_REFUSED = {
+    "map": "maps are stored by file version 2.2 and later, not 2.0",
+    "fsl_struct": "fixed-size lists of structs are stored by file version 2.2 and later, not 2.0",
+}
+
+_Encoded = tuple[pb.ArrayEncoding, list[BytesLike]]
+
+
+class FieldWriter:
+    """Encodes one top-level field; its columns are `column_base`, `column_base` + 1, ..."""
+
+    def __init__(self, field: Field, column_base: int, version: FileVersion) -> None:
+        """Refuse what 2.0 cannot store.
+
+        Raises:
+            SchemaError: a map, or a fixed-size list of structs.
+            UnsupportedFormatError: a blob column.
+        """
+        for node in field.walk():
+            if node.kind in _REFUSED:
+                raise SchemaError(f"column {field.name!r}: {_REFUSED[node.kind]}")
+            if node.kind == "blob":
+                raise UnsupportedFormatError(
+                    f"column {field.name!r}: blob columns of file version 2.0 are not written"
+                )
+        self._field = field
+        owners = owned_columns([field], version)
+        self._columns = {owner.id: column_base + i for i, owner in enumerate(owners)}
+
+    def encode(self, array: pa.Array, row_start: int) -> list[EncodedPage]:
+        """Encode a run of rows: one page for each column, in column order.
+
+        Args:
+            array: rows of the field's Arrow type; may be a slice.
+            row_start: number of the first row in the file.
+
+        Raises:
+            SchemaError: a null struct, a null in a field that is not nullable, or nulls in a packed struct.
+        """
+        pages: list[EncodedPage] = []
+        self._encode(self._field, array, row_start, pages)
+        return pages
+
+    def _encode(self, field: Field, array: pa.Array, row_start: int, pages: list[EncodedPage]) -> None:
+        """Append the pages of a field and of the fields below it."""
+        if array.null_count and not field.nullable:
+            raise SchemaError(f"column {self._name(field)} is not nullable but has {array.null_count} nulls")
+
+        def add(encoding: pb.ArrayEncoding, buffers: Sequence[BytesLike]) -> None:
+            pages.append(EncodedPage(self._columns[field.id], buffers, encoding, len(array), row_start))
+
+        if field.kind == "struct":
+            if array.null_count:
+                raise SchemaError(
+                    f"column {self._name(field)} has {array.null_count} null structs, which file version 2.0"
+                    " cannot store; 2.1 and later can"
+                )
+            add(SIMPLE_STRUCT, [])
+            for i, child in enumerate(field.children):
+                self._encode(child, array.field(i), row_start, pages)
+        elif field.kind == "list":
+            lengths = pc.list_value_length(array)
+            bounds = np.zeros(len(array) + 1, dtype=np.int64)
+            np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), out=bounds[1:])
+            nulls = pc.is_null(array).to_numpy(zero_copy_only=False) if array.null_count else None
+            add(*encode_list(bounds, nulls))
+            # flatten() leaves out what lies under null lists and outside of a slice.
+            self._encode(field.children[0], array.flatten(), row_start, pages)
+        elif field.kind == "packed_struct":
+            add(*encode_packed_struct(array, self._field.name))
+        else:
+            scheme = field.metadata.get(_COMPRESSION, "none").lower()
+            add(*_encode_leaf(array, scheme if scheme in ("zstd", "lz4") else "none"))
+
+    def _name(self, field: Field) -> str:
+        top = self._field.name
+        return repr(top) if field is self._field else f"{top!r} (field {field.name!r})"
+
+
+def _encode_leaf(array: pa.Array, scheme: str = "none", first_buffer: int = 0) -> _Encoded:
+    """Encode values that own one column; `first_buffer` is the number of their first buffer in the page."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return SIMPLE_STRUCT, []
+    if array.null_count == len(array) and not is_variable(kind) and not pa.types.is_dictionary(kind):
+        return ALL_NULLS, []
+    if is_variable(kind):
+        return encode_binary(array, scheme, first_buffer)
+    if pa.types.is_dictionary(kind):
+        indices, items = split_nulls(array)
+        index_encoding, index_buffers = _encode_leaf(indices, first_buffer=first_buffer)
+        item_encoding, item_buffers = _encode_leaf(items, scheme, first_buffer + len(index_buffers))
+        message = pb.Dictionary(indices=index_encoding, items=item_encoding, num_dictionary_items=len(items))
+        return pb.ArrayEncoding(dictionary=message), [*index_buffers, *item_buffers]
+    validity, buffers = None, []
+    if array.null_count:
+        validity = encode_flat(1, first_buffer)
+        buffers = [pack_bits(pc.is_valid(array).to_numpy(zero_copy_only=False))]
+    if pa.types.is_fixed_size_list(kind):
+        first = array.offset * kind.list_size
+        items = array.values.slice(first, len(array) * kind.list_size)
+        encoding, item_buffers = _encode_leaf(items, first_buffer=first_buffer + len(buffers))
+        lists = pb.FixedSizeList(dimension=kind.list_size, items=encoding)
+        values = pb.ArrayEncoding(fixed_size_list=lists)
+        return encode_nullable(values, validity), [*buffers, *item_buffers]
+    bits = fixed_width(kind)
+    if bits is None:
+        raise SchemaError(f"file version 2.0 cannot store {kind}")
+    values = encode_flat(bits, first_buffer + len(buffers))
+    return encode_nullable(values, validity), [*buffers, _values(array, bits)]
+
+
+def _values(array: pa.Array, bits: int) -> BytesLike:
+    """Return the bytes of fixed-width values, without what is outside of the slice."""
+    data = array.buffers()[1]
+    if bits > 1:
+        return data.slice(array.offset * bits // 8, len(array) * bits // 8)
+    if array.offset % 8 == 0:
+        return data.slice(array.offset // 8, (len(array) + 7) // 8)
+    return pack_bits(pc.fill_null(array, False).to_numpy(zero_copy_only=False))
