@@ -1,0 +1,113 @@
+"""The writer's choice: which layout and which encodings a page gets. All thresholds are in this module.
+
+No valid value at all -> constant page. Dictionaries and values that are not whole bytes -> mini-block.
+Otherwise wide values -> full-zip, narrow ones -> mini-block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.v2_1.mini_block_writer import ChunkPolicy
+from spark_lance.file.v2_1.plain_values import (
+    Block,
+    ChunkValues,
+    FixedChunks,
+    VariableChunks,
+    ZipFixed,
+    ZipVariable,
+    is_variable,
+    plain_block,
+    value_bits,
+    zip_fixed,
+    zip_variable,
+)
+from spark_lance.file.v2_1.ravel import Leaf
+
+__all__ = ["FullZip", "MiniBlock", "NullPage", "choose", "full_zip"]
+
+# Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
+_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=4096)
+
+# Wide values gain nothing from chunks: one value is already a sensible read.
+_WIDE_FIXED_BYTES = 256
+# Strings and binaries: some value is at least this wide, and the mean is no less than a quarter of it ...
+_WIDE_VARIABLE_BYTES = 256
+# ... or some value is so wide that neighbours should not have to be read with it.
+_VERY_WIDE_VARIABLE_BYTES = 8 * 1024
+
+
+@dataclass(frozen=True)
+class NullPage:
+    """No slot holds a valid value."""
+
+
+@dataclass(frozen=True)
+class MiniBlock:
+    """Chunks of `values`, which number the items of `dictionary` if there is one."""
+
+    values: ChunkValues
+    dictionary: Block | None = None
+    policy: ChunkPolicy = _POLICY
+
+
+@dataclass(frozen=True)
+class FullZip:
+    """Values interleaved with their levels."""
+
+    values: ZipFixed | ZipVariable
+
+
+def choose(leaf: Leaf) -> NullPage | MiniBlock | FullZip:
+    """Decide how the page of `leaf` is written.
+
+    Raises:
+        SchemaError: a struct without fields is null or inside a list, which the format cannot say.
+    """
+    array = leaf.values
+    if leaf.field.logical_type == "struct":
+        if leaf.definition is not None or leaf.rep is not None:
+            raise SchemaError(
+                f"column {leaf.field.name!r}: Lance cannot store a struct without fields that is null or in a list"
+            )
+        return NullPage()
+    valid = leaf.slot_validity()
+    if len(array) == 0 or (valid is not None and not valid.any()):
+        return NullPage()
+    if pa.types.is_dictionary(array.type):
+        return MiniBlock(FixedChunks.of(array, valid), plain_block(array.dictionary))
+    if is_variable(array.type):
+        chunks = VariableChunks.of(array, valid)
+        return FullZip(zip_variable(array, valid)) if _is_wide(chunks) else MiniBlock(chunks)
+    bits = value_bits(array.type)
+    if bits % 8 == 0 and bits // 8 >= _WIDE_FIXED_BYTES and not _has_bit_items(array.type):
+        return FullZip(zip_fixed(array, valid))
+    return MiniBlock(FixedChunks.of(array, valid))
+
+
+def full_zip(leaf: Leaf) -> FullZip | None:
+    """Return the full-zip form of a page that does not fit into chunks, None if the type has none."""
+    array, valid = leaf.values, leaf.slot_validity()
+    if is_variable(array.type):
+        return FullZip(zip_variable(array, valid))
+    if pa.types.is_dictionary(array.type) or _has_bit_items(array.type):
+        return None
+    return FullZip(zip_fixed(array, valid))
+
+
+def _is_wide(chunks: VariableChunks) -> bool:
+    lengths = np.diff(chunks.offsets)
+    widest = int(lengths.max())
+    if widest >= _VERY_WIDE_VARIABLE_BYTES:
+        return True
+    return widest >= _WIDE_VARIABLE_BYTES and float(lengths.mean()) >= _WIDE_VARIABLE_BYTES / 4
+
+
+def _has_bit_items(arrow: pa.DataType) -> bool:
+    while pa.types.is_fixed_size_list(arrow):
+        arrow = arrow.value_type
+    return bool(pa.types.is_boolean(arrow))

@@ -1,0 +1,134 @@
+"""Repetition and definition levels as the chunks of a mini-block page store them.
+
+    Flat(16)                   raw u16
+    OutOfLineBitpacking(16)    blocks of 1024 levels of W bits: 64 * W words of 16 bits, without a header.
+                               A tail of less than 1024 levels is stored as raw words if that takes no
+                               more room than a block, else as a block filled up with zeros.
+
+In a block, word j of lane l (0..63) is word j * 64 + l; lane l is a stream of 16 levels, W bits each, least
+significant bit first; level r of lane l is level (r mod 8) * 128 + (r div 8) * 64 + l of the block.
+(Lance file format 2.1, out-of-line bit-packing.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.file.v2_1.plain_values import ChunkBuffer, flat
+from spark_lance.file.v2_1.ravel import Leaf
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["LevelChunks", "pack_levels"]
+
+U8 = npt.NDArray[np.uint8]
+U16 = npt.NDArray[np.uint16]
+Indices = npt.NDArray[np.int64]
+
+_WORD = 16
+_BLOCK = 1024
+_LANES = _BLOCK // _WORD
+
+
+@dataclass(frozen=True)
+class LevelChunks:
+    """The levels of a page and how they are packed; a width of 16 bits stands for Flat."""
+
+    rep: U16 | None
+    rep_bits: int
+    definition: U16 | None
+    def_bits: int
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> LevelChunks:
+        """Choose the widths: a page too short to fill a block stays Flat."""
+        if leaf.num_levels < _BLOCK:
+            return cls(leaf.rep, _WORD, leaf.definition, _WORD)
+        return cls(leaf.rep, leaf.lists.bit_length(), leaf.definition, leaf.max_definition.bit_length())
+
+    @property
+    def bits_per_level(self) -> int:
+        """Bits that one level takes in a chunk, besides incomplete blocks."""
+        return (0 if self.rep is None else self.rep_bits) + (0 if self.definition is None else self.def_bits)
+
+    @property
+    def rep_description(self) -> pb.CompressiveEncoding:
+        """What the page says about the rep buffers."""
+        return _describe(self.rep_bits)
+
+    @property
+    def def_description(self) -> pb.CompressiveEncoding:
+        """What the page says about the def buffers."""
+        return _describe(self.def_bits)
+
+    def cut(self, bounds: Indices) -> tuple[ChunkBuffer | None, ChunkBuffer | None]:
+        """Return the rep and def buffers of chunks with levels `bounds[c]:bounds[c + 1]`."""
+        return _cut(self.rep, self.rep_bits, bounds), _cut(self.definition, self.def_bits, bounds)
+
+
+def _describe(bits: int) -> pb.CompressiveEncoding:
+    if bits == _WORD:
+        return flat(_WORD)
+    return pb.CompressiveEncoding(
+        out_of_line_bitpacking=pb.OutOfLineBitpacking(uncompressed_bits_per_value=_WORD, values=flat(bits))
+    )
+
+
+def _cut(levels: U16 | None, bits: int, bounds: Indices) -> ChunkBuffer | None:
+    if levels is None:
+        return None
+    if bits == _WORD:
+        return ChunkBuffer(np.ascontiguousarray(levels).view(np.uint8), bounds * 2)
+    return pack_levels(levels, bits, bounds)
+
+
+def pack_levels(levels: U16, bits: int, bounds: Indices) -> ChunkBuffer:
+    """Return the bit-packed levels, all below 2**bits, of chunks with levels `bounds[c]:bounds[c + 1]`."""
+    counts = np.diff(bounds)
+    tails = counts % _BLOCK
+    raw = np.where(tails <= bits * _LANES, tails, 0)
+    blocks = counts // _BLOCK + (tails > raw)
+    words = blocks * (bits * _LANES) + raw
+    starts = np.zeros(len(bounds), np.int64)
+    np.cumsum(words, out=starts[1:])
+    packed = _pack(_blocks(levels, bounds, blocks), bits).reshape(-1)
+    if not raw.any():
+        return ChunkBuffer(packed.view(np.uint8), starts * 2)
+    out = np.empty(int(starts[-1]), np.uint16)
+    first = 0
+    chunks = zip(starts.tolist(), (blocks * bits * _LANES).tolist(), raw.tolist(), bounds[1:].tolist(), strict=False)
+    for at, packed_words, raw_words, end in chunks:
+        out[at : at + packed_words] = packed[first : first + packed_words]
+        out[at + packed_words : at + packed_words + raw_words] = levels[end - raw_words : end]
+        first += packed_words
+    return ChunkBuffer(out.view(np.uint8), starts * 2)
+
+
+def _blocks(levels: U16, bounds: Indices, blocks: Indices) -> U16:
+    """Return the levels that are packed, one row of 1024 per block, filled up with zeros."""
+    count = int(blocks.sum())
+    whole = count * _BLOCK
+    if len(levels) >= whole and (bounds[:-1] == (np.cumsum(blocks) - blocks) * _BLOCK).all():
+        return levels[:whole].reshape(count, _BLOCK)
+    first_block = np.cumsum(blocks) - blocks
+    begins = np.repeat(bounds[:-1] - first_block * _BLOCK, blocks) + np.arange(count) * _BLOCK
+    ends = np.repeat(bounds[1:], blocks)
+    source = begins[:, None] + np.arange(_BLOCK)
+    gathered = levels[np.minimum(source, len(levels) - 1)]
+    gathered[source >= ends[:, None]] = 0
+    return gathered
+
+
+def _pack(blocks: U16, bits: int) -> U16:
+    """Pack rows of 1024 levels into rows of 64 * bits words."""
+    lanes = blocks.reshape(len(blocks), 8, 2, _LANES)
+    out = np.zeros((len(blocks), bits, _LANES), np.uint16)
+    for row in range(_WORD):
+        level = lanes[:, row % 8, row // 8]
+        word, shift = divmod(row * bits, _WORD)
+        out[:, word] |= level << shift
+        if shift + bits > _WORD:
+            out[:, word + 1] |= level >> (_WORD - shift)
+    return out.reshape(len(blocks), bits * _LANES)

@@ -1,0 +1,368 @@
+"""Plain value encodings as a writer uses them: Flat, Variable and FixedSizeList of Flat.
+
+    Flat(bits)        the values one after the other; 1 bit per value = bitmap, least significant bit first
+    Variable(width)   in a chunk: n+1 offsets of `width` bits, counted from the start of the buffer, then the
+                      bytes, then zeros up to a multiple of the offset width. As a block: u32 offset width,
+                      u32 position of the bytes (both u64 if the width is 64), n+1 offsets from 0, the bytes.
+    FixedSizeList     one validity bitmap per layer whose items have nulls, outer layer first (1 = valid),
+                      then Flat items. In a full-zip value each bitmap fills whole bytes.
+
+A mini-block page takes `ChunkValues`, a full-zip page `ZipFixed` or `ZipVariable`, a dictionary a `Block`.
+(Lance file format 2.1, Flat, Variable, FixedSizeList.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = [
+    "Block",
+    "ChunkBuffer",
+    "ChunkValues",
+    "FixedChunks",
+    "VariableChunks",
+    "ZipFixed",
+    "ZipVariable",
+    "flat",
+    "is_variable",
+    "plain_block",
+    "value_bits",
+    "zip_fixed",
+    "zip_variable",
+]
+
+U8 = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ChunkBuffer:
+    """One buffer of every chunk of a page: chunk c holds `data[starts[c]:starts[c + 1]]`."""
+
+    data: U8
+    starts: Indices
+
+
+class ChunkValues(Protocol):
+    """The slots of a page under one encoding, ready to be cut into mini-block chunks."""
+
+    @property
+    def count(self) -> int:
+        """Number of slots."""
+
+    @property
+    def description(self) -> pb.CompressiveEncoding:
+        """What the page says about the value buffers."""
+
+    def cost(self, positions: Indices) -> Indices:
+        """Return about how many bytes the slots before each position take."""
+
+    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+        """Return the value buffers, cut so that chunk c has slots `bounds[c]:bounds[c + 1]`."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of values in one buffer without chunks, as dictionaries are stored."""
+
+    description: pb.CompressiveEncoding
+    count: int
+    data: U8
+
+
+@dataclass(frozen=True)
+class ZipFixed:
+    """Slots of one width for a full-zip page: `data` has the shape (slots, bytes per slot)."""
+
+    description: pb.CompressiveEncoding
+    data: U8
+
+
+@dataclass(frozen=True)
+class ZipVariable:
+    """Slots of varying width for a full-zip page: large_binary, empty where the slot is not valid."""
+
+    description: pb.CompressiveEncoding
+    data: pa.LargeBinaryArray
+    bits_per_offset: int
+
+
+def flat(bits: int) -> pb.CompressiveEncoding:
+    """Return the description of Flat values of `bits` bits."""
+    return pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=bits))
+
+
+def is_variable(arrow: pa.DataType) -> bool:
+    """Tell whether values of the type (string, binary and their large forms) vary in width."""
+    return arrow in _OFFSET_BITS
+
+
+_OFFSET_BITS = {pa.string(): 32, pa.binary(): 32, pa.large_string(): 64, pa.large_binary(): 64}
+_OFFSET_TYPES: dict[int, type[np.generic]] = {32: np.uint32, 64: np.uint64}
+
+
+def value_bits(arrow: pa.DataType) -> int:
+    """Return the bits of one value of a fixed-width type: of a dictionary its index, of a list all items."""
+    if pa.types.is_fixed_size_list(arrow):
+        return int(arrow.list_size) * value_bits(arrow.value_type)
+    if pa.types.is_dictionary(arrow):
+        return int(arrow.index_type.bit_width)
+    return int(arrow.bit_width)
+
+
+# --- fixed width ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One fixed-size list around the values: its size, and its items' validity if any is null."""
+
+    size: int
+    validity: Bools | None
+
+
+@dataclass(frozen=True)
+class FixedChunks:
+    """Flat or FixedSizeList values of a fixed-width array in mini-block chunks.
+
+    `valid` says which slots hold a valid value (None: all); the others are written as zeros.
+    """
+
+    count: int
+    layers: tuple[_Layer, ...]
+    items_per_slot: int
+    item_bits: int
+    items: U8 | Bools
+
+    @classmethod
+    def of(cls, array: pa.Array, valid: Bools | None) -> FixedChunks:
+        """Describe an array of any type that `value_bits` knows."""
+        layers, items, valid_items = _unnest(array, valid)
+        per_slot = int(np.prod([layer.size for layer in layers], dtype=np.int64))
+        return cls(len(array), layers, per_slot, value_bits(items.type), _item_values(items, valid_items))
+
+    @property
+    def description(self) -> pb.CompressiveEncoding:
+        """Flat, or FixedSizeList around it."""
+        return _describe(self.layers, self.item_bits)
+
+    def cost(self, positions: Indices) -> Indices:
+        """Return the bytes of the slots before each position."""
+        bits, items = self.items_per_slot * self.item_bits, 1
+        for layer in self.layers:
+            items *= layer.size
+            bits += items if layer.validity is not None else 0
+        return positions * bits // 8
+
+    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+        """Return the validity bitmaps, outer layer first, then the values."""
+        buffers, items = [], 1
+        for layer in self.layers:
+            items *= layer.size
+            if layer.validity is not None:
+                buffers.append(_bit_chunks(layer.validity, bounds * items))
+        if self.item_bits == 1:
+            buffers.append(_bit_chunks(self.items.view(np.bool_), bounds * self.items_per_slot))
+        else:
+            width = self.items_per_slot * self.item_bits // 8
+            buffers.append(ChunkBuffer(self.items.view(np.uint8), bounds * width))
+        return buffers
+
+
+def _describe(layers: tuple[_Layer, ...], item_bits: int) -> pb.CompressiveEncoding:
+    description = flat(item_bits)
+    for layer in reversed(layers):
+        description = pb.CompressiveEncoding(
+            fixed_size_list=pb.FixedSizeList(
+                items_per_value=layer.size, values=description, has_validity=layer.validity is not None
+            )
+        )
+    return description
+
+
+def _unnest(array: pa.Array, valid: Bools | None) -> tuple[tuple[_Layer, ...], pa.Array, Bools | None]:
+    """Return the fixed-size list layers around an array, its innermost items and which of them are valid."""
+    layers = []
+    while pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        array = array.values.slice(array.offset * size, len(array) * size)
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array
+        inherited = None if valid is None else np.repeat(valid, size)
+        validity = None
+        if array.null_count:
+            own: Bools = pc.is_valid(array).to_numpy(zero_copy_only=False)
+            valid = own if inherited is None else own & inherited
+            # Nulls below a null list are nobody's: they alone do not call for a bitmap.
+            if not (own if inherited is None else own | ~inherited).all():
+                validity = own
+        else:
+            valid = inherited
+        layers.append(_Layer(size, validity))
+    return tuple(layers), array, valid
+
+
+def _item_values(array: pa.Array, valid: Bools | None) -> U8 | Bools:
+    """Return the items as bytes, or one Boolean per item if they are bits; zeros where not valid."""
+    if pa.types.is_dictionary(array.type):
+        array = array.indices
+    if pa.types.is_boolean(array.type):
+        bits: Bools = _bits(array)
+        return bits if valid is None else bits & valid
+    width = array.type.bit_width // 8
+    buffer = array.buffers()[1]
+    if buffer is None or width == 0:
+        return np.zeros(len(array) * width, np.uint8)
+    first = array.offset * width
+    data = np.frombuffer(buffer, np.uint8)[first : first + len(array) * width]
+    if valid is None:
+        return data
+    cleared = data.reshape(-1, width).copy()
+    cleared[~valid] = 0
+    return cleared.reshape(-1)
+
+
+def _bits(array: pa.BooleanArray) -> Bools:
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(0, np.bool_)
+    first = array.offset // 8
+    packed = np.frombuffer(buffer, np.uint8)[first : (array.offset + len(array) + 7) // 8]
+    skip = array.offset - first * 8
+    return np.unpackbits(packed, bitorder="little")[skip : skip + len(array)].view(np.bool_)
+
+
+def _bit_chunks(bits: Bools, bounds: Indices) -> ChunkBuffer:
+    """Pack bits into bytes, each chunk from a byte boundary on."""
+    if not (bounds[:-1] % 8).any():
+        return ChunkBuffer(np.packbits(bits, bitorder="little"), (bounds + 7) // 8)
+    parts = [np.packbits(bits[a:b], bitorder="little") for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    return ChunkBuffer(np.concatenate(parts), starts)
+
+
+def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
+    """Return the slots of a fixed-width array whose items are whole bytes, for a full-zip page."""
+    layers, items, valid_items = _unnest(array, valid)
+    slots = len(array)
+    parts = []
+    per_slot = 1
+    for layer in layers:
+        per_slot *= layer.size
+        if layer.validity is not None:
+            parts.append(np.packbits(layer.validity.reshape(slots, per_slot), axis=1, bitorder="little"))
+    bits = value_bits(items.type)
+    parts.append(_item_values(items, valid_items).view(np.uint8).reshape(slots, per_slot * bits // 8))
+    return ZipFixed(_describe(layers, bits), parts[0] if len(parts) == 1 else np.hstack(parts))
+
+
+# --- variable width ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VariableChunks:
+    """Variable values of a string or binary array in mini-block chunks."""
+
+    offsets: Indices
+    data: U8
+    width: int
+
+    @classmethod
+    def of(cls, array: pa.Array, valid: Bools | None) -> VariableChunks:
+        """Describe the array; slots that are not `valid` are written as empty values."""
+        offsets, data = _offsets_and_bytes(array, valid)
+        return cls(offsets, data, _OFFSET_BITS[array.type])
+
+    @property
+    def count(self) -> int:
+        """Number of slots."""
+        return len(self.offsets) - 1
+
+    @property
+    def description(self) -> pb.CompressiveEncoding:
+        """Variable with Flat offsets."""
+        return _describe_variable(self.width)
+
+    def cost(self, positions: Indices) -> Indices:
+        """Return the bytes of the values before each position and of their offsets."""
+        return self.offsets[positions] + positions * (self.width // 8)
+
+    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+        """Return the one buffer: offsets, bytes, padding to the offset width."""
+        step = self.width // 8
+        counts = np.diff(bounds) + 1
+        byte_bounds = self.offsets[bounds]
+        sizes = -(-(counts * step + np.diff(byte_bounds)) // step) * step
+        starts = np.zeros(len(bounds), np.int64)
+        np.cumsum(sizes, out=starts[1:])
+        out = np.zeros(int(starts[-1]), np.uint8)
+        # Row c of the offset tables holds offsets[bounds[c]] .. offsets[bounds[c + 1]], so the bounds occur twice.
+        first = np.cumsum(counts) - counts
+        source = np.arange(int(counts.sum())) - np.repeat(first - bounds[:-1], counts)
+        target = np.arange(int(counts.sum())) + np.repeat(starts[:-1] // step - first, counts)
+        relative = self.offsets[source] + np.repeat(counts * step - byte_bounds[:-1], counts)
+        out.view(_OFFSET_TYPES[self.width])[target] = relative
+        payload = starts[:-1] + counts * step
+        cuts = byte_bounds.tolist()
+        for at, begin, end in zip(payload.tolist(), cuts[:-1], cuts[1:], strict=True):
+            out[at : at + end - begin] = self.data[begin:end]
+        return [ChunkBuffer(out, starts)]
+
+
+def _describe_variable(width: int) -> pb.CompressiveEncoding:
+    return pb.CompressiveEncoding(variable=pb.Variable(offsets=flat(width)))
+
+
+def _offsets_and_bytes(array: pa.Array, valid: Bools | None) -> tuple[Indices, U8]:
+    """Return n+1 offsets from 0 and the bytes they cut, without bytes behind slots that are not valid."""
+    offset_type = np.int64 if _OFFSET_BITS[array.type] == 64 else np.int32
+    _, offset_buffer, data_buffer = array.buffers()
+    if offset_buffer is None or len(array) == 0:
+        return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
+    raw = np.frombuffer(offset_buffer, offset_type)[array.offset : array.offset + len(array) + 1]
+    if valid is not None and np.diff(raw)[~valid].any():
+        emptied = pc.if_else(pa.array(valid), array, pa.scalar(None, array.type))
+        return _offsets_and_bytes(emptied, None)
+    offsets = raw.astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    offsets -= first
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)[first:last]
+    return offsets, data
+
+
+def zip_variable(array: pa.Array, valid: Bools | None) -> ZipVariable:
+    """Return the slots of a string or binary array for a full-zip page."""
+    offsets, data = _offsets_and_bytes(array, valid)
+    binary = pa.Array.from_buffers(
+        pa.large_binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    )
+    width = _OFFSET_BITS[array.type]
+    return ZipVariable(_describe_variable(width), binary, width)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------
+
+
+def plain_block(array: pa.Array) -> Block:
+    """Return a block of an array without nulls, of a string, binary or fixed-width type."""
+    if not is_variable(array.type):
+        bits = value_bits(array.type)
+        items = _item_values(array, None)
+        data = np.packbits(items, bitorder="little") if bits == 1 else items.view(np.uint8)
+        return Block(flat(bits), len(array), data)
+    width = _OFFSET_BITS[array.type]
+    offsets, payload = _offsets_and_bytes(array, None)
+    word = _OFFSET_TYPES[width]
+    table = offsets.astype(word)
+    position = 2 * (width // 8) + table.nbytes
+    head = np.array([width, position], word)
+    data = np.concatenate([head.view(np.uint8), table.view(np.uint8), payload])
+    return Block(_describe_variable(width), len(array), data)

@@ -1,0 +1,380 @@
+"""Arrow arrays to the levels of Lance 2.1 and 2.2: one `Leaf` per column, for writers.
+
+Every column of a page is a run of *levels*. A level is one (rep, def) pair; most levels own a value slot.
+
+    layers   innermost first: one ITEM per leaf, struct and fixed-size list of structs, one LIST per list
+             or map. Which of the nullable and emptyable kinds a layer has is decided by the page's data.
+    def      0 = valid all the way up. Otherwise the number of the outermost layer that is null or empty.
+             Numbers are handed out from 1, innermost layer first: NULLABLE_ITEM takes one (null),
+             NULLABLE_LIST one (null), EMPTYABLE_LIST one (empty), NULL_AND_EMPTY_LIST two (null, empty).
+    rep      number of lists that do not go on but start anew here, counted from the inside: 0 = next
+             item of the innermost list, number of LIST layers = next row.
+
+Example, list<int32> [[1, null], [], null, [2]]: layers [NULLABLE_ITEM, NULL_AND_EMPTY_LIST],
+rep 1 0 1 1 1, def 0 1 3 2 0, slots 1 null 2. Levels of a null or empty list own no slot ("invisible");
+null items and items of null structs do. (Lance file format 2.1, repetition and definition levels.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.buffers import expand_ranges
+from spark_lance.file.schema import Field
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["Leaf", "ravel"]
+
+U16 = npt.NDArray[np.uint16]
+Bools = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """What one column holds for a run of rows.
+
+    `rep` and `definition` (uint16) have one entry per level; None stands for all zero. `values` has one
+    entry per slot, in level order; what a slot holds whose level has a definition above 0 is arbitrary.
+    `slots` gives the level number of each slot; None means that every level has a slot.
+    `rows` counts top-level rows, `length` the entries of the page as its metadata counts them (rows
+    times the sizes of the fixed-size lists of structs above the leaf).
+    """
+
+    field: Field
+    layers: tuple[int, ...]
+    rep: U16 | None
+    definition: U16 | None
+    values: pa.Array
+    slots: Indices | None
+    num_levels: int
+    rows: int
+    length: int
+
+    @property
+    def lists(self) -> int:
+        """Number of LIST layers: the rep of a level that starts a row."""
+        return sum(layer in _LISTS for layer in self.layers)
+
+    @property
+    def max_definition(self) -> int:
+        """Highest definition number that the layers assign."""
+        return sum(_NUMBERS[layer] for layer in self.layers)
+
+    def slot_validity(self) -> Bools | None:
+        """Return per slot whether it holds a valid value, or None if all do."""
+        if self.definition is None:
+            return None
+        valid = (self.definition if self.slots is None else self.definition[self.slots]) == 0
+        return None if valid.all() else valid
+
+    def row_starts(self) -> Indices:
+        """Return the level number at which each row (entry of the page) starts."""
+        if self.rep is None:
+            return np.arange(self.num_levels, dtype=np.int64)
+        return np.flatnonzero(self.rep == self.lists)
+
+    def halves(self) -> tuple[Leaf, Leaf]:
+        """Return the first and the second half of the rows (of two or more), with the same layers."""
+        middle = self.rows // 2
+        per_row = self.length // self.rows
+        level = int(self.row_starts()[middle * per_row])
+        slot = level if self.slots is None else int(np.searchsorted(self.slots, level))
+        first = replace(
+            self,
+            rep=None if self.rep is None else self.rep[:level],
+            definition=None if self.definition is None else self.definition[:level],
+            values=self.values[:slot],
+            slots=None if self.slots is None else self.slots[:slot],
+            num_levels=level,
+            rows=middle,
+            length=middle * per_row,
+        )
+        second = replace(
+            self,
+            rep=None if self.rep is None else self.rep[level:],
+            definition=None if self.definition is None else self.definition[level:],
+            values=self.values[slot:],
+            slots=None if self.slots is None else self.slots[slot:] - level,
+            num_levels=self.num_levels - level,
+            rows=self.rows - middle,
+            length=self.length - middle * per_row,
+        )
+        return first, second
+
+
+_LIST_KINDS = {
+    (False, False): pb.REPDEF_ALL_VALID_LIST,
+    (True, False): pb.REPDEF_NULLABLE_LIST,
+    (False, True): pb.REPDEF_EMPTYABLE_LIST,
+    (True, True): pb.REPDEF_NULL_AND_EMPTY_LIST,
+}
+_LISTS = frozenset(_LIST_KINDS.values())
+_NUMBERS: dict[int, int] = {
+    pb.REPDEF_ALL_VALID_ITEM: 0,
+    pb.REPDEF_NULLABLE_ITEM: 1,
+    pb.REPDEF_ALL_VALID_LIST: 0,
+    pb.REPDEF_NULLABLE_LIST: 1,
+    pb.REPDEF_EMPTYABLE_LIST: 1,
+    pb.REPDEF_NULL_AND_EMPTY_LIST: 2,
+}
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """Levels while walking from the top-level field towards a leaf.
+
+    The number of a definition is known only at the leaf, so until then layer k, counted from the
+    outside, marks its nulls with the code 2k+1 and its empty lists with 2k+2. Depths count the lists
+    from the outside too: 0 starts a row, d goes on in the d-th list. `live` numbers the levels that
+    have a slot at this point of the walk. None stands for: all codes 0, no lists yet, all levels.
+    """
+
+    count: int
+    layers: tuple[int, ...] = ()
+    codes: npt.NDArray[np.uint8] | None = None
+    depths: npt.NDArray[np.uint8] | None = None
+    live: Indices | None = None
+    entries_per_row: int = 1
+
+    def hidden(self) -> Bools | None:
+        """Return per live level whether something further out is already null, or None if nowhere."""
+        if self.codes is None:
+            return None
+        codes = self.codes if self.live is None else self.codes[self.live]
+        hidden: Bools = codes != 0
+        return hidden if hidden.any() else None
+
+    def marked(self, marks: list[tuple[Bools, int]]) -> npt.NDArray[np.uint8] | None:
+        """Return the codes with each mask (over live levels) of `marks` set to its code."""
+        if not marks:
+            return self.codes
+        codes = np.zeros(self.count, np.uint8) if self.codes is None else self.codes.copy()
+        for mask, code in marks:
+            codes[mask if self.live is None else self.live[mask]] = code
+        return codes
+
+
+def ravel(field: Field, array: pa.Array) -> Iterator[Leaf]:
+    """Yield one `Leaf` per column of the top-level `field`, in column order.
+
+    `array` holds a run of rows of type `field.arrow_type()`; any slice will do. Names of list items
+    and view or extension types may differ from that type.
+
+    Raises:
+        SchemaError: a null where the schema has a non-nullable field.
+    """
+    return _walk(field, array, _Levels(len(array)), len(array), field.name)
+
+
+def _walk(field: Field, array: pa.Array, levels: _Levels, rows: int, path: str) -> Iterator[Leaf]:
+    array = _storage(array)
+    kind = field.kind
+    if kind in ("list", "map"):
+        nested, items = _list_step(field, array, levels, path)
+        child = field.children[0]
+        yield from _walk(child, items, nested, rows, f"{path}.{child.name}")
+        return
+    if kind == "leaf":
+        array = _plain_leaf(array)
+    levels = _item_step(field, array, levels, path)
+    if kind == "struct":
+        for i, child in enumerate(field.children):
+            yield from _walk(child, array.field(i), levels, rows, f"{path}.{child.name}")
+    elif kind == "fsl_struct":
+        nested, items = _fixed_list_step(field, array, levels)
+        child = field.children[0]
+        yield from _walk(child, items, nested, rows, f"{path}.{child.name}")
+    else:
+        yield _finish(field, array, levels, rows)
+
+
+def _storage(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _plain_leaf(array: pa.Array) -> pa.Array:
+    """Return the leaf without views and without null items in a dictionary."""
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.string())
+    if pa.types.is_binary_view(array.type):
+        return array.cast(pa.binary())
+    if pa.types.is_dictionary(array.type):
+        return _dense_dictionary(array)
+    return array
+
+
+def _dense_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Return an equal array whose dictionary has no null items and is no longer than the array."""
+    dictionary = array.dictionary
+    if dictionary.null_count == 0 and len(dictionary) <= len(array):
+        return array
+    usable = pc.is_valid(array)
+    if dictionary.null_count:
+        usable = pc.and_(usable, pc.fill_null(pc.is_valid(dictionary).take(array.indices), False))
+    valid = usable.to_numpy(zero_copy_only=False)
+    indices = pc.fill_null(array.indices, 0).to_numpy(zero_copy_only=False)
+    used, positions = np.unique(indices[valid], return_inverse=True)
+    dense = np.zeros(len(array), indices.dtype)
+    dense[valid] = positions
+    renumbered = pa.array(dense, array.type.index_type, mask=~valid)
+    kept = dictionary.take(pa.array(used, array.type.index_type))
+    return pa.DictionaryArray.from_arrays(renumbered, kept, ordered=array.type.ordered)
+
+
+def _nulls(array: pa.Array, hidden: Bools | None) -> Bools | None:
+    """Return where `array` is null although nothing further out is, or None if nowhere."""
+    if array.null_count == 0:
+        return None
+    nulls: Bools = pc.is_null(array).to_numpy(zero_copy_only=False)
+    if hidden is not None:
+        nulls = nulls & ~hidden
+    return nulls if nulls.any() else None
+
+
+def _refuse_nulls(field: Field, nulls: Bools | None, path: str) -> None:
+    if nulls is not None and not field.nullable:
+        count = int(np.count_nonzero(nulls))
+        raise SchemaError(f"column {path!r} is not nullable but the data has {count} null(s) in it")
+
+
+def _item_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> _Levels:
+    """Add the ITEM layer of a leaf, a struct or a fixed-size list."""
+    nulls = _nulls(array, levels.hidden())
+    _refuse_nulls(field, nulls, path)
+    layer = pb.REPDEF_ALL_VALID_ITEM if nulls is None else pb.REPDEF_NULLABLE_ITEM
+    codes = levels.marked([] if nulls is None else [(nulls, 2 * len(levels.layers) + 1)])
+    return replace(levels, layers=(*levels.layers, layer), codes=codes)
+
+
+def _fixed_list_step(field: Field, array: pa.Array, levels: _Levels) -> tuple[_Levels, pa.Array]:
+    """Multiply the levels for the structs of a fixed-size list; there is no list further out."""
+    size = field.list_size
+    codes = None if levels.codes is None else np.repeat(levels.codes, size)
+    nested = replace(
+        levels, count=levels.count * size, codes=codes, entries_per_row=levels.entries_per_row * size
+    )
+    return nested, array.values.slice(array.offset * size, len(array) * size)
+
+
+def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tuple[_Levels, pa.Array]:
+    """Add the LIST layer of a list or map and step down to its items."""
+    hidden = levels.hidden()
+    nulls = _nulls(array, hidden)
+    _refuse_nulls(field, nulls, path)
+    offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
+    lengths = np.diff(offsets)
+    for unreachable in (hidden, nulls):
+        if unreachable is not None:
+            lengths[unreachable] = 0
+    bare = lengths == 0
+    empties = bare.copy()
+    for unreachable in (hidden, nulls):
+        if unreachable is not None:
+            empties &= ~unreachable
+    k = len(levels.layers)
+    marks = [] if nulls is None else [(nulls, 2 * k + 1)]
+    has_empties = bool(empties.any())
+    if has_empties:
+        marks.append((empties, 2 * k + 2))
+    layer = _LIST_KINDS[nulls is not None, has_empties]
+    nested = _spread(levels, lengths, bare, levels.marked(marks), (*levels.layers, layer))
+    return nested, _items(array, offsets, lengths)
+
+
+def _spread(
+    levels: _Levels,
+    lengths: Indices,
+    bare: Bools,
+    codes: npt.NDArray[np.uint8] | None,
+    layers: tuple[int, ...],
+) -> _Levels:
+    """Give each live level one level per item of its list, or one without a slot if there are none."""
+    has_bare = bool(bare.any())
+    counts = np.where(bare, 1, lengths) if has_bare else lengths
+    if levels.live is not None:
+        every = np.ones(levels.count, np.int64)
+        every[levels.live] = counts
+        counts = every
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    starts = ends - counts
+    depth = 1 + sum(layer in _LISTS for layer in levels.layers)
+    depths = np.full(total, depth, np.uint8)
+    depths[starts] = 0 if levels.depths is None else levels.depths
+    new_codes = None
+    if codes is not None:
+        # A level with more than one item is valid, so only the first of each run can carry a code.
+        new_codes = np.zeros(total, np.uint8)
+        new_codes[starts] = codes
+    live = None
+    if has_bare or levels.live is not None:
+        slotless = np.zeros(total, np.bool_)
+        if levels.live is None:
+            slotless[starts[bare]] = True
+        else:
+            dead = np.ones(levels.count, np.bool_)
+            dead[levels.live] = bare
+            slotless[starts[dead]] = True
+        live = np.flatnonzero(~slotless)
+    return replace(levels, count=total, layers=layers, codes=new_codes, depths=depths, live=live)
+
+
+def _items(array: pa.Array, offsets: Indices, lengths: Indices) -> pa.Array:
+    """Return the items of the lists that can be reached, without those hidden under nulls."""
+    total = int(lengths.sum())
+    first = int(offsets[0]) if len(offsets) else 0
+    if len(offsets) == 0 or int(offsets[-1]) - first == total:
+        return array.values.slice(first, total)
+    values = array.values
+    if _nests_fixed_lists(values.type):
+        # Arrow's take goes wrong on such values when a part of them starts at an offset; a copy has none.
+        values = pa.concat_arrays([values])
+    return values.take(pa.array(expand_ranges(offsets[:-1], lengths)))
+
+
+def _nests_fixed_lists(arrow: pa.DataType, inside: bool = False) -> bool:
+    """Tell whether a fixed-size list is directly inside another one anywhere in the type."""
+    fixed = pa.types.is_fixed_size_list(arrow)
+    if fixed and inside:
+        return True
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _nests_fixed_lists(arrow.storage_type, inside)
+    return any(_nests_fixed_lists(arrow.field(i).type, fixed) for i in range(arrow.num_fields))
+
+
+def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
+    """Turn codes and depths, counted from the outside, into the page's numbers, counted from the inside."""
+    numbers = np.zeros(2 * len(levels.layers) + 1, np.uint16)
+    last = 0
+    for k in range(len(levels.layers) - 1, -1, -1):
+        layer = levels.layers[k]
+        if layer in (pb.REPDEF_NULLABLE_ITEM, pb.REPDEF_NULLABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST):
+            last += 1
+            numbers[2 * k + 1] = last
+        if layer in (pb.REPDEF_EMPTYABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST):
+            last += 1
+            numbers[2 * k + 2] = last
+    definition = None if levels.codes is None or last == 0 else numbers[levels.codes]
+    rep = None
+    if levels.depths is not None:
+        lists = sum(layer in _LISTS for layer in levels.layers)
+        rep = np.subtract(lists, levels.depths, dtype=np.uint16)
+    return Leaf(
+        field=field,
+        layers=tuple(reversed(levels.layers)),
+        rep=rep,
+        definition=definition,
+        values=values,
+        slots=levels.live,
+        num_levels=levels.count,
+        rows=rows,
+        length=rows * levels.entries_per_row,
+    )

@@ -1,0 +1,301 @@
+"""Writes one data file from a stream of record batches.
+
+    page buffers, each at a multiple of 64 bytes
+    global buffer 0 at a multiple of 64: protobuf FileDescriptor (schema, number of rows)
+    column metadata blocks, one per column
+    column-metadata offset table: per column (u64 position, u64 size)
+    global-buffer offset table: per buffer (u64 position, u64 size)
+    footer, see footer.py
+
+Columns are buffered apart from each other and become a page whenever enough of them has come, so pages of
+different columns end at different rows. (Lance file format, container.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.buffers import padding
+from spark_lance.file.columns import owned_columns
+from spark_lance.file.footer import Footer
+from spark_lance.file.metadata import BUFFER_ALIGNMENT, BytesLike, EncodedPage, Page, pack_column
+from spark_lance.file.pages import PAGE_FORMATS, FieldWriter
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import file_pb2
+
+__all__ = ["DEFAULT_BUFFER_BYTES", "DEFAULT_PAGE_BYTES", "FileWriter", "WrittenFile"]
+
+DEFAULT_PAGE_BYTES = 8 << 20
+DEFAULT_BUFFER_BYTES = 256 << 20
+# A slice that keeps more than this alive besides itself, and more than its own size, is copied.
+_IDLE_BYTES = 64 << 10
+_TABLE_ENTRY = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A finished data file: what a manifest says about it.
+
+    `field_ids[i]` is the id of the field in column `column_indices[i]`.
+    """
+
+    path: str
+    size: int
+    num_rows: int
+    field_ids: tuple[int, ...]
+    column_indices: tuple[int, ...]
+    version: FileVersion
+
+
+@dataclass
+class _Column:
+    """One top-level field: rows that are not in a page yet, and the number of those that are."""
+
+    field: Field
+    writer: FieldWriter
+    pending: list[pa.Array] = field(default_factory=list)
+    pending_bytes: int = 0
+    rows_in_pages: int = 0
+
+
+class FileWriter:
+    """Writes a data file; memory is bounded by `page_bytes` per column and `buffer_bytes` in all.
+
+    Args:
+        store: where to write.
+        path: the new object; it becomes visible with `finish`.
+        schema: the fields of the file, with their ids.
+        version: file version.
+        page_bytes: a page is made of a column when this many bytes of Arrow data have come.
+        buffer_bytes: when all columns together hold more, the largest become pages early.
+
+    Raises:
+        SchemaError: the version cannot store a type.
+        UnsupportedFormatError: a type or field metadata that is not written here.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        schema: Schema,
+        version: FileVersion = DEFAULT_VERSION,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+    ) -> None:
+        self._schema = schema
+        self._version = version
+        self._path = path
+        self._page_bytes = page_bytes
+        self._buffer_bytes = buffer_bytes
+        self._format = PAGE_FORMATS[version]
+        self._owners = owned_columns(schema.fields, version)
+        self._columns = []
+        base = 0
+        for top in schema.fields:
+            self._columns.append(_Column(top, self._format.writer(top, base, version)))
+            base += len(owned_columns([top], version))
+        self._pages: list[list[Page]] = [[] for _ in self._owners]
+        self._rows = 0
+        self._buffered = 0
+        self._checked: pa.Schema | None = None
+        self._out = store.create(path)
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes written so far; rows that are not in a page yet do not count."""
+        return self._out.tell()
+
+    @property
+    def rows_written(self) -> int:
+        """Rows taken so far."""
+        return self._rows
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows. Columns are those of the schema, in its order.
+
+        Raises:
+            SchemaError: columns or types differ, or a field that is not nullable holds a null (which may
+                show only when the page is made, in a later call).
+        """
+        if self._checked is None or not batch.schema.equals(self._checked):
+            _check_schema(self._schema, batch.schema)
+            self._checked = batch.schema
+        for column, values in zip(self._columns, batch.columns, strict=True):
+            for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+                for run in _runs(chunk, self._page_bytes):
+                    self._take(column, run)
+        self._rows += batch.num_rows
+        while self._buffered > self._buffer_bytes:
+            self._make_pages(max(self._columns, key=lambda column: column.pending_bytes))
+
+    def finish(self) -> WrittenFile:
+        """Write what is left and the metadata, make the file visible and describe it."""
+        for column in self._columns:
+            self._make_pages(column)
+        descriptor = file_pb2.FileDescriptor(length=self._rows)
+        descriptor.schema.fields.extend(self._schema.to_protos())
+        for key, value in self._schema.metadata.items():
+            descriptor.schema.metadata[key] = value.encode()
+        global_buffers = [self._write_buffer(descriptor.SerializeToString())]
+        column_start = self._out.tell()
+        columns = []
+        for pages in self._pages:
+            block = pack_column(pages)
+            columns.append((self._out.tell(), len(block)))
+            self._out.write(block)
+        column_table = self._write_table(columns)
+        global_table = self._write_table(global_buffers)
+        footer = Footer(
+            column_start, column_table, global_table, len(global_buffers), len(columns), *self._version.footer
+        )
+        self._out.write(footer.pack())
+        size = self._out.tell()
+        self._out.close()
+        ids = tuple(owner.id for owner in self._owners)
+        return WrittenFile(self._path, size, self._rows, ids, tuple(range(len(ids))), self._version)
+
+    def abort(self) -> None:
+        """Drop the file; nothing of it becomes visible."""
+        self._out.abort()
+
+    def _take(self, column: _Column, run: pa.Array) -> None:
+        """Buffer a run of rows, and make a page if there is enough for one."""
+        size = _size(run)
+        if column.pending and (size >= self._page_bytes or column.pending[-1].type != run.type):
+            self._make_pages(column)
+        full = column.pending_bytes + size >= self._page_bytes
+        if not full and run.get_total_buffer_size() > max(2 * size, size + _IDLE_BYTES):
+            run = pa.concat_arrays([run])
+        column.pending.append(run)
+        column.pending_bytes += size
+        self._buffered += size
+        if full:
+            self._make_pages(column)
+
+    def _make_pages(self, column: _Column) -> None:
+        """Encode and write what is buffered of a column."""
+        for array in _joined(column.pending):
+            for page in column.writer.encode(array, column.rows_in_pages):
+                self._write_page(page)
+            column.rows_in_pages += len(array)
+        self._buffered -= column.pending_bytes
+        column.pending = []
+        column.pending_bytes = 0
+
+    def _write_page(self, page: EncodedPage) -> None:
+        places = tuple(self._write_buffer(data) for data in page.buffers)
+        encoding = page.layout.SerializeToString()
+        self._pages[page.column].append(
+            Page(places, page.length, page.priority, encoding, self._format.type_url)
+        )
+
+    def _write_buffer(self, data: BytesLike) -> tuple[int, int]:
+        """Write a buffer at the next aligned position; return (position, size)."""
+        gap = padding(self._out.tell(), BUFFER_ALIGNMENT)
+        if gap:
+            self._out.write(bytes(gap))
+        position = self._out.tell()
+        view = memoryview(data)
+        if view.nbytes:
+            self._out.write(view.cast("B"))
+        return position, view.nbytes
+
+    def _write_table(self, entries: list[tuple[int, int]]) -> int:
+        position = self._out.tell()
+        self._out.write(b"".join(_TABLE_ENTRY.pack(*entry) for entry in entries))
+        return position
+
+
+def _size(array: pa.Array) -> int:
+    """Return the bytes that the rows of an array stand for, without what they share with other rows."""
+    if pa.types.is_dictionary(array.type):
+        items = array.dictionary
+        share = min(1.0, len(array) / max(1, len(items)))
+        return int(array.indices.nbytes + items.nbytes * share)
+    return int(array.nbytes)
+
+
+def _runs(array: pa.Array, page_bytes: int) -> Iterator[pa.Array]:
+    """Cut an array that is much larger than a page into runs of about a page."""
+    size = _size(array)
+    if len(array) == 0:
+        return
+    if size < 2 * page_bytes or len(array) == 1:
+        yield array
+        return
+    rows = max(1, len(array) * page_bytes // size)
+    for start in range(0, len(array), rows):
+        yield from _runs(array.slice(start, rows), page_bytes)
+
+
+def _joined(arrays: list[pa.Array]) -> list[pa.Array]:
+    """Return the arrays as one, or as they are if their dictionaries have too many items for the index."""
+    if len(arrays) < 2:
+        return arrays
+    try:
+        return [pa.concat_arrays(arrays)]
+    except pa.ArrowInvalid:
+        if not _has_dictionary(arrays[0].type):
+            raise
+        return arrays
+
+
+def _has_dictionary(arrow: pa.DataType) -> bool:
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _has_dictionary(arrow.storage_type)
+    return pa.types.is_dictionary(arrow) or any(
+        _has_dictionary(arrow.field(i).type) for i in range(arrow.num_fields)
+    )
+
+
+def _check_schema(schema: Schema, arrow: pa.Schema) -> None:
+    """Compare a batch's columns with the schema; names of list items and nullability may differ."""
+    expected, actual = [f.name for f in schema.fields], list(arrow.names)
+    if expected != actual:
+        raise SchemaError(f"the file has columns {expected}, the data has {actual}")
+    for node, given in zip(schema.fields, Schema.from_arrow(arrow).fields, strict=True):
+        _check_field(node, given, node.name)
+
+
+def _check_field(node: Field, given: Field, path: str) -> None:
+    if _storage_name(node) != _storage_name(given) or len(node.children) != len(given.children):
+        raise SchemaError(
+            f"column {path!r} is {node.logical_type} in the file but {given.logical_type} in the data"
+        )
+    if node.kind == "struct" and [c.name for c in node.children] != [c.name for c in given.children]:
+        raise SchemaError(
+            f"column {path!r} has the fields {[c.name for c in node.children]} in the file "
+            f"but {[c.name for c in given.children]} in the data"
+        )
+    for child, given_child in zip(node.children, given.children, strict=True):
+        _check_field(child, given_child, f"{path}.{child.name}")
+
+
+_STORAGE_NAMES = {
+    "json": "large_binary",
+    "lance.bfloat16": "fixed_size_binary:2",
+    "list.struct": "list",
+    "large_list.struct": "large_list",
+}
+
+
+def _storage_name(node: Field) -> str:
+    return _STORAGE_NAMES.get(node.logical_type, node.logical_type)
