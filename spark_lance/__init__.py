@@ -1,1 +1,44 @@
-"""Read and write Lance datasets in pure Python, with a PySpark data source on top."""
+"""Lance tables in Spark and in plain Python: an independent implementation of the Lance format.
+
+spark.read.format("lance").load(path)                 needs no import: installing the package is enough
+spark_lance.dataset(path).to_table(columns=["id"])    the same table without Spark
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_lance import errors
+    from spark_lance.spark.source import LanceDataSource
+    from spark_lance.table.dataset import LanceDataset, LanceFragment, dataset, write_dataset
+
+__version__ = "0.1.0"
+__all__ = [
+    "LanceDataSource",
+    "LanceDataset",
+    "LanceFragment",
+    "__version__",
+    "dataset",
+    "errors",
+    "write_dataset",
+]
+
+_HOMES = {
+    "LanceDataSource": "spark_lance.spark.source",
+    "LanceDataset": "spark_lance.table.dataset",
+    "LanceFragment": "spark_lance.table.dataset",
+    "dataset": "spark_lance.table.dataset",
+    "write_dataset": "spark_lance.table.dataset",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Spark imports this package in every planning worker; what is not asked for is not loaded.
+    if name == "errors":
+        return import_module("spark_lance.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -1,0 +1,75 @@
+"""Which module family decodes and encodes the pages of which file version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from spark_lance.file.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, ColumnMetadata, EncodedPage
+from spark_lance.file.schema import Field
+from spark_lance.file.source import PageSource
+from spark_lance.file.v2_0.field_reader import FieldReader as FieldReader20
+from spark_lance.file.v2_0.field_writer import FieldWriter as FieldWriter20
+from spark_lance.file.v2_1.field_reader import FieldReader as FieldReader21
+from spark_lance.file.v2_1.field_writer import FieldWriter as FieldWriter21
+from spark_lance.file.version import FileVersion
+
+__all__ = ["PAGE_FORMATS", "FieldReader", "FieldWriter", "PageFormat"]
+
+
+class FieldReader(Protocol):
+    """Decodes one top-level field of one file; `field` may be pruned to some of its leaves."""
+
+    def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the (offset, size) byte ranges that rows [start, stop) surely need."""
+
+    def read(self, start: int, stop: int) -> pa.ChunkedArray:
+        """Return rows [start, stop) as the field's Arrow type.
+
+        Raises:
+            FormatError: the pages are damaged.
+            UnsupportedFormatError: an encoding is not supported.
+        """
+
+
+class FieldWriter(Protocol):
+    """Encodes runs of rows of one top-level field into pages."""
+
+    def encode(self, array: pa.Array, row_start: int) -> list[EncodedPage]:
+        """Return the pages, one or more per owned column, of the rows in `array`."""
+
+
+class OpenFieldReader(Protocol):
+    """Makes a FieldReader; `columns` maps the id of each owning field to its column."""
+
+    def __call__(
+        self, field: Field, columns: Mapping[int, ColumnMetadata], source: PageSource, version: FileVersion
+    ) -> FieldReader: ...
+
+
+class OpenFieldWriter(Protocol):
+    """Makes a FieldWriter whose owned columns are numbered from `column_base`."""
+
+    def __call__(self, field: Field, column_base: int, version: FileVersion) -> FieldWriter: ...
+
+
+class PageFormat(NamedTuple):
+    """Reader, writer and the type url of the page encodings of one family of file versions."""
+
+    reader: OpenFieldReader
+    writer: OpenFieldWriter
+    type_url: str
+
+
+_V2_1 = PageFormat(FieldReader21, FieldWriter21, PAGE_LAYOUT_URL)
+
+PAGE_FORMATS: Mapping[FileVersion, PageFormat] = MappingProxyType(
+    {
+        FileVersion.V2_0: PageFormat(FieldReader20, FieldWriter20, ARRAY_ENCODING_URL),
+        FileVersion.V2_1: _V2_1,
+        FileVersion.V2_2: _V2_1,
+    }
+)

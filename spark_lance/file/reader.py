@@ -1,0 +1,194 @@
+"""Opens one data file and reads columns of row ranges from it.
+
+Opening costs one read of the file's tail (a second one if the metadata is larger than that). Column
+metadata is parsed only for the columns that are asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.columns import owned_columns
+from spark_lance.file.footer import FOOTER_SIZE, Footer
+from spark_lance.file.metadata import ColumnMetadata, parse_column
+from spark_lance.file.pages import PAGE_FORMATS, FieldReader
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.source import PageSource
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import file_pb2
+
+__all__ = ["FileReader", "read_field"]
+
+_TAIL = 64 << 10
+_PAIR = struct.Struct("<QQ")
+
+
+class FileReader:
+    """An open data file.
+
+    Args:
+        store, path: where the file is.
+        size: its length in bytes if known (the manifest records it); saves a request.
+        columns: field id -> column number, as the manifest's DataFile says. Without it the file's own
+            schema decides.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: footer or tables are damaged.
+        UnsupportedFormatError: the file's version is not supported.
+    """
+
+    def __init__(
+        self, store: Store, path: str, *, size: int | None = None, columns: Mapping[int, int] | None = None
+    ) -> None:
+        self.path = path
+        self.source = PageSource(store, path, size or store.size(path))
+        self._columns = columns
+        self._parsed: dict[int, ColumnMetadata] = {}
+        try:
+            self._open()
+        except (FormatError, UnsupportedFormatError) as error:
+            raise error.at(path) from error
+
+    def _open(self) -> None:
+        size = self.source.size
+        tail_start = max(0, size - _TAIL)
+        tail = self.source.get(tail_start, size - tail_start)
+        self._footer = footer = Footer.parse(tail.slice(max(0, tail.size - FOOTER_SIZE)).to_pybytes())
+        self.version = FileVersion.from_footer(footer.major, footer.minor)
+        self._tail, self._tail_start = tail, tail_start
+        column_table = footer.num_columns * _PAIR.size
+        global_table = footer.num_global_buffers * _PAIR.size
+        if footer.num_global_buffers < 1:
+            raise FormatError("the file has no schema: there are no global buffers")
+        for what, start, length in (
+            ("column-metadata", footer.column_table_start, column_table),
+            ("global-buffer", footer.global_table_start, global_table),
+        ):
+            if start + length > size - FOOTER_SIZE:
+                raise FormatError(f"the {what} offset table reaches beyond the file", place="footer")
+        position, length = _PAIR.unpack(self._bytes(footer.global_table_start, _PAIR.size))
+        try:
+            self._descriptor = file_pb2.FileDescriptor.FromString(self._bytes(position, length))
+        except DecodeError as error:
+            raise FormatError(
+                "the file descriptor is not a valid message", place="global buffer 0"
+            ) from error
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        """Return metadata bytes, from the tail that was read when opening if they are in it."""
+        if offset >= self._tail_start and offset + size <= self.source.size:
+            return self._tail.slice(offset - self._tail_start, size).to_pybytes()
+        return self.source.get(offset, size).to_pybytes()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the file, deleted ones included."""
+        return int(self._descriptor.length)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The schema that the file itself carries."""
+        message = self._descriptor.schema
+        try:
+            return Schema.from_protos(message.fields, message.metadata)
+        except FormatError as error:
+            raise error.at(self.path, "schema") from error
+
+    @cached_property
+    def columns(self) -> Mapping[int, int]:
+        """Field id -> column number."""
+        if self._columns is not None:
+            return self._columns
+        return {owner.id: i for i, owner in enumerate(owned_columns(self.schema.fields, self.version))}
+
+    def column(self, index: int) -> ColumnMetadata:
+        """Return the metadata of column number `index`, parsed once.
+
+        Raises:
+            FormatError: there is no such column, or its metadata is damaged.
+        """
+        known = self._parsed.get(index)
+        if known is None:
+            if not 0 <= index < self._footer.num_columns:
+                raise FormatError(
+                    f"column {index} does not exist; there are {self._footer.num_columns}", self.path
+                )
+            entry = self._bytes(self._footer.column_table_start + index * _PAIR.size, _PAIR.size)
+            position, length = _PAIR.unpack(entry)
+            try:
+                known = parse_column(index, self._bytes(position, length), self.source.size)
+            except (FormatError, UnsupportedFormatError) as error:
+                raise error.at(self.path) from error
+            self._parsed[index] = known
+        return known
+
+    def open_field(self, field: Field) -> FieldReader:
+        """Return a reader of one top-level field, which may be pruned to some of its leaves.
+
+        Raises:
+            FormatError: the file lacks one of its columns, or one has another number of rows.
+        """
+        columns: dict[int, ColumnMetadata] = {}
+        for owner in owned_columns([field], self.version):
+            if owner.id not in self.columns:
+                raise FormatError(
+                    f"the file has no column for field {owner.name!r} (id {owner.id})", self.path
+                )
+            columns[owner.id] = self.column(self.columns[owner.id])
+        first = columns.get(field.id)
+        if first is not None and first.num_rows != self.num_rows:
+            raise FormatError(
+                f"column {field.name!r} has {first.num_rows} rows where the file has {self.num_rows}",
+                self.path,
+            )
+        try:
+            return PAGE_FORMATS[self.version].reader(field, columns, self.source, self.version)
+        except (FormatError, UnsupportedFormatError) as error:
+            raise error.at(self.path, f"column {field.name!r}") from error
+
+    def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
+        """Fetch in few requests what the readers will need for rows [start, stop)."""
+        self.source.release()
+        self.source.prefetch([r for reader in readers for r in reader.ranges(start, stop)])
+
+    def read(
+        self, fields: Sequence[Field] | None = None, start: int = 0, stop: int | None = None
+    ) -> pa.Table:
+        """Return rows [start, stop) of the given top-level fields (all of the file's, by default).
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `open_field`, or damage inside the pages.
+        """
+        chosen = self.schema.fields if fields is None else fields
+        end = self.num_rows if stop is None else min(stop, self.num_rows)
+        readers = [self.open_field(field) for field in chosen]
+        self.prefetch(readers, start, end)
+        arrays = [
+            read_field(reader, field, self.path, start, end)
+            for reader, field in zip(readers, chosen, strict=True)
+        ]
+        self.source.release()
+        return pa.Table.from_arrays(arrays, schema=pa.schema([field.arrow_field() for field in chosen]))
+
+
+def read_field(reader: FieldReader, field: Field, path: str, start: int, stop: int) -> pa.ChunkedArray:
+    """Read rows [start, stop) of a field, checking that exactly those came back.
+
+    Raises:
+        FormatError, UnsupportedFormatError: with the path and the column's name.
+    """
+    try:
+        array = reader.read(start, stop)
+        if len(array) != stop - start:
+            raise FormatError(f"rows {start} to {stop} decoded to {len(array)} rows")
+        return array
+    except (FormatError, UnsupportedFormatError) as error:
+        raise error.at(path, f"column {field.name!r}") from error

@@ -1,0 +1,321 @@
+"""Fitting incoming data to a table's schema: columns by name, casts that lose nothing.
+
+The types are compared once, before any data moves, and every difference is reported together. What
+remains is a function per column. A cast is allowed if it keeps every value (int32 to int64), or if it can
+tell a value that it would not keep and then stops (int64 to uint32, a list to a vector of fixed length).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.schema import Field, Schema
+
+__all__ = ["Aligner"]
+
+Cast = Callable[[pa.Array], pa.Array]
+
+
+class Aligner:
+    """Turns batches of one Arrow schema into batches of (a subset of) a table's schema.
+
+    Args:
+        source: schema of the incoming batches; columns in any order, nullable ones may be missing.
+        target: the table's schema.
+
+    Raises:
+        SchemaError: columns that the table lacks, missing columns that must not be null, types that do not
+            fit; the message lists all of them.
+    """
+
+    def __init__(self, source: pa.Schema, target: Schema) -> None:
+        differences: list[str] = []
+        known = {field.name: field for field in target.fields}
+        for name in source.names:
+            if source.names.count(name) > 1:
+                differences.append(f"column {name!r} occurs twice in the data")
+            elif name not in known:
+                differences.append(f"column {name!r} is not in the table")
+        casts: list[tuple[str, Cast | None]] = []
+        fields: list[Field] = []
+        for field in target.fields:
+            index = source.get_field_index(field.name)
+            if index < 0:
+                if not field.nullable:
+                    differences.append(f"column {field.name!r} must not be null but is missing in the data")
+                continue
+            casts.append((field.name, _cast(source.field(index).type, field, field.name, differences)))
+            fields.append(field)
+        if not fields and not differences and target.fields:
+            differences.append("the data has none of the table's columns")
+        if differences:
+            lines = "".join(f"\n  - {line}" for line in dict.fromkeys(differences))
+            raise SchemaError(f"the data does not fit the table:{lines}")
+        self.schema = Schema(tuple(fields), target.metadata)
+        self.arrow_schema = self.schema.to_arrow()
+        self._casts = casts
+
+    def align(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with the table's columns, types and nullability.
+
+        Raises:
+            SchemaError: a value cannot be kept by the cast, or null where the table allows none.
+        """
+        arrays = []
+        for (name, cast), field in zip(self._casts, self.arrow_schema, strict=True):
+            array = batch.column(name)
+            if isinstance(array, pa.ExtensionArray):
+                array = array.storage
+            if cast is not None:
+                try:
+                    array = cast(array)
+                except pa.ArrowInvalid as error:
+                    raise SchemaError(
+                        f"column {name!r} has a value that {field.type} cannot hold: {error}"
+                    ) from error
+            if not field.nullable and array.null_count:
+                raise SchemaError(
+                    f"column {name!r} must not be null, but {array.null_count} values of a batch are"
+                )
+            arrays.append(array)
+        if not arrays:
+            return batch.select([])
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+
+def _cast(source: pa.DataType, field: Field, path: str, differences: list[str]) -> Cast | None:
+    """Return how to cast a column to a field's type, None if nothing is to be done."""
+    if isinstance(source, pa.BaseExtensionType):
+        source = source.storage_type
+    return _cast_type(source, field.arrow_type(), path, differences)
+
+
+def _cast_type(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+    if source == target and not pa.types.is_nested(target):
+        return None
+    if pa.types.is_null(source):
+        return lambda array: pa.nulls(len(array), target)
+    if pa.types.is_dictionary(source) and not pa.types.is_dictionary(target):
+        inner = _cast_type(source.value_type, target, path, differences)
+        return lambda array: _apply(inner, array.dictionary_decode())
+    for applies, make in _NESTED:
+        if applies(source, target):
+            return make(source, target, path, differences)
+    for applies_to_types, cast in _CHECKED:
+        if applies_to_types(source, target):
+            return lambda array: cast(array, target)
+    differences.append(f"column {path!r} is {source} in the data and {target} in the table")
+    return None
+
+
+def _apply(cast: Cast | None, array: pa.Array) -> pa.Array:
+    return array if cast is None else cast(array)
+
+
+def _is_any_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+    names = [source.field(i).name for i in range(source.num_fields)]
+    wanted = [target.field(i) for i in range(target.num_fields)]
+    for name in names:
+        if names.count(name) > 1:
+            differences.append(f"column {path + '.' + name!r} occurs twice in the data")
+        elif target.get_field_index(name) < 0:
+            differences.append(f"column {path + '.' + name!r} is not in the table")
+    casts: list[tuple[int, Cast | None]] = []
+    for field in wanted:
+        index = source.get_field_index(field.name)
+        if index < 0:
+            if not field.nullable:
+                differences.append(
+                    f"column {path + '.' + field.name!r} must not be null but is missing in the data"
+                )
+            casts.append((-1, None))
+        else:
+            inner = _cast_type(source.field(index).type, field.type, f"{path}.{field.name}", differences)
+            casts.append((index, inner))
+    if source == target and all(cast is None for _, cast in casts):
+        return None
+
+    def cast(array: pa.StructArray) -> pa.Array:
+        children = [
+            pa.nulls(len(array), field.type) if index < 0 else _apply(inner, array.field(index))
+            for (index, inner), field in zip(casts, wanted, strict=True)
+        ]
+        mask = array.is_null() if array.null_count else None
+        if not children:
+            return pa.array(
+                [{}] * len(array), type=target, mask=None if mask is None else mask.to_numpy(False)
+            )
+        return pa.StructArray.from_arrays(children, fields=wanted, mask=mask)
+
+    return cast
+
+
+def _list(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+    inner = _cast_type(source.value_type, target.value_type, f"{path}[]", differences)
+    if source == target and inner is None:
+        return None
+    large = pa.types.is_large_list(target)
+    kind = pa.LargeListArray if large else pa.ListArray
+    width = pa.int64() if large else pa.int32()
+
+    def cast(array: pa.Array) -> pa.Array:
+        offsets = array.offsets.cast(width)
+        mask = array.is_null() if array.null_count else None
+        if mask is not None and offsets.offset:
+            offsets = pa.concat_arrays([offsets])
+        return kind.from_arrays(offsets, _apply(inner, array.values), type=target, mask=mask)
+
+    return cast
+
+
+def _map(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+    keys = _cast_type(source.key_type, target.key_type, f"{path}.key", differences)
+    values = _cast_type(source.item_type, target.item_type, f"{path}.value", differences)
+    if source == target and keys is None and values is None:
+        return None
+
+    def cast(array: pa.MapArray) -> pa.Array:
+        offsets = array.offsets
+        mask = array.is_null() if array.null_count else None
+        if mask is not None and offsets.offset:
+            offsets = pa.concat_arrays([offsets])
+        return pa.MapArray.from_arrays(
+            offsets, _apply(keys, array.keys), _apply(values, array.items), type=target, mask=mask
+        )
+
+    return cast
+
+
+def _to_vector(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+    inner = _cast_type(source.value_type, target.value_type, f"{path}[]", differences)
+    size = target.list_size
+
+    def cast(array: pa.Array) -> pa.Array:
+        lengths = pc.list_value_length(array)
+        wrong = pc.fill_null(pc.not_equal(lengths, size), False)
+        if pc.any(wrong).as_py():
+            bad = pc.index(wrong, True).as_py()
+            raise SchemaError(
+                f"column {path!r} holds vectors of length {size}; a value has {lengths[bad]} elements"
+            )
+        if not array.null_count:
+            return pa.FixedSizeListArray.from_arrays(_apply(inner, array.flatten()), type=target)
+        # Null rows own no elements in a list but `size` of them in a fixed-size list.
+        valid = np.asarray(array.is_valid())
+        filler = np.repeat(np.cumsum(valid) - 1, size) * size + np.tile(np.arange(size), len(array))
+        picks = pa.array(filler, mask=np.repeat(~valid, size))
+        values = _apply(inner, array.flatten().take(picks))
+        return pa.FixedSizeListArray.from_arrays(values, type=target, mask=array.is_null())
+
+    return cast
+
+
+def _vector(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+    if source.list_size != target.list_size:
+        differences.append(f"column {path!r} is {source} in the data and {target} in the table")
+        return None
+    inner = _cast_type(source.value_type, target.value_type, f"{path}[]", differences)
+    if source == target and inner is None:
+        return None
+
+    def cast(array: pa.FixedSizeListArray) -> pa.Array:
+        values = array.values.slice(array.offset * source.list_size, len(array) * source.list_size)
+        mask = array.is_null() if array.null_count else None
+        return pa.FixedSizeListArray.from_arrays(_apply(inner, values), type=target, mask=mask)
+
+    return cast
+
+
+_Make = Callable[[pa.DataType, pa.DataType, str, list[str]], "Cast | None"]
+_Applies = Callable[[pa.DataType, pa.DataType], bool]
+
+_NESTED: Sequence[tuple[_Applies, _Make]] = (
+    (lambda s, t: pa.types.is_struct(s) and pa.types.is_struct(t), _struct),
+    (lambda s, t: _is_any_list(s) and _is_any_list(t), _list),
+    (lambda s, t: pa.types.is_map(s) and pa.types.is_map(t), _map),
+    (lambda s, t: _is_any_list(s) and pa.types.is_fixed_size_list(t), _to_vector),
+    (lambda s, t: pa.types.is_fixed_size_list(s) and pa.types.is_fixed_size_list(t), _vector),
+)
+
+
+def _safe(array: pa.Array, target: pa.DataType) -> pa.Array:
+    return array.cast(target, safe=True)
+
+
+def _half(array: pa.Array, target: pa.DataType) -> pa.Array:
+    halves = array.cast(target)
+    back = halves.cast(array.type)
+    same = pc.or_kleene(pc.equal(back, array), pc.and_(pc.is_nan(back), pc.is_nan(array)))
+    if not pc.all(pc.fill_null(same, True)).as_py():
+        raise pa.ArrowInvalid("a number is not exact in half precision")
+    return halves
+
+
+def _to_dictionary(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    encoded = array.cast(target.value_type).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(
+        encoded.indices.cast(target.index_type), encoded.dictionary, ordered=target.ordered
+    )
+
+
+def _from_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
+    return array.cast(pa.decimal128(38, 0), safe=True).cast(target, safe=True)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return bool(plain or pa.types.is_fixed_size_binary(kind))
+
+
+def _widens_integer(source: pa.DataType, target: pa.DataType) -> bool:
+    if not (pa.types.is_integer(source) and pa.types.is_integer(target)):
+        return False
+    if pa.types.is_unsigned_integer(target):
+        # From the signed type that stands for it in Spark; the cast checks every value.
+        return True if pa.types.is_signed_integer(source) else bool(source.bit_width <= target.bit_width)
+    unsigned = pa.types.is_unsigned_integer(source)
+    return bool(
+        source.bit_width < target.bit_width or (source.bit_width == target.bit_width and not unsigned)
+    )
+
+
+def _widens_float(source: pa.DataType, target: pa.DataType) -> bool:
+    both = pa.types.is_floating(source) and pa.types.is_floating(target)
+    return bool(both and source.bit_width <= target.bit_width)
+
+
+def _same_instant_kind(source: pa.DataType, target: pa.DataType) -> bool:
+    both = pa.types.is_timestamp(source) and pa.types.is_timestamp(target)
+    return bool(both and (source.tz is None) == (target.tz is None))
+
+
+# Applies to (source, target), and the cast, which raises ArrowInvalid for a value that it cannot keep.
+_CHECKED: Sequence[tuple[_Applies, Callable[[pa.Array, pa.DataType], pa.Array]]] = (
+    (lambda s, t: pa.types.is_dictionary(t), _to_dictionary),
+    (_widens_integer, _safe),
+    (_widens_float, _safe),
+    (lambda s, t: pa.types.is_float32(s) and pa.types.is_float16(t), _half),
+    (lambda s, t: _is_text(s) and _is_text(t), _safe),
+    (lambda s, t: _is_bytes(s) and _is_bytes(t), _safe),
+    (_same_instant_kind, _safe),
+    (lambda s, t: pa.types.is_date(s) and pa.types.is_date(t), _safe),
+    (lambda s, t: pa.types.is_time(s) and pa.types.is_time(t), _safe),
+    (lambda s, t: pa.types.is_duration(s) and pa.types.is_duration(t), _safe),
+    (lambda s, t: pa.types.is_decimal(s) and pa.types.is_decimal(t), _safe),
+    (lambda s, t: pa.types.is_decimal(s) and s.scale == 0 and pa.types.is_uint64(t), _from_decimal),
+)

@@ -1,0 +1,116 @@
+"""Writing rows as data files of new fragments. Nothing here commits.
+
+Files get names that no other attempt has, so a task that is tried twice leaves at worst files that no
+version refers to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from spark_lance.errors import OptionError
+from spark_lance.file.schema import Schema
+from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.file.writer import FileWriter, WrittenFile
+from spark_lance.io.store import Store, join
+from spark_lance.proto import table_pb2
+from spark_lance.table.paths import DATA_DIR, new_data_file_name
+
+__all__ = ["MAX_BYTES_PER_FILE", "MAX_ROWS_PER_FILE", "delete_fragment_files", "write_fragments"]
+
+logger = logging.getLogger(__name__)
+
+MAX_ROWS_PER_FILE = 1 << 20
+MAX_BYTES_PER_FILE = 90 << 30
+
+
+def write_fragments(
+    batches: Iterable[pa.RecordBatch],
+    store: Store,
+    root: str,
+    schema: Schema,
+    *,
+    version: FileVersion = DEFAULT_VERSION,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+) -> list[bytes]:
+    """Write batches of exactly `schema` to new data files of the table at `root`.
+
+    Args:
+        batches: the rows; none gives no file.
+        schema: fields with the table's ids, in the order of the batches' columns.
+        version: version of the data files.
+        max_rows_per_file: rows after which a new file (and fragment) is begun.
+        max_bytes_per_file: bytes after which a new file is begun; looked at after every batch.
+
+    Returns:
+        Serialized `DataFragment` messages, one per file, with id 0: the commit numbers them.
+
+    Raises:
+        SchemaError: a null where the schema allows none, or a type that the version cannot store.
+        OSError: the store failed. The files written so far are deleted before any error is raised.
+    """
+    if max_rows_per_file < 1 or max_bytes_per_file < 1:
+        raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
+    fragments: list[bytes] = []
+    writer: FileWriter | None = None
+    try:
+        for batch in batches:
+            for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
+                if writer is None:
+                    name = new_data_file_name()
+                    writer = FileWriter(store, join(root, DATA_DIR, name), schema, version)
+                writer.write(part)
+                if writer.rows_written >= max_rows_per_file or writer.bytes_written >= max_bytes_per_file:
+                    fragments.append(_fragment(writer.finish()))
+                    writer = None
+        if writer is not None:
+            fragments.append(_fragment(writer.finish()))
+            writer = None
+    except BaseException:
+        if writer is not None:
+            writer.abort()
+        delete_fragment_files(store, root, fragments)
+        raise
+    return fragments
+
+
+def _split(batch: pa.RecordBatch, limit: int, written: int) -> Iterator[pa.RecordBatch]:
+    """Cut a batch where a file that holds `written` rows reaches `limit`, and every `limit` rows after."""
+    start = 0
+    room = limit - written
+    while start < batch.num_rows:
+        part = batch.slice(start, room)
+        yield part
+        start += part.num_rows
+        room = limit
+
+
+def _fragment(file: WrittenFile) -> bytes:
+    major, minor = file.version.manifest
+    data_file = table_pb2.DataFile(
+        path=file.path.rpartition("/")[2],
+        fields=file.field_ids,
+        column_indices=file.column_indices,
+        file_major_version=major,
+        file_minor_version=minor,
+        file_size_bytes=file.size,
+    )
+    return table_pb2.DataFragment(files=[data_file], physical_rows=file.num_rows).SerializeToString()
+
+
+def delete_fragment_files(store: Store, root: str, fragments: Sequence[bytes]) -> None:
+    """Delete the data files of fragments that were never committed. Only call it when that is certain.
+
+    A file that cannot be deleted is logged and left; no version refers to it.
+    """
+    for data in fragments:
+        for file in table_pb2.DataFragment.FromString(data).files:
+            path = join(root, DATA_DIR, file.path)
+            try:
+                store.delete(path)
+            except OSError as error:
+                logger.warning("could not delete the uncommitted file %s: %s", path, error)
