@@ -1,0 +1,65 @@
+"""Lance data-file format 2.1 and 2.2: pages of one leaf column each, with nesting in levels.
+
+`LAYOUTS` and `ENCODINGS` list what can be decoded, keyed by the names that page descriptions use.
+An empty cell is refused with `UnsupportedFormatError`. A new encoding is one module in `encodings` and one
+row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_lance.file.v2_1.codec import Codec, Resolver
+from spark_lance.file.v2_1.encodings import (
+    bitpacking,
+    byte_stream_split,
+    fixed_size_list,
+    flat,
+    fsst,
+    general,
+    packed_struct,
+    rle,
+    variable,
+)
+from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
+from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+
+__all__ = ["ENCODINGS", "LAYOUTS"]
+
+LAYOUTS: Mapping[str, Callable[[Any, PageBytes, Resolver], DecodedPage] | None] = {
+    "mini_block_layout": mini_block.decode,
+    "constant_layout": constant.decode,
+    "full_zip_layout": full_zip.decode,
+    "blob_layout": None,
+    "sparse_layout": None,
+}
+
+# One line per name of the protobuf oneof, one keyword per role; roles that are not there are refused.
+ENCODINGS: Mapping[str, Codec] = {
+    "flat": Codec(mini_block=flat.decode, block=flat.decode, zipped=flat.decode_zipped),
+    "variable": Codec(
+        mini_block=variable.decode_mini_block,
+        block=variable.decode_block,
+        zipped_variable=variable.decode_zipped,
+    ),
+    "constant": Codec(),
+    "out_of_line_bitpacking": Codec(block=bitpacking.decode_out_of_line),
+    "inline_bitpacking": Codec(mini_block=bitpacking.decode_inline, block=bitpacking.decode_inline),
+    "fsst": Codec(mini_block=fsst.decode_mini_block, zipped_variable=fsst.decode_zipped),
+    "dictionary": Codec(),
+    "rle": Codec(mini_block=rle.decode_mini_block, block=rle.decode_block),
+    "byte_stream_split": Codec(mini_block=byte_stream_split.decode_mini_block),
+    "general": Codec(
+        mini_block=general.decode_mini_block,
+        block=general.decode_block,
+        zipped_variable=general.decode_zipped,
+    ),
+    "fixed_size_list": Codec(
+        mini_block=fixed_size_list.decode_mini_block, zipped=fixed_size_list.decode_zipped
+    ),
+    "packed_struct": Codec(mini_block=packed_struct.decode_mini_block),
+    "variable_packed_struct": Codec(),
+    "range": Codec(),
+    "delta": Codec(),
+}

@@ -1,0 +1,227 @@
+"""Decoded values of a page before their Arrow type is known, and the step to Arrow.
+
+A codec knows widths, not types: 32 bits may be an int, a float or a date. It yields one of these blocks; the
+leaf's Arrow type then says what the bits mean. Every block holds one slot per visible item, null items
+included; nulls of the leaf itself come from the levels (`repdef`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.file.buffers import pack_bits
+from spark_lance.file.v2_1.chunks import Bytes, Ints
+
+__all__ = [
+    "AllNull",
+    "Block",
+    "DictionaryBlock",
+    "FixedSizeList",
+    "FixedWidth",
+    "PackedStruct",
+    "Variable",
+    "to_arrow",
+]
+
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class FixedWidth:
+    """`count` values of `bits` bits each, without gaps; 1 bit = bitmap, first value in the lowest bit."""
+
+    bits: int
+    count: int
+    data: Bytes
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Byte strings data[offsets[i] : offsets[i + 1]]; offsets are checked: int64, ascending, from 0."""
+
+    offsets: Ints
+    data: Bytes
+
+    @property
+    def count(self) -> int:
+        """Number of byte strings."""
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True)
+class FixedSizeList:
+    """`count` lists of `dimension` items; `validity` is a bitmap of the *items*, None = all valid."""
+
+    dimension: int
+    count: int
+    items: Block
+    validity: Bytes | None = None
+
+
+@dataclass(frozen=True)
+class PackedStruct:
+    """`count` structs without nulls in their children, which stand in schema order."""
+
+    count: int
+    children: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class DictionaryBlock:
+    """Indices into `items`. Indices of null slots may be anything."""
+
+    indices: FixedWidth
+    items: Block
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return self.indices.count
+
+
+@dataclass(frozen=True)
+class AllNull:
+    """`count` nulls."""
+
+    count: int
+
+
+Block: TypeAlias = FixedWidth | Variable | FixedSizeList | PackedStruct | DictionaryBlock | AllNull
+
+
+def to_arrow(block: Block, arrow: pa.DataType, validity: Bytes | None = None) -> pa.Array:
+    """Return the block's values as an array of type `arrow`.
+
+    Args:
+        block: the values.
+        arrow: the leaf's storage type.
+        validity: bitmap of the values, None = all valid.
+
+    Raises:
+        FormatError: the block cannot be of that type, or its bytes are damaged.
+    """
+    if isinstance(block, AllNull):
+        return _all_null(block.count, arrow)
+    if pa.types.is_dictionary(arrow):
+        return _dictionary(block, arrow, validity)
+    if isinstance(block, DictionaryBlock):
+        return _decode_dictionary(block, arrow, validity)
+    if isinstance(block, FixedWidth):
+        return _fixed_width(block, arrow, validity)
+    if isinstance(block, Variable):
+        return _variable(block, arrow, validity)
+    if isinstance(block, FixedSizeList):
+        return _fixed_size_list(block, arrow, validity)
+    return _packed_struct(block, arrow, validity)
+
+
+def buffer_of(data: Bytes | None) -> pa.Buffer | None:
+    """Wrap numpy memory as an Arrow buffer, without a copy; the buffer keeps the memory alive."""
+    return None if data is None else pa.py_buffer(data)
+
+
+def _mismatch(what: str, arrow: pa.DataType) -> FormatError:
+    return FormatError(f"the page holds {what}, which cannot be {arrow}")
+
+
+def _all_null(count: int, arrow: pa.DataType) -> pa.Array:
+    # An empty struct has no place for nulls: its page says "null" for every row and means a struct.
+    if pa.types.is_struct(arrow) and arrow.num_fields == 0:
+        return pa.StructArray.from_buffers(arrow, count, [None])
+    return pa.nulls(count, arrow)
+
+
+def _fixed_width(block: FixedWidth, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
+    if pa.types.is_fixed_size_list(arrow):
+        size = arrow.list_size
+        if size == 0 or block.bits % size:
+            raise _mismatch(f"values of {block.bits} bits", arrow)
+        items = FixedWidth(block.bits // size, block.count * size, block.data)
+        return _fixed_size_list(FixedSizeList(size, block.count, items), arrow, validity)
+    try:
+        bits = arrow.bit_width
+    except ValueError:
+        raise _mismatch(f"values of {block.bits} bits", arrow) from None
+    data = block.data
+    if bits == 1 and block.bits == 8:
+        data = pack_bits(data[: block.count])
+    elif bits != block.bits:
+        raise _mismatch(f"values of {block.bits} bits", arrow)
+    needed = (block.count * bits + 7) // 8
+    if len(data) < needed:
+        raise FormatError(
+            f"{block.count} values of {bits} bits need {needed} bytes, the page has {len(data)}"
+        )
+    # Some Arrow kernels insist on naturally aligned values; a range read from a store may start anywhere.
+    if bits >= 16 and data.ctypes.data % min(bits // 8 & -(bits // 8), 16):
+        data = data.copy()
+    return pa.Array.from_buffers(arrow, block.count, [buffer_of(validity), buffer_of(data)])
+
+
+def _variable(block: Variable, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
+    large = pa.types.is_large_string(arrow) or pa.types.is_large_binary(arrow)
+    text = pa.types.is_string(arrow) or pa.types.is_large_string(arrow)
+    if not (large or text or pa.types.is_binary(arrow)):
+        raise _mismatch("byte strings", arrow)
+    offsets: npt.NDArray[np.int64] | npt.NDArray[np.int32] = block.offsets
+    if not large:
+        if int(block.offsets[-1]) > _INT32_MAX:
+            raise FormatError(f"a page of {arrow} values has more than {_INT32_MAX} bytes")
+        offsets = block.offsets.astype(np.int32)
+    buffers = [buffer_of(validity), pa.py_buffer(offsets), buffer_of(block.data)]
+    array = pa.Array.from_buffers(arrow, block.count, buffers)
+    if text:
+        # Arrow promises valid UTF-8 to everyone downstream; only this check keeps damaged bytes from them.
+        array.validate(full=True)
+    return array
+
+
+def _fixed_size_list(block: FixedSizeList, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
+    if not pa.types.is_fixed_size_list(arrow) or arrow.list_size != block.dimension:
+        raise _mismatch(f"lists of {block.dimension} items", arrow)
+    items = to_arrow(block.items, arrow.value_type, block.validity)
+    if len(items) != block.count * block.dimension:
+        raise FormatError(f"{block.count} lists of {block.dimension} items have {len(items)} items")
+    return pa.Array.from_buffers(arrow, block.count, [buffer_of(validity)], children=[items])
+
+
+def _packed_struct(block: PackedStruct, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
+    if not pa.types.is_struct(arrow) or arrow.num_fields != len(block.children):
+        raise _mismatch(f"structs of {len(block.children)} fields", arrow)
+    children = [to_arrow(child, arrow.field(i).type) for i, child in enumerate(block.children)]
+    if any(len(child) != block.count for child in children):
+        raise FormatError("the fields of a packed struct differ in length")
+    return pa.Array.from_buffers(arrow, block.count, [buffer_of(validity)], children=children)
+
+
+_INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
+
+
+def _indices(block: FixedWidth, validity: Bytes | None) -> pa.Array:
+    if block.bits not in _INDEX_TYPES:
+        raise FormatError(f"dictionary indices of {block.bits} bits")
+    return _fixed_width(block, _INDEX_TYPES[block.bits], validity)
+
+
+def _decode_dictionary(block: DictionaryBlock, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
+    """Replace indices by the items they name; `take` checks that they exist."""
+    return to_arrow(block.items, arrow).take(_indices(block.indices, validity))
+
+
+def _dictionary(block: Block, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
+    """Return a dictionary array; plain values become their own dictionary."""
+    if not isinstance(block, DictionaryBlock):
+        return to_arrow(block, arrow.value_type, validity).dictionary_encode().cast(arrow)
+    indices = _indices(block.indices, validity)
+    if indices.type.bit_width == arrow.index_type.bit_width:
+        indices = indices.view(arrow.index_type)
+    else:
+        indices = indices.cast(arrow.index_type)
+    items = to_arrow(block.items, arrow.value_type)
+    return pa.DictionaryArray.from_arrays(indices, items, ordered=arrow.ordered)

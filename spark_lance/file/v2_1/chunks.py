@@ -1,0 +1,153 @@
+"""Pieces of byte arrays: what the chunks of a page hand to the codecs.
+
+A mini-block page holds many small chunks. A codec gets the same buffer of all chunks at once, as `Ranges`, so
+that it needs no Python code per chunk beyond slicing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError
+from spark_lance.file.buffers import as_bytes, pack_bits
+
+__all__ = ["Bytes", "Chunks", "Ints", "Ranges", "exclusive_sum"]
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+
+def exclusive_sum(values: Ints) -> Ints:
+    """Return 0, v0, v0 + v1, ...: n + 1 running sums of n int64 values."""
+    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Piece i is data[starts[i] : starts[i] + sizes[i]]; all pieces lie inside `data`.
+
+    Attributes:
+        data: uint8, one dimension, contiguous.
+        starts, sizes: int64 byte counts, one per piece.
+    """
+
+    data: Bytes
+    starts: Ints
+    sizes: Ints
+
+    @classmethod
+    def whole(cls, data: Bytes) -> Ranges:
+        """Return all of `data` as one piece."""
+        return cls(data, np.zeros(1, dtype=np.int64), np.array([len(data)], dtype=np.int64))
+
+    def require(self, sizes: Ints, what: str) -> None:
+        """Check that piece i has at least sizes[i] bytes.
+
+        Raises:
+            FormatError: a piece is shorter.
+        """
+        if (self.sizes < sizes).any():
+            i = int(np.flatnonzero(self.sizes < sizes)[0])
+            raise FormatError(f"{what}: chunk {i} needs {int(sizes[i])} bytes and has {int(self.sizes[i])}")
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> Ranges:
+        """Return the pieces whose flag is set."""
+        return Ranges(self.data, self.starts[keep], self.sizes[keep])
+
+    def part(self, skip: Ints | int, sizes: Ints) -> Ranges:
+        """Return the part of each piece that starts `skip` bytes into it and has `sizes` bytes, unchecked."""
+        return Ranges(self.data, self.starts + skip, sizes)
+
+    def column(self, position: int, dtype: str) -> Ints:
+        """Return as int64 the little-endian unsigned integer at byte `position` of every piece.
+
+        Raises:
+            FormatError: a piece is too short for it.
+        """
+        size = np.dtype(dtype).itemsize
+        if (self.sizes < position + size).any():
+            raise FormatError(f"a chunk buffer is shorter than its {position + size} byte header")
+        index = (self.starts + position)[:, None] + np.arange(size)
+        raw = self.data[index].reshape(-1).view(dtype)
+        if size == 8 and len(raw) and int(raw.max()) >> 62:
+            raise FormatError("a length in a chunk buffer is out of range")
+        numbers: Ints = raw.astype(np.int64)
+        return numbers
+
+    def concat(self) -> Bytes:
+        """Return all pieces one after the other, without a copy if they already are."""
+        count = len(self.starts)
+        if count == 0:
+            return self.data[:0]
+        ends = self.starts + self.sizes
+        if count == 1 or bool((ends[:-1] == self.starts[1:]).all()):
+            return self.data[int(self.starts[0]) : int(ends[-1])]
+        size = int(self.sizes[0])
+        stride = int(self.starts[1] - self.starts[0])
+        # Chunks of fixed-width values are all alike but for the last: one strided copy takes them.
+        if (
+            count > 4
+            and stride > 0
+            and size > 0
+            and bool((self.sizes[:-1] == size).all())
+            and bool((np.diff(self.starts) == stride).all())
+        ):
+            body = (count - 1) * size
+            out = np.empty(body + int(self.sizes[-1]), dtype=np.uint8)
+            first = int(self.starts[0])
+            alike = np.ndarray((count - 1, size), np.uint8, self.data[first:], strides=(stride, 1))
+            out[:body].reshape(count - 1, size)[:] = alike
+            out[body:] = self.data[int(self.starts[-1]) : int(ends[-1])]
+            return out
+        view = self.data.data
+        pieces = zip(self.starts.tolist(), ends.tolist(), strict=True)
+        return as_bytes(b"".join([view[start:end] for start, end in pieces]))
+
+    def concat_bits(self, counts: Ints, what: str) -> Bytes:
+        """Return one bitmap made of the first counts[i] bits of every piece.
+
+        Raises:
+            FormatError: a piece has fewer bits.
+        """
+        sizes = (counts + 7) // 8
+        self.require(sizes, what)
+        packed = self.part(0, sizes).concat()
+        if bool((counts[:-1] % 8 == 0).all()):
+            return packed
+        bits = np.unpackbits(packed, bitorder="little")
+        bit_starts = exclusive_sum(sizes * 8)[:-1]
+        index = np.repeat(bit_starts - exclusive_sum(counts)[:-1], counts) + np.arange(int(counts.sum()))
+        return pack_bits(bits[index])
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The value buffers of all chunks of a page: buffers[b] is buffer b of every chunk; counts are values."""
+
+    buffers: tuple[Ranges, ...]
+    counts: Ints
+
+    @property
+    def total(self) -> int:
+        """Number of values in all chunks."""
+        return int(self.counts.sum())
+
+    @classmethod
+    def block(cls, data: Bytes, count: int) -> Chunks:
+        """Return one chunk with one buffer."""
+        return cls((Ranges.whole(data),), np.array([count], dtype=np.int64))
+
+    def only(self, what: str) -> Ranges:
+        """Return the single buffer of codec `what`.
+
+        Raises:
+            FormatError: the chunks have another number of buffers.
+        """
+        if len(self.buffers) != 1:
+            raise FormatError(f"{what} has one buffer per chunk, the page has {len(self.buffers)}")
+        return self.buffers[0]

@@ -1,0 +1,185 @@
+"""Bit packing in blocks of 1024 values ("FastLanes" order): inline and out of line.
+
+A block of 1024 words of T bits (T = 8, 16, 32, 64) packed to W bits has L = 1024 / T lanes. Lane l is a bit
+stream of its own: row r (0..T-1) has bits r*W .. r*W+W-1, lowest bit first, of the lane's W words; word j of
+lane l is packed[j * L + l]. The value at (row r, lane l) is number
+
+    order[r div 8] * 16 + (r mod 8) * 128 + l        order = 0 4 2 6 1 5 3 7
+
+    InlineBitpacking { uncompressed_bits_per_value = T }
+        buffer = one T-bit word with W, then 1024 * W / T words. One chunk is one block of up to 1024 values,
+        padded to 1024. W = 0: no words, all values are 0. W = T is legal.
+    OutOfLineBitpacking { uncompressed_bits_per_value = T, values = Flat(W) }     (levels: T = 16)
+        buffer = blocks of 1024 * W / T words without a header. The n mod 1024 values at the end are either
+        plain T-bit words, if the buffer has just that size, or one more padded block.
+
+(Lance file format, encodings: inline and out-of-line bit packing.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.v2_1.blocks import FixedWidth
+from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ranges
+from spark_lance.file.v2_1.codec import Resolver, compression_name
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["BLOCK", "decode_inline", "decode_out_of_line", "unpack"]
+
+BLOCK = 1024
+# Blocks per step: scratch arrays of a step stay in the cache while numpy's cost per call is spread thin.
+_STEP = 256
+_DTYPES: dict[int, np.dtype[Any]] = {
+    8: np.dtype("<u1"),
+    16: np.dtype("<u2"),
+    32: np.dtype("<u4"),
+    64: np.dtype("<u8"),
+}
+# Row group r div 8 goes to this place among the T / 8 groups of 8 rows.
+_PLACES = {8: (0,), 16: (0, 1), 32: (0, 2, 1, 3), 64: (0, 4, 2, 6, 1, 5, 3, 7)}
+
+_Words = npt.NDArray[Any]
+
+
+def unpack(words: _Words, width: int) -> _Words:
+    """Unpack whole blocks.
+
+    Args:
+        words: unsigned words of T bits, shape (blocks, 1024 * width / T).
+        width: bits per value, 0..T.
+
+    Returns:
+        The values, same dtype, shape (blocks, 1024).
+    """
+    bits = words.dtype.itemsize * 8
+    lanes = BLOCK // bits
+    count = len(words)
+    if width == 0 or count == 0:
+        return np.zeros((count, BLOCK), dtype=words.dtype)
+    out = np.empty((count, BLOCK), dtype=words.dtype)
+    for start in range(0, count, _STEP):
+        part = words[start : start + _STEP]
+        blocks = len(part)
+        # [word][block x lane]: every step below then runs over one long contiguous vector.
+        streams = part.reshape(blocks, width, lanes).transpose(1, 0, 2).reshape(width, blocks * lanes)
+        rows = _unpack_rows(np.ascontiguousarray(streams), width, bits)
+        target = out[start : start + _STEP].reshape(blocks, 8, bits // 8, lanes)
+        target[:] = rows.reshape(bits // 8, 8, blocks, lanes).transpose(2, 1, 0, 3)
+    return out
+
+
+def _unpack_rows(streams: _Words, width: int, bits: int) -> _Words:
+    """Return rows[place, row mod 8, block x lane] of the packed streams[word, block x lane]."""
+    dtype = streams.dtype
+    rows = np.empty((bits // 8, 8, streams.shape[1]), dtype=dtype)
+    carry = np.empty(streams.shape[1], dtype=dtype)
+    mask = dtype.type((1 << width) - 1)
+    for row in range(bits):
+        target = rows[_PLACES[bits][row // 8], row % 8]
+        word, shift = divmod(row * width, bits)
+        if shift == 0:
+            np.bitwise_and(streams[word], mask, out=target)
+            continue
+        np.right_shift(streams[word], dtype.type(shift), out=target)
+        spill = shift + width - bits
+        if spill > 0:
+            np.left_shift(streams[word + 1], dtype.type(bits - shift), out=carry)
+            np.bitwise_or(target, carry, out=target)
+        if spill != 0:
+            np.bitwise_and(target, mask, out=target)
+    return rows
+
+
+def _word_type(bits: int) -> np.dtype[Any]:
+    if bits not in _DTYPES:
+        raise UnsupportedFormatError(f"bit packing of {bits} bit values is not supported")
+    return _DTYPES[bits]
+
+
+def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolver) -> FixedWidth:
+    """Decode chunks of at most 1024 values each."""
+    if packing.HasField("values"):
+        raise UnsupportedFormatError("bit packing with buffer compression is not supported")
+    bits = packing.uncompressed_bits_per_value
+    dtype = _word_type(bits)
+    pieces = chunks.only("inline_bitpacking")
+    counts = chunks.counts
+    if bool((counts > BLOCK).any()):
+        raise FormatError(f"a bit-packed chunk holds at most {BLOCK} values, not {int(counts.max())}")
+    widths = pieces.column(0, dtype.str)
+    if bool((widths > bits).any()):
+        raise FormatError(f"values of {bits} bits packed to {int(widths.max())} bits")
+    sizes = widths * (BLOCK // 8)
+    pieces.require(sizes + dtype.itemsize, "bit-packed values")
+    packed = pieces.part(dtype.itemsize, sizes)
+    values = _unpack_by_width(packed, widths, dtype)
+    if bool((counts[:-1] != BLOCK).any()):
+        values = values[np.arange(BLOCK) < counts[:, None]]
+    return FixedWidth(bits, chunks.total, values.reshape(-1)[: chunks.total].view(np.uint8))
+
+
+def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> _Words:
+    """Unpack blocks of different widths, all blocks of one width together."""
+    present = np.unique(widths).tolist()
+    if len(present) == 1:
+        return unpack(_blocks(packed, present[0], dtype), present[0])
+    values = np.empty((len(widths), BLOCK), dtype=dtype)
+    for width in present:
+        here = widths == width
+        values[here] = unpack(_blocks(packed.select(here), width, dtype), width)
+    return values
+
+
+def _blocks(packed: Ranges, width: int, dtype: np.dtype[Any]) -> _Words:
+    words = BLOCK // (dtype.itemsize * 8) * width
+    return packed.concat().view(dtype).reshape(len(packed.starts), words)
+
+
+def decode_out_of_line(packing: pb.OutOfLineBitpacking, chunks: Chunks, resolver: Resolver) -> FixedWidth:
+    """Decode the buffers of all chunks, each a row of blocks and perhaps a plain tail."""
+    bits = packing.uncompressed_bits_per_value
+    dtype = _word_type(bits)
+    name = compression_name(packing.values)
+    if name != "flat":
+        raise UnsupportedFormatError(f"bit packing into {name!r} values is not supported")
+    # A width below 8 is legal here, other than for flat values on their own.
+    width = packing.values.flat.bits_per_value
+    # Values of no bits at all would let a few bytes claim any number of values.
+    if not 0 < width <= bits:
+        raise FormatError(f"values of {bits} bits packed to {width} bits")
+    pieces = chunks.only("out_of_line_bitpacking")
+    counts = chunks.counts
+    block_size = width * (BLOCK // 8)
+    full, tail = counts // BLOCK, counts % BLOCK
+    plain = pieces.sizes == full * block_size + tail * dtype.itemsize
+    packed_blocks = full + ((tail > 0) & ~plain)
+    sizes = packed_blocks * block_size
+    pieces.require(sizes, "bit-packed values")
+    packed = pieces.part(0, sizes).concat().view(dtype)
+    blocks = packed.reshape(int(packed_blocks.sum()), BLOCK // bits * width)
+    values = unpack(blocks, width).reshape(-1)
+    if (len(counts) > 1 and bool(tail[:-1].any())) or bool((plain & (tail > 0)).any()):
+        rest = pieces.part(sizes, np.where(plain, tail * dtype.itemsize, 0))
+        values = _join_tails(values, packed_blocks.tolist(), counts.tolist(), rest)
+    return FixedWidth(bits, chunks.total, values[: chunks.total].view(np.uint8))
+
+
+def _join_tails(values: _Words, blocks: list[int], counts: list[int], rest: Ranges) -> _Words:
+    """Put each chunk's plain tail behind its blocks and drop the padding of packed tails."""
+    tails: Bytes = rest.concat()
+    tail_words = tails.view(values.dtype)
+    pieces: list[_Words] = []
+    at = tail_at = 0
+    for chunk_blocks, count in zip(blocks, counts, strict=True):
+        packed_count = min(chunk_blocks * BLOCK, count)
+        pieces.append(values[at : at + packed_count])
+        at += chunk_blocks * BLOCK
+        if count > packed_count:
+            pieces.append(tail_words[tail_at : tail_at + count - packed_count])
+            tail_at += count - packed_count
+    return np.concatenate(pieces)

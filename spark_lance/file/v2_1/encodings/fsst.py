@@ -1,0 +1,34 @@
+"""FSST: byte strings coded with a symbol table that the page's description holds.
+
+    Fsst { symbol_table: 2312 bytes, values: Variable }
+
+The inner encoding yields strings of codes; `spark_lance.file.fsst` has the table's grammar and expands them.
+Null and empty strings have no codes. (Lance file format, encodings: fsst.)
+"""
+
+from __future__ import annotations
+
+from spark_lance.errors import FormatError
+from spark_lance.file.fsst import decode_fsst
+from spark_lance.file.v2_1.blocks import Block, Variable
+from spark_lance.file.v2_1.chunks import Chunks
+from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["decode_mini_block", "decode_zipped"]
+
+
+def decode_mini_block(fsst: pb.Fsst, chunks: Chunks, resolver: Resolver) -> Variable:
+    """Decode all chunks of a page."""
+    return _expand(fsst, resolver.mini_block(fsst.values, chunks))
+
+
+def decode_zipped(fsst: pb.Fsst, values: Variable, resolver: Resolver) -> Variable:
+    """Decode full-zip values."""
+    return _expand(fsst, resolver.zipped_variable(fsst.values, values))
+
+
+def _expand(fsst: pb.Fsst, codes: Block) -> Variable:
+    if not isinstance(codes, Variable):
+        raise FormatError("FSST codes must be byte strings")
+    return Variable(*decode_fsst(fsst.symbol_table, codes.offsets, codes.data))

@@ -1,0 +1,156 @@
+"""Rows of one top-level field from the pages of its leaf columns."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import pyarrow as pa
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.columns import paths
+from spark_lance.file.metadata import ColumnMetadata
+from spark_lance.file.nested import merge_paths
+from spark_lance.file.schema import Field
+from spark_lance.file.source import PageSource
+from spark_lance.file.v2_1.page import decode_page, page_ranges, page_rows
+from spark_lance.file.version import FileVersion
+
+__all__ = ["FieldReader"]
+
+
+class FieldReader:
+    """Decodes one top-level field of a file of version 2.1 or 2.2; its children may be a subset."""
+
+    def __init__(
+        self, field: Field, columns: Mapping[int, ColumnMetadata], source: PageSource, version: FileVersion
+    ) -> None:
+        """Prepare to read; no page is touched.
+
+        Args:
+            field: the top-level field.
+            columns: for every leaf below (or equal to) `field`, by field id, its column.
+            source: the file's bytes.
+            version: the file's version.
+
+        Raises:
+            FormatError: columns are missing or differ in rows.
+            UnsupportedFormatError: the field is stored in a way that this release does not read.
+        """
+        self._field = field
+        self._type = field.arrow_type()
+        self._paths = [_PathReader(path, columns, source) for path in paths(field)]
+        rows = {path.num_rows for path in self._paths}
+        if len(rows) > 1:
+            raise FormatError(f"the columns of field {field.name!r} have {sorted(rows)} rows")
+
+    def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the (offset, size) byte ranges that reading rows [start, stop) will ask for."""
+        return [wanted for path in self._paths for wanted in path.ranges(start, stop)]
+
+    def read(self, start: int, stop: int) -> pa.ChunkedArray:
+        """Return rows [start, stop) as the field's Arrow type; chunks follow the pages.
+
+        Raises:
+            FormatError: the file is damaged, or has fewer rows.
+            UnsupportedFormatError: a page uses something that this release does not know.
+        """
+        parts = [path.read(start, stop) for path in self._paths]
+        if len(parts) == 1:
+            arrays = [merge_paths(self._field, [piece]) for piece in parts[0]]
+        else:
+            arrays = [merge_paths(self._field, pieces) for pieces in _align(parts)]
+        return pa.chunked_array(arrays, type=self._type)
+
+
+def _align(parts: Sequence[Sequence[pa.Array]]) -> list[list[pa.Array]]:
+    """Cut several sequences of arrays that cover the same rows at all their boundaries."""
+    cuts = sorted({0, *(end for part in parts for end in accumulate(len(piece) for piece in part))})
+    rows: list[list[pa.Array]] = [[] for _ in cuts[1:]]
+    for part in parts:
+        number = at = 0
+        for piece in part:
+            stop = at + len(piece)
+            while number < len(rows) and cuts[number + 1] <= stop:
+                size = cuts[number + 1] - cuts[number]
+                whole = size == len(piece)
+                rows[number].append(piece if whole else piece.slice(cuts[number] - at, size))
+                number += 1
+            at = stop
+    return rows
+
+
+class _PathReader:
+    """Rows of one leaf column, nested as its path says; remembers the page decoded last."""
+
+    def __init__(
+        self, path: tuple[Field, ...], columns: Mapping[int, ColumnMetadata], source: PageSource
+    ) -> None:
+        leaf = path[-1]
+        if leaf.kind == "blob":
+            raise UnsupportedFormatError(f"blob column {leaf.name!r} cannot be read")
+        column = columns.get(leaf.id)
+        if column is None:
+            raise FormatError(f"field {leaf.name!r} has no column in the file")
+        self._path = path
+        self._source = source
+        self._index = column.index
+        self._pages = column.pages
+        try:
+            # Row with which each page starts, and the end.
+            self._starts = [0, *accumulate(page_rows(page, path) for page in column.pages)]
+        except FormatError as error:
+            raise error.at(place=f"column {column.index}") from error
+        self._last: tuple[int, int, pa.Array] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self._starts[-1]
+
+    def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return (page number, first row, end row) of the pages that have rows [start, stop).
+
+        First and end rows count from the start of the page.
+        """
+        if not 0 <= start <= stop <= self.num_rows:
+            raise FormatError(
+                f"rows {start} to {stop} of a column of {self.num_rows} rows", place=f"column {self._index}"
+            )
+        spans = []
+        number = bisect_right(self._starts, start) - 1
+        while number < len(self._pages) and self._starts[number] < stop:
+            base, end = self._starts[number], self._starts[number + 1]
+            if max(start, base) < min(stop, end):
+                spans.append((number, max(start, base) - base, min(stop, end) - base))
+            number += 1
+        return spans
+
+    def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        wanted: list[tuple[int, int]] = []
+        for number, first, end in self._spans(start, stop):
+            if not self._is_decoded(number, first, end):
+                wanted += page_ranges(self._pages[number], self._path, first, end)
+        return wanted
+
+    def _is_decoded(self, number: int, first: int, end: int) -> bool:
+        if self._last is None or self._last[0] != number:
+            return False
+        _, known, array = self._last
+        return known <= first and end <= known + len(array)
+
+    def read(self, start: int, stop: int) -> list[pa.Array]:
+        return [self._read_page(*span) for span in self._spans(start, stop)]
+
+    def _read_page(self, number: int, first: int, end: int) -> pa.Array:
+        if not self._is_decoded(number, first, end):
+            try:
+                array, known = decode_page(self._pages[number], self._path, self._source, first, end)
+            except (FormatError, UnsupportedFormatError) as error:
+                raise error.at(place=f"column {self._index}, page {number}") from error.__cause__
+            self._last = (number, known, array)
+        assert self._last is not None
+        _, known, array = self._last
+        if known == first and len(array) == end - first:
+            return array
+        return array.slice(first - known, end - first)

@@ -1,0 +1,124 @@
+"""Constant pages: every visible item is null, or every item that is not null has one value.
+
+    no scalar   0 buffers: layers are [NULLABLE_ITEM] and the page is `length` nulls
+                2 buffers: repetition levels, definition levels (empty if there are none)
+    scalar      (2.2) inline_value = the bytes of one fixed-width value (a bool is one byte), 0 or 2 buffers;
+                or, without inline_value, 1 or 3 buffers, the first of which is the scalar:
+                u32 k, k * u32 sizes, then the k Arrow buffers of an array of length 1 (a string: two offsets
+                of 4 or 8 bytes, then the bytes)
+
+Levels are plain u16, or (2.2) in the block form of rep_compression and def_compression, with num_rep_values
+and num_def_values of them. Example of a scalar, "hi":
+
+    02 00 00 00  08 00 00 00 02 00 00 00  00 00 00 00 02 00 00 00  68 69
+
+(Lance file format, constant page.)
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.buffers import as_bytes
+from spark_lance.file.v2_1.blocks import AllNull, Block, FixedWidth, Variable
+from spark_lance.file.v2_1.chunks import Bytes, Chunks
+from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.layouts.levels import decode_levels
+from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+from spark_lance.file.v2_1.repdef import Levels, number_layers
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["decode", "is_uniform"]
+
+_MAX_LEVELS = 1 << 32
+_MAX_BYTES = 1 << 34
+
+
+def is_uniform(layout: pb.ConstantLayout, num_buffers: int) -> bool:
+    """Tell whether all rows of a page are alike: it has no levels, so any number of its rows can be made."""
+    return num_buffers < 2 and not any(layer.is_list for layer in number_layers(layout.layers))
+
+
+def decode(layout: pb.ConstantLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
+    """Decode a page; one without levels has `page.rows` items.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: an encoding that is not known.
+    """
+    if len(page.buffers) > 3:
+        raise FormatError(f"a constant page of {len(page.buffers)} buffers")
+    rep: npt.NDArray[np.uint16] | None = None
+    definition: npt.NDArray[np.uint16] | None = None
+    if len(page.buffers) >= 2:
+        first = len(page.buffers) - 2
+        rep_encoding = layout.rep_compression if layout.HasField("rep_compression") else None
+        def_encoding = layout.def_compression if layout.HasField("def_compression") else None
+        rep = _levels(rep_encoding, layout.num_rep_values, page.buffer(first), resolver)
+        definition = _levels(def_encoding, layout.num_def_values, page.buffer(first + 1), resolver)
+    levels = Levels(number_layers(layout.layers), rep, definition)
+    count = levels.visible_count(page.rows)
+    if layout.HasField("inline_value"):
+        return DecodedPage(levels, _repeat_fixed(layout.inline_value, count))
+    if len(page.buffers) in (1, 3):
+        return DecodedPage(levels, _repeat_scalar(page.buffer(0), count, page.arrow))
+    return DecodedPage(levels, AllNull(count))
+
+
+def _levels(
+    encoding: pb.CompressiveEncoding | None, count: int, data: Bytes, resolver: Resolver
+) -> npt.NDArray[np.uint16] | None:
+    if len(data) == 0:
+        return None
+    if encoding is not None:
+        if count > _MAX_LEVELS:
+            raise FormatError(f"a page of {count} levels")
+        return decode_levels(encoding, Chunks.block(data, count), resolver)
+    if len(data) % 2:
+        raise FormatError(f"levels of {len(data)} bytes")
+    return data.view("<u2")
+
+
+def _repeat_fixed(value: bytes, count: int) -> FixedWidth:
+    if len(value) * count > _MAX_BYTES:
+        raise FormatError(f"{count} values of {len(value)} bytes in one page")
+    return FixedWidth(len(value) * 8, count, np.tile(as_bytes(value), count))
+
+
+def _repeat_scalar(data: Bytes, count: int, arrow: pa.DataType) -> Block:
+    """Expand the buffers of an array of length 1 to `count` values."""
+    raw = data.tobytes()
+    if len(raw) < 4:
+        raise FormatError("the scalar of a constant page is cut short")
+    (number,) = struct.unpack_from("<I", raw)
+    if not 0 < number <= 2:
+        raise UnsupportedFormatError(f"a scalar of {number} buffers is not supported")
+    if len(raw) < 4 + 4 * number:
+        raise FormatError("the scalar of a constant page is cut short")
+    at = 4 + 4 * number
+    buffers: list[bytes] = []
+    for size in struct.unpack_from(f"<{number}I", raw, 4):
+        buffers.append(raw[at : at + size])
+        at += size
+    if at > len(raw):
+        raise FormatError("the scalar of a constant page is cut short")
+    if number == 1:
+        return _repeat_fixed(buffers[0], count)
+    offsets, values = buffers
+    if len(offsets) not in (8, 16):
+        raise UnsupportedFormatError(
+            f"a scalar of {arrow} with a buffer of {len(offsets)} bytes is not supported"
+        )
+    start, stop = struct.unpack("<2i" if len(offsets) == 8 else "<2q", offsets)
+    if not 0 <= start <= stop <= len(values):
+        raise FormatError("the scalar of a constant page has offsets beyond its bytes")
+    value = values[start:stop]
+    if len(value) * count > _MAX_BYTES:
+        raise FormatError(f"{count} values of {len(value)} bytes in one page")
+    ends = np.arange(count + 1, dtype=np.int64) * len(value)
+    return Variable(ends, np.tile(as_bytes(value), count) if value else as_bytes(b""))

@@ -1,0 +1,282 @@
+"""Full-zip pages: for wide values, everything about one value side by side.
+
+    buffer 0   per level: control word, then the value
+    buffer 1   the repetition index, if there are lists or values vary in width: rows + 1 unsigned integers of
+               1, 2, 4 or 8 bytes, the position of each row in buffer 0, and the end
+
+    control word   absent if bits_rep + bits_def = 0, else 1, 2 or 4 bytes (up to 8, 16, 32 bits):
+                   (rep << bits_def) | def
+    fixed width    bits_per_value / 8 bytes for every visible level, null items too
+    varying width  a length of bits_per_offset / 8 bytes and that many bytes, for def = 0 only
+
+num_items counts levels. Without levels, fixed-width values are simply flat.
+Example, binary, nullable, offsets of 32 bits, rows "ab", null:  00 02 00 00 00 61 62  01
+(Lance file format, full-zip pages.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.file.buffers import as_bytes
+from spark_lance.file.v2_1.blocks import Block, Variable
+from spark_lance.file.v2_1.chunks import Bytes, Ints, exclusive_sum
+from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+from spark_lance.file.v2_1.repdef import Levels, number_layers
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["decode", "plain_width"]
+
+
+_Words = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Control:
+    """The control words of a page: their size in bytes and what their bits mean."""
+
+    size: int
+    bits_def: int
+    max_visible: int
+
+    def words(self, data: Bytes, positions: Ints) -> _Words:
+        """Return the control words at these positions, which were checked."""
+        if self.size == 0:
+            return np.zeros(len(positions), dtype=np.uint8)
+        return _integers(data, positions, self.size)
+
+    def definition(self, words: _Words) -> _Words:
+        """Return the definition levels."""
+        masked: _Words = words & words.dtype.type((1 << self.bits_def) - 1)
+        return masked
+
+    def rep(self, words: _Words) -> _Words:
+        """Return the repetition levels."""
+        shifted: _Words = words >> words.dtype.type(self.bits_def)
+        return shifted
+
+
+def plain_width(layout: pb.FullZipLayout) -> int | None:
+    """Return the bytes per row if the page is nothing but flat values, else None."""
+    if layout.bits_rep or layout.bits_def or layout.WhichOneof("details") != "bits_per_value":
+        return None
+    return None if layout.bits_per_value % 8 else layout.bits_per_value // 8
+
+
+def decode(layout: pb.FullZipLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
+    """Decode a page.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: an encoding that is not known.
+    """
+    bits = layout.bits_rep + layout.bits_def
+    if bits > 32:
+        raise FormatError(f"control words of {bits} bits")
+    size = 0 if bits == 0 else 1 if bits <= 8 else 2 if bits <= 16 else 4
+    layers = number_layers(layout.layers)
+    max_visible = Levels(layers, None, None).max_visible
+    control = _Control(size, layout.bits_def, max_visible)
+    data = page.buffer(0)
+    kind = layout.WhichOneof("details")
+    if kind == "bits_per_value":
+        words, values = _decode_fixed(layout, control, data, page, resolver)
+    elif kind == "bits_per_offset":
+        words, values = _decode_variable(layout, control, data, page, resolver)
+    else:
+        raise FormatError("a full-zip page without a width")
+    rep = control.rep(words) if layout.bits_rep else None
+    definition = control.definition(words) if layout.bits_def else None
+    return DecodedPage(Levels(layers, rep, definition), values)
+
+
+def _decode_fixed(
+    layout: pb.FullZipLayout, control: _Control, data: Bytes, page: PageBytes, resolver: Resolver
+) -> tuple[_Words, Block]:
+    if layout.bits_per_value % 8:
+        raise FormatError(f"full-zip values of {layout.bits_per_value} bits")
+    width = layout.bits_per_value // 8
+    count = layout.num_items
+    if not layout.bits_rep:
+        stride = control.size + width
+        if count * stride > len(data):
+            raise FormatError(f"{count} values of {stride} bytes in a buffer of {len(data)}")
+        rows = data[: count * stride].reshape(count, stride)
+        words = _column(rows[:, : control.size])
+        return words, resolver.zipped(layout.value_compression, rows[:, control.size :])
+    bounds = _row_bounds(page, len(data))
+    positions = _fixed_positions(data, control, width, bounds)
+    words = _level_words(data, control, positions, count)
+    starts = positions[control.definition(words) <= control.max_visible] + control.size
+    if len(starts) and int(starts[-1]) + width > len(data):
+        raise FormatError("a full-zip value leaves its page")
+    values = _gather(data, starts, np.full(len(starts), width, dtype=np.int64)).data
+    return words, resolver.zipped(layout.value_compression, values.reshape(len(starts), width))
+
+
+def _decode_variable(
+    layout: pb.FullZipLayout, control: _Control, data: Bytes, page: PageBytes, resolver: Resolver
+) -> tuple[_Words, Block]:
+    if layout.bits_per_offset not in (32, 64):
+        raise FormatError(f"full-zip lengths of {layout.bits_per_offset} bits")
+    width = layout.bits_per_offset // 8
+    bounds = _row_bounds(page, len(data))
+    if layout.bits_rep:
+        positions = _variable_positions(data, control, width, bounds)
+    else:
+        positions = bounds[:-1]
+        _require(data, positions, bounds[1:], control.size)
+    words = _level_words(data, control, positions, layout.num_items)
+    definition = control.definition(words)
+    valid = definition == 0
+    heads = positions + control.size
+    ends = np.append(positions[1:], bounds[-1:])
+    _require(data, heads[valid], ends[valid], width)
+    lengths = np.zeros(len(positions), dtype=np.int64)
+    # Read as unsigned: a length of 2**63 or more turns negative here and fails the comparison below.
+    lengths[valid] = _integers(data, heads[valid], width).astype(np.int64)
+    starts = heads + width * valid
+    if bool((starts + lengths != ends).any()) or bool((lengths < 0).any()):
+        raise FormatError("full-zip values do not fill their rows")
+    visible = definition <= control.max_visible
+    if not bool(visible.all()):
+        starts, lengths = starts[visible], lengths[visible]
+    values = _gather(data, starts, lengths)
+    return words, resolver.zipped_variable(layout.value_compression, values)
+
+
+def _column(rows: Bytes) -> _Words:
+    """Return rows of 0, 1, 2 or 4 bytes as one array of unsigned integers."""
+    if rows.shape[1] == 0:
+        return np.zeros(len(rows), dtype=np.uint8)
+    return np.ascontiguousarray(rows).view(f"<u{rows.shape[1]}").reshape(-1)
+
+
+def _integers(data: Bytes, positions: Ints, size: int) -> _Words:
+    """Return the little-endian unsigned integers at these byte positions, which were checked."""
+    if size == 1:
+        return data[positions]
+    return _column(data[positions[:, None] + np.arange(size)])
+
+
+def _require(data: Bytes, positions: Ints, ends: Ints, size: int) -> None:
+    if bool((positions + size > ends).any()):
+        raise FormatError("a full-zip row is cut short")
+
+
+def _row_bounds(page: PageBytes, size: int) -> Ints:
+    """Return the position of every row in buffer 0, and the end, from the repetition index."""
+    index = page.buffer(1)
+    width, rest = divmod(len(index), page.rows + 1)
+    if rest or width not in (1, 2, 4, 8):
+        raise FormatError(f"a repetition index of {len(index)} bytes for {page.rows} rows")
+    bounds = index.view(f"<u{width}").astype(np.int64)
+    if int(bounds[0]) != 0 or int(bounds[-1]) > size or bool((bounds[1:] < bounds[:-1]).any()):
+        raise FormatError("the repetition index does not ascend from 0 within the page")
+    return bounds
+
+
+def _level_words(data: Bytes, control: _Control, positions: Ints, count: int) -> _Words:
+    if len(positions) != count:
+        raise FormatError(f"a page of {count} levels has {len(positions)}")
+    return control.words(data, positions)
+
+
+def _fixed_positions(data: Bytes, control: _Control, width: int, bounds: Ints) -> Ints:
+    """Return where each level starts, for values of `width` bytes in rows of several levels."""
+    lengths = np.diff(bounds)
+    stride = control.size + width
+    # Most rows have visible levels only. That every level found by that assumption is visible proves it.
+    level_counts = lengths // stride
+    guess = np.flatnonzero((lengths % stride == 0) & (lengths > 0))
+    level_counts = level_counts[guess]
+    positions = np.repeat(bounds[:-1][guess], level_counts)
+    positions += (
+        np.arange(len(positions)) - np.repeat(exclusive_sum(level_counts)[:-1], level_counts)
+    ) * stride
+    visible = control.definition(control.words(data, positions)) <= control.max_visible
+    plain = np.zeros(len(lengths), dtype=np.bool_)
+    if len(guess):
+        plain[guess] = np.logical_and.reduceat(visible, exclusive_sum(level_counts)[:-1])
+    positions = positions[np.repeat(plain[guess], level_counts)]
+    if bool(plain.all()):
+        return positions
+
+    def sizes(at: Ints) -> Ints:
+        shown = control.definition(control.words(data, at)) <= control.max_visible
+        return control.size + width * shown.astype(np.int64)
+
+    others = _follow(bounds[:-1][~plain], bounds[1:][~plain], control.size, sizes)
+    return np.sort(np.concatenate([positions, others]))
+
+
+def _variable_positions(data: Bytes, control: _Control, width: int, bounds: Ints) -> Ints:
+    """Return where each level starts, for values of varying width in rows of several levels."""
+    limit = len(data)
+
+    def sizes(at: Ints) -> Ints:
+        valid = control.definition(control.words(data, at)) == 0
+        heads = at[valid] + control.size
+        if bool((heads + width > limit).any()):
+            raise FormatError("a full-zip row is cut short")
+        found = np.full(len(at), control.size, dtype=np.int64)
+        lengths = _integers(data, heads, width).astype(np.int64)
+        if bool((lengths < 0).any()) or bool((lengths > limit).any()):
+            raise FormatError("a full-zip value leaves its page")
+        found[valid] += width + lengths
+        return found
+
+    return np.sort(_follow(bounds[:-1], bounds[1:], control.size, sizes))
+
+
+def _follow(starts: Ints, ends: Ints, head: int, sizes: Any) -> Ints:
+    """Follow the levels of many rows in step: the second level of all rows after the first of all rows.
+
+    Args:
+        starts, ends: byte range of each row.
+        head: bytes that a level has at least.
+        sizes: function from positions to the sizes of the levels there.
+
+    Returns:
+        The positions of all levels, in no particular order.
+
+    Raises:
+        FormatError: a level leaves its row.
+    """
+    found: list[Ints] = []
+    at = starts
+    while len(at):
+        if bool((at + head > ends).any()):
+            raise FormatError("a full-zip row is cut short")
+        found.append(at)
+        at = at + sizes(at)
+        if bool((at > ends).any()):
+            raise FormatError("a full-zip level leaves its row")
+        more = at < ends
+        at, ends = at[more], ends[more]
+    return np.concatenate(found) if found else starts
+
+
+def _gather(data: Bytes, starts: Ints, lengths: Ints) -> Variable:
+    """Copy ascending ranges of `data` to one place; ranges were checked."""
+    count = len(starts)
+    if count == 0:
+        return Variable(np.zeros(1, dtype=np.int64), data[:0])
+    # Arrow copies byte strings faster than numpy could: ranges and gaps alternate as strings, and the ranges
+    # are taken.
+    edges = np.empty(2 * count, dtype=np.int64)
+    edges[0::2] = starts
+    edges[1::2] = starts + lengths
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    strings = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, buffers)
+    taken = strings.take(pa.array(np.arange(0, 2 * count, 2)))
+    _, _, values = taken.buffers()
+    offsets = exclusive_sum(lengths)
+    return Variable(offsets, as_bytes(values)[: int(offsets[-1])] if values is not None else data[:0])

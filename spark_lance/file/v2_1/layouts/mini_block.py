@@ -1,0 +1,125 @@
+"""Mini-block pages: many small chunks that are each decoded on their own.
+
+    buffer 0   chunk words, u16 (2.1) or u32 (2.2, has_large_chunk):
+               word >> 4 = size of the chunk / 8 - 1, word & 15 = log2 of its number of values (2^1 .. 2^15);
+               the last chunk has what is left of num_items, whatever its low bits say
+    buffer 1   the chunks, back to back
+    buffer 2   the dictionary, if the layout has one
+    last       the repetition index, if its depth is not 0 (only random access needs it)
+
+A chunk, every part padded to 8 bytes:
+
+    u16 number of levels (0 without levels)
+    u16 size of the repetition levels, if the layout has them
+    u16 size of the definition levels, if the layout has them
+    u16 (2.1) or u32 (2.2) size of each value buffer
+    repetition levels, definition levels, value buffers
+
+num_items counts values: null items have a slot, null and empty lists do not.
+Example, 2.2, Flat(8), values 1 and 2, no levels: word 10 00 00 00, chunk
+
+    00 00  02 00 00 00  fe fe  01 02  fe fe fe fe fe fe
+
+(Lance file format, mini-block pages.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError
+from spark_lance.file.v2_1.blocks import Block, DictionaryBlock, FixedWidth
+from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum
+from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.layouts.levels import decode_levels
+from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+from spark_lance.file.v2_1.repdef import Levels, number_layers
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["decode"]
+
+_MAX_COUNT = 1 << 32
+
+
+def decode(layout: pb.MiniBlockLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
+    """Decode all chunks of a page at once.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: an encoding that is not known.
+    """
+    counts, spans = _chunk_table(layout, page.buffer(0), page.buffer(1))
+    level_counts, parts = _chunk_parts(layout, spans)
+    at = 0
+    rep: npt.NDArray[np.uint16] | None = None
+    definition: npt.NDArray[np.uint16] | None = None
+    if layout.HasField("rep_compression"):
+        rep = decode_levels(layout.rep_compression, Chunks((parts[at],), level_counts), resolver)
+        at += 1
+    if layout.HasField("def_compression"):
+        definition = decode_levels(layout.def_compression, Chunks((parts[at],), level_counts), resolver)
+        at += 1
+    if not layout.HasField("value_compression"):
+        raise FormatError("a mini-block page without a value encoding")
+    values = resolver.mini_block(layout.value_compression, Chunks(tuple(parts[at:]), counts))
+    if layout.HasField("dictionary"):
+        values = _with_dictionary(layout, values, page.buffer(2), resolver)
+    return DecodedPage(Levels(number_layers(layout.layers), rep, definition), values)
+
+
+def _chunk_table(layout: pb.MiniBlockLayout, words: Bytes, data: Bytes) -> tuple[Ints, Ranges]:
+    """Return the number of values of every chunk, and where the chunks are in `data`."""
+    dtype = np.dtype("<u4" if layout.has_large_chunk else "<u2")
+    if len(words) == 0 or len(words) % dtype.itemsize:
+        raise FormatError(f"a chunk table of {len(words)} bytes")
+    if layout.num_items > _MAX_COUNT:
+        raise FormatError(f"a page of {layout.num_items} items")
+    table = words.view(dtype).astype(np.int64)
+    sizes = ((table >> 4) + 1) * 8
+    logs = table & 15
+    if bool((logs[:-1] == 0).any()):
+        raise FormatError("a chunk that is not the last must hold at least two values")
+    counts = np.left_shift(np.int64(1), logs)
+    counts[-1] = layout.num_items - int(counts[:-1].sum())
+    if counts[-1] < 0:
+        raise FormatError(f"the chunks hold more than the page's {layout.num_items} items")
+    bounds = exclusive_sum(sizes)
+    if int(bounds[-1]) > len(data):
+        raise FormatError(f"chunks of {int(bounds[-1])} bytes in a buffer of {len(data)}")
+    return counts, Ranges(data, bounds[:-1], sizes)
+
+
+def _chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> tuple[Ints, list[Ranges]]:
+    """Read all chunk headers: the number of levels, and the level and value buffers, of every chunk."""
+    level_parts = layout.HasField("rep_compression") + layout.HasField("def_compression")
+    width = 4 if layout.has_large_chunk else 2
+    level_end = 2 + 2 * level_parts
+    header = level_end + width * layout.num_buffers
+    if header > int(spans.sizes.min()):
+        raise FormatError(
+            f"a chunk of {int(spans.sizes.min())} bytes cannot have {layout.num_buffers} buffers"
+        )
+    raw = spans.data[spans.starts[:, None] + np.arange(header)]
+    heads = np.ascontiguousarray(raw[:, :level_end]).view("<u2").astype(np.int64)
+    values = np.ascontiguousarray(raw[:, level_end:]).view(f"<u{width}").astype(np.int64)
+    sizes = np.concatenate([heads[:, 1:], values], axis=1)
+    padded = (sizes + 7) & ~7
+    ends = np.cumsum(padded, axis=1)
+    body = (header + 7) & ~7
+    if ends.shape[1] and bool((body + ends[:, -1] > spans.sizes).any()):
+        raise FormatError("the buffers of a chunk do not fit into it")
+    starts = spans.starts[:, None] + body + ends - padded
+    columns = range(sizes.shape[1])
+    return heads[:, 0], [Ranges(spans.data, starts[:, c].copy(), sizes[:, c].copy()) for c in columns]
+
+
+def _with_dictionary(
+    layout: pb.MiniBlockLayout, values: Block, buffer: Bytes, resolver: Resolver
+) -> DictionaryBlock:
+    if not isinstance(values, FixedWidth):
+        raise FormatError("dictionary indices must be numbers")
+    if layout.num_dictionary_items > _MAX_COUNT:
+        raise FormatError(f"a dictionary of {layout.num_dictionary_items} items")
+    items = resolver.block(layout.dictionary, Chunks.block(buffer, layout.num_dictionary_items))
+    return DictionaryBlock(values, items)

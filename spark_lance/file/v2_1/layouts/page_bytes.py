@@ -1,0 +1,46 @@
+"""What a page layout is given and what it yields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.file.buffers import as_bytes
+from spark_lance.file.v2_1.blocks import Block
+from spark_lance.file.v2_1.chunks import Bytes
+from spark_lance.file.v2_1.repdef import Levels
+
+__all__ = ["DecodedPage", "PageBytes"]
+
+
+@dataclass(frozen=True)
+class PageBytes:
+    """The buffers of a page, its number of rows, and the leaf's Arrow type.
+
+    A layout needs the type only where the bytes alone do not say how wide a value is.
+    """
+
+    buffers: Sequence[pa.Buffer]
+    rows: int
+    arrow: pa.DataType
+
+    def buffer(self, index: int) -> Bytes:
+        """Return buffer `index` as bytes.
+
+        Raises:
+            FormatError: the page has fewer buffers.
+        """
+        if index >= len(self.buffers):
+            raise FormatError(f"the page has {len(self.buffers)} buffers, buffer {index} is missing")
+        return as_bytes(self.buffers[index])
+
+
+@dataclass(frozen=True)
+class DecodedPage:
+    """The levels of a page and the values of its visible levels."""
+
+    levels: Levels
+    values: Block

@@ -1,0 +1,254 @@
+"""Repetition and definition levels to Arrow validity and offsets.
+
+A page of a nested column has one *level* per leaf slot or gap: a repetition level that says where a new
+list starts and a definition level that says what is null or empty there. `layers` describe the nesting,
+**innermost first**: one item layer per leaf or struct (and per fixed-size list of structs), one list layer
+per list or map.
+
+Definition numbers are given layer by layer from 1: a nullable item takes one, a nullable or an emptyable
+list one, a list that is both takes two (null, then empty). 0 = all valid; a higher number lies further out.
+Repetition k = a new list starts k list layers out, counted from the inside; 0 = one more item of the
+innermost list; a row starts with the number of list layers. (Both are the reverse of Parquet.)
+
+Example, list<int> with nullable items and lists that may be null or empty: layers [NULLABLE_ITEM,
+NULL_AND_EMPTY_LIST], so 1 = null item, 2 = null list, 3 = empty list:
+
+    rows   [7, null]  null  []  [8]
+    rep     1   0      1    1    1
+    def     0   1      2    3    0
+
+A level is *visible*, that is, it has a value slot, if it is not about a null or empty list: def <= the
+numbers taken before the first list layer. (Lance file format, levels and layers.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.buffers import pack_bits
+from spark_lance.file.v2_1.chunks import Bytes
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["Layer", "Levels", "Unraveler", "number_layers"]
+
+Level = npt.NDArray[Any]
+
+_KINDS: dict[int, tuple[bool, bool, bool]] = {
+    # kind: (is a list, may be null, may be empty)
+    pb.REPDEF_ALL_VALID_ITEM: (False, False, False),
+    pb.REPDEF_NULLABLE_ITEM: (False, True, False),
+    pb.REPDEF_ALL_VALID_LIST: (True, False, False),
+    pb.REPDEF_NULLABLE_LIST: (True, True, False),
+    pb.REPDEF_EMPTYABLE_LIST: (True, False, True),
+    pb.REPDEF_NULL_AND_EMPTY_LIST: (True, True, True),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer and its definition numbers.
+
+    Attributes:
+        below: highest number taken by the layers inside this one.
+        null, empty: the numbers that mean null and empty here, 0 if it cannot be.
+        upper: highest number taken up to and including this layer.
+    """
+
+    is_list: bool
+    below: int
+    null: int
+    empty: int
+
+    @property
+    def upper(self) -> int:
+        """Highest number taken up to and including this layer."""
+        return max(self.below, self.null, self.empty)
+
+
+def number_layers(kinds: Sequence[int]) -> list[Layer]:
+    """Give every layer its definition numbers.
+
+    Raises:
+        UnsupportedFormatError: a kind of layer that is not known.
+    """
+    layers: list[Layer] = []
+    taken = 0
+    for kind in kinds:
+        if kind not in _KINDS:
+            raise UnsupportedFormatError(f"layer kind {kind} is not supported")
+        is_list, nullable, emptyable = _KINDS[kind]
+        null = taken + 1 if nullable else 0
+        empty = taken + nullable + 1 if emptyable else 0
+        layers.append(Layer(is_list, taken, null, empty))
+        taken = layers[-1].upper
+    return layers
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of a page.
+
+    Attributes:
+        layers: innermost first.
+        rep, definition: unsigned integers, one per level; None = all 0 (and, for rep, no lists).
+    """
+
+    layers: list[Layer]
+    rep: Level | None
+    definition: Level | None
+
+    @property
+    def max_visible(self) -> int:
+        """Highest definition number of a level that has a value slot."""
+        return next((layer.below for layer in self.layers if layer.is_list), self.max_definition)
+
+    @property
+    def max_definition(self) -> int:
+        """Highest definition number."""
+        return self.layers[-1].upper if self.layers else 0
+
+    @property
+    def max_rep(self) -> int:
+        """Number of list layers."""
+        return sum(layer.is_list for layer in self.layers)
+
+    def check(self) -> None:
+        """Check that the levels fit the layers and each other.
+
+        Raises:
+            FormatError: they do not.
+        """
+        rep, definition = self.rep, self.definition
+        if (rep is None) != (self.max_rep == 0):
+            raise FormatError(f"{self.max_rep} list layers do not fit the page's repetition levels")
+        if rep is not None and definition is not None and len(rep) != len(definition):
+            raise FormatError(f"{len(rep)} repetition levels do not fit {len(definition)} definition levels")
+        if rep is not None and len(rep) and int(rep.max()) > self.max_rep:
+            raise FormatError(f"a repetition level is above {self.max_rep}")
+        if definition is not None and len(definition) and int(definition.max()) > self.max_definition:
+            raise FormatError(f"a definition level is above {self.max_definition}")
+
+    def visible_count(self, without_levels: int) -> int:
+        """Return the number of value slots; a page without levels has `without_levels`."""
+        if self.definition is not None:
+            if self.max_visible >= self.max_definition:
+                return len(self.definition)
+            return int(np.count_nonzero(self.definition <= self.max_visible))
+        return without_levels if self.rep is None else len(self.rep)
+
+
+class Unraveler:
+    """Walks the layers from the inside out, consuming levels.
+
+    `count` is always the number of items of the layer walked last: the length of the array built so far.
+    """
+
+    def __init__(self, levels: Levels, count: int) -> None:
+        """Start at the leaf, which has `count` value slots."""
+        self.count = count
+        self._layers = levels.layers
+        self._next = 0
+        self._rep = levels.rep
+        self._definition = levels.definition
+        self._items: Level | None = None
+
+    def item(self) -> Bytes | None:
+        """Take an item layer (leaf, struct, fixed-size list of structs): its validity bitmap or None."""
+        layer = self._take(is_list=False)
+        if layer.null == 0 or self._definition is None:
+            return None
+        items = self._item_levels()
+        if len(items) != self.count:
+            raise FormatError(f"{len(items)} levels do not fit {self.count} items")
+        return pack_bits(items < layer.null)
+
+    def list(self) -> tuple[npt.NDArray[np.int64], Bytes | None]:
+        """Take a list layer: its int64 offsets, one more than lists, and its validity bitmap or None."""
+        layer = self._take(is_list=True)
+        rep, definition = self._rep, self._definition
+        if rep is None:
+            raise FormatError("a list without repetition levels")
+        heads = np.flatnonzero(rep)
+        if len(rep) and (len(heads) == 0 or heads[0] != 0):
+            raise FormatError("the first level of a page does not start a list")
+        self._rep = rep[heads] - rep.dtype.type(1)
+        starts, total = heads, len(rep)
+        validity: Bytes | None = None
+        self._items = None
+        if definition is not None:
+            self._definition = definition = definition[heads]
+            childless = definition > layer.below
+            gaps = np.cumsum(childless)
+            if len(gaps) and gaps[-1]:
+                starts = heads - gaps + childless
+                total -= int(gaps[-1])
+            present = self._item_levels()
+            if len(present) != len(starts):
+                starts = starts[definition <= self._limit()]
+            if layer.null or self._limit() > layer.upper:
+                null = present > layer.upper
+                if layer.null:
+                    null |= present == layer.null
+                if bool(null.any()):
+                    validity = pack_bits(~null)
+        if total != self.count:
+            raise FormatError(f"lists of {total} items do not fit {self.count} items")
+        self.count = len(starts)
+        offsets = np.empty(len(starts) + 1, dtype=np.int64)
+        offsets[:-1] = starts
+        offsets[-1] = total
+        return offsets, validity
+
+    def every(self, size: int) -> None:
+        """Go from the items of fixed-size lists to the lists: keep the first level of each `size` items."""
+        if any(layer.is_list for layer in self._layers[self._next :]):
+            raise UnsupportedFormatError("lists of fixed-size lists of structs are not supported")
+        if self.count % size:
+            raise FormatError(f"{self.count} items do not make lists of {size}")
+        self.count //= size
+        if self._definition is not None:
+            self._definition = self._item_levels()[::size]
+            self._items = None
+
+    def _take(self, is_list: bool) -> Layer:
+        if self._next >= len(self._layers):
+            # A page without any layers says that nothing is null.
+            if self._layers or is_list:
+                raise FormatError("the page has fewer layers than the column's type")
+            return Layer(False, 0, 0, 0)
+        layer = self._layers[self._next]
+        if layer.is_list != is_list:
+            raise FormatError("the layers of the page do not fit the column's type")
+        self._next += 1
+        return layer
+
+    def finish(self) -> None:
+        """Check that no layer is left.
+
+        Raises:
+            FormatError: the type has fewer layers than the page.
+        """
+        if self._next != len(self._layers):
+            raise FormatError("the page has more layers than the column's type")
+
+    def _limit(self) -> int:
+        """Highest definition number of an entry that has no missing list further out."""
+        following = self._layers[self._next :]
+        return next((layer.below for layer in following if layer.is_list), self._layers[-1].upper)
+
+    def _item_levels(self) -> Level:
+        """Return the definition levels of the entries that are present in the current layer."""
+        if self._items is None:
+            assert self._definition is not None
+            limit = self._limit()
+            if limit >= self._layers[-1].upper:
+                self._items = self._definition
+            else:
+                self._items = self._definition[self._definition <= limit]
+        return self._items
