@@ -152,10 +152,8 @@ def read_flights(spark: SparkSession, csv_file: Path) -> DataFrame:
 
 def write_flights(report: Report, flights: DataFrame, table: Path) -> None:
     """Append the flights month by month: twelve commits, twelve versions."""
-    counts = {
-        row["month"]: row["count"]
-        for row in flights.groupBy(F.month("date").alias("month")).count().collect()
-    }
+    per_month = flights.groupBy(F.month("date").alias("month")).agg(F.count("*").alias("rows")).collect()
+    counts = {row["month"]: row["rows"] for row in per_month}
     for number, month in enumerate(MONTHS, start=1):
         with report.step(f"append {month} (commit {number} of 12)", table) as step:
             rows = flights.where(F.month("date") == number).orderBy("scheduled")
