@@ -30,7 +30,7 @@ MANAGED_BLOBS = 16384
 FIELD_ID_MARK = 32768
 WRITE_SEEDS = 65536
 
-_STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS | FIELD_ID_MARK
+_STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
 
 
 class Words(enum.Enum):
@@ -78,7 +78,7 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
         UnsupportedFormatError: a flag of the reader word, or content without its flag, is not supported.
         FormatError: the flags contradict each other or the content.
     """
-    reader, writer = message.reader_feature_flags, message.writer_feature_flags
+    reader = message.reader_feature_flags
     unsupported = _names(reader, [f for f in FEATURES if f.reads])
     if message.base_paths and not reader & BASE_PATHS:
         unsupported.append("base paths (shallow clones and branches)")
@@ -89,7 +89,7 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
     if unsupported:
         raise UnsupportedFormatError(f"reading this table needs {', '.join(unsupported)}", path=path)
     _check_words(message, path)
-    if (reader | writer) & STABLE_ROW_IDS and not all(
+    if reader & STABLE_ROW_IDS and not all(
         fragment.WhichOneof("row_id_sequence") for fragment in message.fragments
     ):
         raise FormatError("a table with stable row ids has a fragment without them", path=path)
@@ -122,9 +122,7 @@ def recompute(message: table_pb2.Manifest, index_section: bytes) -> None:
         message: the manifest about to be written; changed in place.
         index_section: the serialized IndexSection that goes with it, empty if there is none.
     """
-    reader = writer = 0
-    stable = (message.reader_feature_flags | message.writer_feature_flags) & STABLE_ROW_IDS
-    both = stable | message.reader_feature_flags & (_STICKY & ~FIELD_ID_MARK)
+    both = message.reader_feature_flags & (_STICKY | STABLE_ROW_IDS)
     if any(fragment.HasField("deletion_file") for fragment in message.fragments):
         both |= DELETION_FILES
     if message.base_paths:
@@ -137,12 +135,13 @@ def recompute(message: table_pb2.Manifest, index_section: bytes) -> None:
         both |= COVERING_INDICES
     if _has_spilled_lineage(message):
         both |= SPILLED_LINEAGE
+    writer = both
     if message.config:
         writer |= TABLE_CONFIG
     if message.HasField("max_allocated_field_id"):
         writer |= FIELD_ID_MARK
-    message.reader_feature_flags = reader | both
-    message.writer_feature_flags = writer | both
+    message.reader_feature_flags = both
+    message.writer_feature_flags = writer
 
 
 def _names(flags: int, supported: list[Feature]) -> list[str]:

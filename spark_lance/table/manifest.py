@@ -120,7 +120,7 @@ class Manifest:
     @property
     def uses_stable_row_ids(self) -> bool:
         """Whether rows keep their `_rowid` when they move."""
-        return bool((self.message.reader_feature_flags | self.message.writer_feature_flags) & STABLE_ROW_IDS)
+        return bool(self.message.reader_feature_flags & STABLE_ROW_IDS)
 
     @property
     def next_row_id(self) -> int:

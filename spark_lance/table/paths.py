@@ -52,7 +52,7 @@ class Naming(enum.Enum):
     V1 = "V1"
     V2 = "V2"
 
-    def format(self, version: int) -> str:
+    def file_name(self, version: int) -> str:
         """Return the file name of a version's manifest."""
         if self is Naming.V1:
             return f"{version}.manifest"
@@ -74,7 +74,7 @@ def parse_manifest_name(name: str) -> tuple[int, Naming] | None:
 
 def manifest_path(root: str, version: int, naming: Naming) -> str:
     """Return the path of a version's manifest."""
-    return join(root, VERSIONS_DIR, naming.format(version))
+    return join(root, VERSIONS_DIR, naming.file_name(version))
 
 
 def transaction_name(read_version: int, transaction_uuid: str) -> str:

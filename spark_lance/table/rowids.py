@@ -17,7 +17,7 @@ Example: `0a 06 0a 04 08 05 10 0a` is one range segment, 5 to 10.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,7 @@ _MAX_U64 = 2**64 - 1
 _U32_COUNT = 2**32
 
 
-def row_addresses(fragment_id: int, offsets: npt.NDArray[np.integer[npt.NBitBase]]) -> UInt64Array:
+def row_addresses(fragment_id: int, offsets: npt.NDArray[np.integer[Any]]) -> UInt64Array:
     """Return the row addresses (uint64) of physical row offsets inside a fragment."""
     addresses: UInt64Array = offsets.astype(np.uint64) | np.uint64(fragment_id << 32)
     return addresses

@@ -107,30 +107,37 @@ class Transaction:
 
 
 def read_transaction(store: Store, root: str, manifest: Manifest) -> Transaction:
-    """Return the transaction that made a version: the inline copy, else the file.
+    """Return the transaction that made a version: the inline copy if its operation is known, else the file.
 
     Raises:
         FormatError: neither can be had; the message tells why.
     """
-    reason = "it has no inline copy"
+    inline: Transaction | None = None
+    reason = "there is no inline copy"
     try:
-        inline = read_inline_transaction(store, manifest)
-        if inline is not None:
-            transaction = Transaction.parse(inline)
-            if transaction.name is not None:
-                return transaction
-            reason = "the inline copy has no known operation"
+        data = read_inline_transaction(store, manifest)
+        inline = None if data is None else Transaction.parse(data)
     except FormatError as error:
         reason = error.message
+    if inline is not None and inline.name is not None:
+        return inline
+    try:
+        return _read_file(store, root, manifest)
+    except FormatError as error:
+        if inline is not None:
+            return inline
+        problem = f"version {manifest.version} has no transaction: {reason}, and {error.message}"
+        raise FormatError(problem, path=error.path) from error
+
+
+def _read_file(store: Store, root: str, manifest: Manifest) -> Transaction:
     if not manifest.transaction_file:
-        raise FormatError(f"version {manifest.version} has no transaction: {reason}", path=manifest.path)
+        raise FormatError("it names no file", path=manifest.path)
     path = join(root, TRANSACTIONS_DIR, manifest.transaction_file)
     try:
         return Transaction.parse(store.read(path))
     except FileNotFoundError:
-        raise FormatError(
-            f"version {manifest.version} has no transaction: {reason}, and its file is gone", path=path
-        ) from None
+        raise FormatError("its file is gone", path=path) from None
     except FormatError as error:
         raise error.at(path=path) from error
 

@@ -1,0 +1,179 @@
+"""The conflict grid: as text, and executed against pylance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from spark_lance.errors import CommitError, IncompatibleConflictError, RetryableConflictError
+from spark_lance.io.store import open_store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.commit import commit_operation
+from spark_lance.table.conflicts import CONFLICTS, Verdict, verdict
+from spark_lance.table.operations import OPERATIONS
+from spark_lance.table.operations.append import append_message
+from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.refs import load_latest
+from spark_lance.table.transaction import Transaction
+
+Loose = Callable[..., list[table_pb2.DataFragment]]
+pb = transaction_pb2.Transaction
+ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64()), "b": pa.array([1.0, 2.0, 3.0])})
+
+
+def judge(ours: str, theirs: str, **fields: object) -> Verdict:
+    """Verdict of two operations, theirs with the given fields."""
+    messages = {field.name: field for field in pb.DESCRIPTOR.oneofs_by_name["operation"].fields}
+
+    def build(name: str, content: dict[str, object]) -> Transaction:
+        kind = getattr(pb, messages[name].message_type.name)  # type: ignore[union-attr]
+        return Transaction.new(kind(**content), 1)
+
+    return verdict(build(ours, {}), build(theirs, fields))
+
+
+def test_the_grid_has_a_row_for_what_is_executed_and_a_column_for_everything() -> None:
+    assert set(CONFLICTS) == {name for name, build in OPERATIONS.items() if build is not None}
+    for row in CONFLICTS.values():
+        assert set(row) == set(OPERATIONS)
+
+
+def test_the_fixed_cells() -> None:
+    expected = {
+        "append": {
+            Verdict.FINE: "delete update create_index rewrite update_config data_replacement update_bases "
+            "data_overlay clone",
+            Verdict.REBASE: "append reserve_fragments",
+            Verdict.INCOMPATIBLE: "overwrite restore update_mem_wal_state",
+            Verdict.RETRY: "merge project",
+        },
+        "overwrite": {
+            Verdict.FINE: "delete update create_index rewrite merge project restore reserve_fragments "
+            "update_config data_replacement update_bases data_overlay clone",
+            Verdict.REBASE: "append",
+            Verdict.INCOMPATIBLE: "update_mem_wal_state",
+            Verdict.RETRY: "overwrite",
+        },
+    }
+    for ours, cells in expected.items():
+        named = {theirs: outcome for outcome, names in cells.items() for theirs in names.split()}
+        assert {theirs: judge(ours, theirs) for theirs in OPERATIONS} == named
+
+
+def test_schema_changes_that_keep_nulls_legal_do_not_stop_an_append() -> None:
+    for theirs in ("merge", "project"):
+        assert judge("append", theirs, preserves_nullability=True) is Verdict.FINE
+        assert judge("append", theirs, preserves_nullability=False) is Verdict.RETRY
+
+
+def test_config_keys_that_two_overwrites_set() -> None:
+    ours = Transaction.new(pb.Overwrite(config_upsert_values={"k": "1", "m": "2"}), 1)
+    same = Transaction.new(pb.Overwrite(config_upsert_values={"k": "1"}), 1)
+    other = Transaction.new(pb.Overwrite(config_upsert_values={"z": "1"}), 1)
+    assert verdict(ours, same) is Verdict.INCOMPATIBLE
+    assert verdict(ours, other) is Verdict.RETRY
+
+
+def test_config_keys_that_an_overwrite_and_an_update_share() -> None:
+    ours = Transaction.new(pb.Overwrite(config_upsert_values={"k": "1"}), 1)
+    updates = pb.UpdateMap(update_entries=[pb.UpdateMapEntry(key="k", value="2")])
+    deletes = pb.UpdateMap(update_entries=[pb.UpdateMapEntry(key="k")])
+    for clash in (
+        pb.UpdateConfig(config_updates=updates),
+        pb.UpdateConfig(config_updates=deletes),
+        pb.UpdateConfig(upsert_values={"k": "2"}),
+        pb.UpdateConfig(delete_keys=["k"]),
+    ):
+        assert verdict(ours, Transaction.new(clash, 1)) is Verdict.INCOMPATIBLE
+    for apart in (
+        pb.UpdateConfig(table_metadata_updates=updates),
+        pb.UpdateConfig(config_updates=pb.UpdateMap(update_entries=[pb.UpdateMapEntry(key="z")])),
+    ):
+        assert verdict(ours, Transaction.new(apart, 1)) is Verdict.FINE
+
+
+def test_an_unknown_operation_is_incompatible_with_everything() -> None:
+    future = Transaction(pb(uuid="f", read_version=1))
+    for operation in (pb.Append(), pb.Overwrite()):
+        assert verdict(Transaction.new(operation, 1), future) is Verdict.INCOMPATIBLE
+
+
+def _stale(path: Path) -> Any:
+    return lance.dataset(str(path), version=1)
+
+
+THEIRS: dict[str, Callable[[Path], object]] = {
+    "append": lambda path: lance.write_dataset(ROWS, path, mode="append"),
+    "overwrite": lambda path: lance.write_dataset(ROWS, path, mode="overwrite"),
+    "delete": lambda path: _stale(path).delete("a = 1"),
+    "update": lambda path: _stale(path).update({"b": "9.0"}, where="a = 2"),
+    "create_index": lambda path: _stale(path).create_scalar_index("a", "BTREE"),
+    "rewrite": lambda path: lance.dataset(str(path)).optimize.compact_files(),
+    "merge": lambda path: _stale(path).add_columns({"c": "a + 1"}),
+    "project": lambda path: _stale(path).drop_columns(["b"]),
+    "tighten": lambda path: _stale(path).alter_columns({"path": "b", "nullable": False}),
+    "restore": lambda path: _stale(path).restore(),
+    "update_config": lambda path: _stale(path).update_config({"k": "v"}),
+}
+
+
+def outcome(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except RetryableConflictError:
+        return "retry"
+    except IncompatibleConflictError:
+        return "incompatible"
+    except CommitError as error:
+        return type(error).__name__
+    except OSError as error:
+        text = str(error)
+        return (
+            "retry"
+            if "Retryable commit conflict" in text
+            else "incompatible"
+            if "ncompatible" in text
+            else text
+        )
+    return "fine"
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.parametrize("ours", ["append", "overwrite"])
+def test_pairs_end_as_with_pylance(tmp_path: Path, loose: Loose, ours: str, theirs: str) -> None:
+    outcomes = []
+    for side in ("lance", "spark_lance"):
+        path = tmp_path / side
+        lance.write_dataset(ROWS, path)
+        fragments = loose(path, ROWS, mode="append")
+        pylance_fragments = lance.fragment.write_fragments(ROWS, str(path), mode="append")
+        if theirs == "rewrite":
+            # Two small fragments to compact, so that the version read by ours is the second one.
+            lance.write_dataset(ROWS, path, mode="append")
+        read_version = lance.dataset(str(path)).version
+        THEIRS[theirs](path)
+        if side == "lance":
+            operation = (
+                lance.LanceOperation.Append(pylance_fragments)
+                if ours == "append"
+                else lance.LanceOperation.Overwrite(ROWS.schema, pylance_fragments)
+            )
+            outcomes.append(
+                outcome(lambda: lance.LanceDataset.commit(str(path), operation, read_version=read_version))  # noqa: B023
+            )
+        else:
+            store, root = open_store(path)
+            schema = load_latest(store, root).schema
+            message = append_message(fragments) if ours == "append" else overwrite_message(schema, fragments)
+            outcomes.append(
+                outcome(lambda: commit_operation(store, root, message, read_version=read_version))  # noqa: B023
+            )
+    assert outcomes[0] == outcomes[1]
+    if outcomes[0] == "fine":
+        tables = [lance.dataset(str(tmp_path / side)).to_table() for side in ("lance", "spark_lance")]
+        assert tables[0].column("a") == tables[1].column("a")

@@ -1,0 +1,184 @@
+"""Deletion files of both kinds, written by pylance and by hand."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.io.store import Store, open_store
+from spark_lance.proto import table_pb2
+from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.paths import deletion_path
+from spark_lance.table.refs import load_latest
+
+ARROW, BITMAP = table_pb2.DeletionFile.ARROW_ARRAY, table_pb2.DeletionFile.BITMAP
+COLUMN = pa.field("row_id", pa.uint32(), nullable=False)
+
+
+def arrow_bytes(
+    offsets: list[int], field: pa.Field = COLUMN, batches: int = 1, compression: str | None = None
+) -> bytes:
+    sink = io.BytesIO()
+    schema = pa.schema([field])
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
+        for _ in range(batches):
+            writer.write_batch(pa.record_batch([pa.array(offsets, field.type)], schema=schema))
+    return sink.getvalue()
+
+
+def read(tmp_path: Path, kind: int, data: bytes, deleted: int, rows: int = 100) -> list[int]:
+    fragment = table_pb2.DataFragment(id=3, physical_rows=rows)
+    fragment.deletion_file.file_type = kind  # type: ignore[assignment]
+    fragment.deletion_file.num_deleted_rows = deleted
+    store = Store("file")
+    store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), data)
+    offsets = read_deletions(store, str(tmp_path), fragment)
+    assert offsets.dtype == np.uint32
+    return [int(offset) for offset in offsets]
+
+
+@pytest.mark.parametrize("deleted", [1, 10, 31, 4999, 5000, 5001, 19999])
+def test_files_of_pylance(tmp_path: Path, deleted: int) -> None:
+    rows = pa.table({"a": range(20000)})
+    dataset = lance.write_dataset(rows, tmp_path / "t")
+    dataset.delete(f"a < {deleted}")
+    store, root = open_store(tmp_path / "t")
+    (fragment,) = load_latest(store, root).fragments
+    assert np.array_equal(read_deletions(store, root, fragment), np.arange(deleted))
+
+
+def test_a_second_delete_replaces_the_file(tmp_path: Path) -> None:
+    dataset = lance.write_dataset(pa.table({"a": range(100)}), tmp_path / "t", max_rows_per_file=50)
+    dataset.delete("a in (60, 99)")
+    dataset.delete("a in (50, 61)")
+    store, root = open_store(tmp_path / "t")
+    first, second = load_latest(store, root).fragments
+    assert len(read_deletions(store, root, first)) == 0
+    assert read_deletions(store, root, second).tolist() == [0, 10, 11, 49]
+
+
+def test_a_merged_delete_is_a_bitmap_of_two_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    lance.write_dataset(pa.table({"a": range(100)}), path)
+    one, two = lance.dataset(str(path)), lance.dataset(str(path))
+    one.delete("a = 5")
+    two.delete("a = 7")
+    store, root = open_store(path)
+    (fragment,) = load_latest(store, root).fragments
+    assert fragment.deletion_file.file_type == BITMAP
+    assert read_deletions(store, root, fragment).tolist() == [5, 7]
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_order_duplicates_and_compression(tmp_path: Path, compression: str | None) -> None:
+    data = arrow_bytes([9, 3, 3, 70, 0] * 50, compression=compression)
+    assert read(tmp_path, ARROW, data, 4) == [0, 3, 9, 70]
+    assert read(tmp_path, ARROW, data, 250) == [0, 3, 9, 70]
+
+
+def test_bitmaps_with_run_containers(tmp_path: Path) -> None:
+    bitmap = BitMap(range(10, 90000))
+    bitmap.run_optimize()
+    data = bitmap.serialize()
+    assert data[:2] == b"\x3b\x30"
+    assert read(tmp_path, BITMAP, data, 89990, 100000) == list(range(10, 90000))
+
+
+@given(st.sets(st.integers(0, 199_999), max_size=300), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_any_set_of_rows(tmp_path_factory: pytest.TempPathFactory, rows: set[int], runs: bool) -> None:
+    bitmap = BitMap(rows)
+    if runs:
+        bitmap.run_optimize()
+    place = tmp_path_factory.mktemp("d")
+    assert read(place, BITMAP, bitmap.serialize(), len(rows), 200_000) == sorted(rows)
+    assert read(place, ARROW, arrow_bytes(list(rows)), len(rows), 200_000) == sorted(rows)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        arrow_bytes([1, 2], pa.field("row_id", pa.int32(), nullable=False)),
+        arrow_bytes([1, 2], pa.field("row_id", pa.uint32())),
+        arrow_bytes([1, 2], pa.field("rowid", pa.uint32(), nullable=False)),
+        arrow_bytes([1], batches=2),
+        arrow_bytes([1], batches=0),
+        b"",
+        b"ARROW1",
+        arrow_bytes([1, 2])[8:],
+    ],
+    ids=["int32", "nullable", "other name", "two batches", "no batch", "empty", "magic", "no magic"],
+)
+def test_other_arrow_files_are_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(FormatError, match=r"3-0-0\.arrow"):
+        read(tmp_path, ARROW, data, 2)
+
+
+@pytest.mark.parametrize("kind", [ARROW, BITMAP])
+def test_rows_outside_the_fragment_and_wrong_counts(tmp_path: Path, kind: int) -> None:
+    data = arrow_bytes([1, 100]) if kind == ARROW else BitMap([1, 100]).serialize()
+    assert read(tmp_path, kind, data, 2, rows=101) == [1, 100]
+    with pytest.raises(FormatError, match="row 100 in a fragment of 100"):
+        read(tmp_path, kind, data, 2)
+    with pytest.raises(FormatError, match="3 in the manifest"):
+        read(tmp_path, kind, data, 3, rows=101)
+
+
+@pytest.mark.parametrize("kind", [ARROW, BITMAP])
+def test_damage_is_an_error_or_another_set(tmp_path: Path, kind: int) -> None:
+    offsets = list(range(0, 100, 3))
+    data = arrow_bytes(offsets, compression="zstd") if kind == ARROW else BitMap(offsets).serialize()
+    for length in range(0, len(data), 7):
+        with pytest.raises(FormatError):
+            read(tmp_path, kind, data[:length], len(offsets))
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x41
+        try:
+            found = read(tmp_path, kind, bytes(damaged), len(offsets))
+            # A flip may make offsets equal, and Arrow files may repeat offsets; bitmaps cannot.
+            assert len(found) == len(offsets) or (kind == ARROW and 0 < len(found) < len(offsets))
+            assert found == sorted(set(found))
+            assert found[-1] < 100
+        except FormatError:
+            pass
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    fragment = table_pb2.DataFragment(id=3, physical_rows=4)
+    fragment.deletion_file.num_deleted_rows = 1
+    with pytest.raises(FormatError, match="missing"):
+        read_deletions(Store("file"), str(tmp_path), fragment)
+    fragment.deletion_file.base_id = 0
+    with pytest.raises(UnsupportedFormatError, match="base path"):
+        read_deletions(Store("file"), str(tmp_path), fragment)
+
+
+def test_keep_mask() -> None:
+    deleted = np.array([0, 3, 4, 9], np.uint32)
+    assert keep_mask(deleted, 0, 10).tolist() == [
+        False,
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert keep_mask(deleted, 4, 6).tolist() == [False, True]
+    assert keep_mask(deleted, 5, 9).all()
+    assert keep_mask(deleted, 4, 4).tolist() == []
+    assert keep_mask(np.empty(0, np.uint32), 0, 3).all()

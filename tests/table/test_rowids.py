@@ -1,0 +1,167 @@
+"""Row-id and row-version sequences, by hand and against pylance's scans."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.io.store import open_store
+from spark_lance.proto import rowids_pb2, table_pb2
+from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.refs import list_versions, load_version
+from spark_lance.table.rowids import (
+    append_row_ids,
+    decode_row_ids,
+    decode_row_versions,
+    encode_row_ids,
+    encode_row_versions,
+    fragment_row_ids,
+    row_addresses,
+)
+
+Segment = rowids_pb2.U64Segment
+Array = rowids_pb2.EncodedU64Array
+
+
+def sequence(*segments: rowids_pb2.U64Segment) -> bytes:
+    return rowids_pb2.RowIdSequence(segments=segments).SerializeToString()
+
+
+def u16(base: int, *offsets: int) -> rowids_pb2.EncodedU64Array:
+    return Array(u16_array=Array.U16Array(base=base, offsets=struct.pack(f"<{len(offsets)}H", *offsets)))
+
+
+@pytest.mark.parametrize(
+    ("data", "ids"),
+    [
+        ("0a040a021005", [0, 1, 2, 3, 4]),
+        ("0a060a040805100a", [5, 6, 7, 8, 9]),
+        ("0a091a0708011004" + "1a0105" + "0a060a0408071008", [1, 3, 7]),
+        ("0a0a1a080804100e1a020102", [4, 13]),
+        ("0a87011a84010801" + "10e807" + "1a7d" + "55" * 125, list(range(1, 1000, 2))),
+        ("", []),
+    ],
+)
+def test_sequences_that_pylance_wrote(data: str, ids: list[int]) -> None:
+    raw = bytes.fromhex(data)
+    assert decode_row_ids(raw, len(ids)).tolist() == ids
+
+
+def test_the_other_encodings() -> None:
+    u32 = Array(u32_array=Array.U32Array(base=2**40, offsets=struct.pack("<3I", 5, 0, 2**32 - 1)))
+    u64 = Array(u64_array=Array.U64Array(values=struct.pack("<2Q", 2**64 - 1, 0)))
+    holed = Segment(range_with_holes=Segment.RangeWithHoles(start=1001, end=1007, holes=u16(1002, 3, 0)))
+    data = sequence(
+        holed, Segment(sorted_array=u16(2000, 0, 100, 200)), Segment(array=u32), Segment(array=u64)
+    )
+    expected = [1001, 1003, 1004, 1006, 2000, 2100, 2200, 2**40 + 5, 2**40, 2**40 + 2**32 - 1, 2**64 - 1, 0]
+    assert decode_row_ids(data, 12).tolist() == expected
+
+
+@given(st.integers(0, 2**63), st.integers(0, 1000))
+def test_ranges_round_trip(start: int, rows: int) -> None:
+    data = encode_row_ids(start, rows)
+    assert decode_row_ids(data, rows).tolist() == list(range(start, start + rows))
+
+
+def test_a_sequence_grows_by_a_range() -> None:
+    data = append_row_ids(bytes.fromhex("0a091a07080110041a0105"), 70, 2)
+    assert decode_row_ids(data, 4).tolist() == [1, 3, 70, 71]
+
+
+def test_encoded_as_pylance_does() -> None:
+    assert encode_row_ids(0, 5).hex() == "0a040a021005"
+    assert encode_row_ids(5, 5).hex() == "0a060a040805100a"
+    assert encode_row_versions(1, 5).hex() == "0a080a040a0210051001"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        sequence(Segment(range=Segment.Range(start=0, end=2**63))),
+        sequence(Segment(range=Segment.Range(start=5, end=4))),
+        sequence(Segment(range=Segment.Range(start=0, end=3))),
+        sequence(Segment(range=Segment.Range(start=0, end=5))),
+        sequence(Segment(range_with_bitmap=Segment.RangeWithBitmap(start=0, end=2**60, bitmap=b"\xff"))),
+        sequence(Segment(range_with_bitmap=Segment.RangeWithBitmap(start=0, end=4, bitmap=b"\xff\xff"))),
+        sequence(Segment(range_with_holes=Segment.RangeWithHoles(start=0, end=5, holes=u16(5, 0)))),
+        sequence(Segment(range_with_holes=Segment.RangeWithHoles(start=0, end=2**62, holes=u16(5, 0)))),
+        sequence(Segment(sorted_array=u16(0, 3, 2, 1, 0))),
+        sequence(Segment(array=u16(2**64 - 1, 0, 1, 2, 3))),
+        sequence(Segment(array=Array(u16_array=Array.U16Array(offsets=b"1234567")))),
+        sequence(Segment()),
+        b"\x0a\x7f",
+        b"\x0b",
+    ],
+)
+def test_damage_is_found_before_memory_is_taken(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        decode_row_ids(data, 4)
+
+
+def test_version_runs_count_values_of_any_span() -> None:
+    bitmap = Segment(range_with_bitmap=Segment.RangeWithBitmap(start=0, end=5, bitmap=b"\x1b"))
+    plain = Segment(range=Segment.Range(start=9, end=11))
+    runs = [
+        rowids_pb2.RowDatasetVersionRun(span=bitmap, version=1),
+        rowids_pb2.RowDatasetVersionRun(span=plain, version=7),
+    ]
+    data = rowids_pb2.RowDatasetVersionSequence(runs=runs).SerializeToString()
+    assert decode_row_versions(data, 6).tolist() == [1, 1, 1, 1, 7, 7]
+    for rows in (5, 7):
+        with pytest.raises(FormatError):
+            decode_row_versions(data, rows)
+    assert decode_row_versions(encode_row_versions(4, 3), 3).tolist() == [4, 4, 4]
+    assert decode_row_versions(b"", 0).tolist() == []
+
+
+def test_row_addresses() -> None:
+    addresses = row_addresses(2**32 - 1, np.array([0, 2**32 - 1], np.uint32))
+    assert addresses.tolist() == [(2**32 - 1) << 32, 2**64 - 1]
+
+
+def test_fragments_that_keep_their_ids_elsewhere() -> None:
+    fragment = table_pb2.DataFragment(id=4, physical_rows=3)
+    with pytest.raises(FormatError, match="fragment 4"):
+        fragment_row_ids(fragment)
+    fragment.column_row_ids.SetInParent()
+    with pytest.raises(UnsupportedFormatError, match="fragment 4"):
+        fragment_row_ids(fragment)
+
+
+def test_every_version_scans_as_pylance_scans_it(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    rows = pa.table({"a": range(2000)})
+    dataset = lance.write_dataset(rows, path, enable_stable_row_ids=True, max_rows_per_file=700)
+    dataset.update({"a": "a"}, where="a in (1, 3)")
+    dataset.delete("a % 50 = 7")
+    dataset.update({"a": "a + 0"}, where="a % 2 = 1 and a < 400")
+    dataset = lance.write_dataset(rows.slice(0, 100), path, mode="append")
+    dataset.add_columns({"b": "a + 1"})
+    dataset.delete("a > 100 and a % 100 <> 0 and a < 600")
+    dataset.optimize.compact_files(target_rows_per_fragment=5000)
+    store, root = open_store(path)
+    kinds: set[str] = set()
+    columns = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+    for file in list_versions(store, root):
+        ids, created, updated = [], [], []
+        for fragment in load_version(store, root, file.version).fragments:
+            physical = fragment.physical_rows
+            keep = keep_mask(read_deletions(store, root, fragment), 0, physical)
+            ids.append(fragment_row_ids(fragment)[keep])
+            created.append(decode_row_versions(fragment.inline_created_at_versions, physical)[keep])
+            updated.append(decode_row_versions(fragment.inline_last_updated_at_versions, physical)[keep])
+            parsed = rowids_pb2.RowIdSequence.FromString(fragment.inline_row_ids)
+            kinds.update(str(segment.WhichOneof("segment")) for segment in parsed.segments)
+        theirs = lance.dataset(str(path), version=file.version).to_table(columns=columns)
+        for name, ours in zip(columns, (ids, created, updated), strict=True):
+            assert np.array_equal(np.concatenate(ours), theirs[name].to_numpy()), (file.version, name)
+    assert {"range", "range_with_holes", "range_with_bitmap"} <= kinds
