@@ -1,0 +1,387 @@
+"""The options of the data source: one table, and the only code that reads option strings.
+
+Spark hands options over as strings with lower-cased names. Reading and writing share the names, because a
+temporary view has one set of options for `SELECT` and for `INSERT`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_lance.errors import OptionError
+
+__all__ = [
+    "OPTIONS",
+    "STORAGE_PREFIX",
+    "VECTOR_SIZE_SUFFIX",
+    "Option",
+    "ReadOptions",
+    "WriteOptions",
+    "option_table",
+    "read_options",
+    "write_options",
+]
+
+STORAGE_PREFIX = "storage."
+VECTOR_SIZE_SUFFIX = ".arrow.fixed-size-list.size"
+
+_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _byte_size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise ValueError
+    return _positive(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def _boolean(text: str) -> bool:
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.strip().lower() not in values:
+        raise ValueError
+    return values[text.strip().lower()]
+
+
+def _column_list(text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        names = json.loads(text)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError
+    else:
+        names = [name.strip() for name in text.split(",")]
+        if "" in names or "`" in text:
+            raise ValueError
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise OptionError(f"option 'columns' names a column twice: {', '.join(doubled)}")
+    return tuple(names)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its documented name, how its text is parsed and what it does.
+
+    `used` is "read", "write" or "both": an option that is not used by an operation is still checked.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    expects: str
+    default: Any
+    used: str
+    doc: str
+    aliases: tuple[str, ...] = ()
+
+
+_ROWS = (
+    Option(
+        "path", str.strip, "a location", None, "both", "Location of the table; `load()` and `save()` set it."
+    ),
+    Option(
+        "version",
+        _positive,
+        "a version number, 1 or more",
+        None,
+        "read",
+        "Version to read; the latest one if not given.",
+        ("versionAsOf",),
+    ),
+    Option(
+        "columns",
+        _column_list,
+        "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
+        None,
+        "read",
+        "Columns to read, in this order; nothing else is fetched. All columns if not given.",
+    ),
+    Option(
+        "batch_size",
+        _positive,
+        "a number of rows, 1 or more",
+        65_536,
+        "read",
+        "Most rows of one Arrow batch.",
+    ),
+    Option(
+        "batch_bytes",
+        _byte_size,
+        "a size such as 8388608 or 8m",
+        8 << 20,
+        "read",
+        "About the most bytes of one Arrow batch; a wider row still makes a batch of one.",
+    ),
+    Option(
+        "max_rows_per_file",
+        _positive,
+        "a number of rows, 1 or more",
+        1 << 20,
+        "write",
+        "Rows after which a task starts another data file.",
+        ("max_row_per_file",),
+    ),
+    Option(
+        "max_bytes_per_file",
+        _byte_size,
+        "a size such as 1073741824 or 1g",
+        90 << 30,
+        "write",
+        "Bytes after which a task starts another data file.",
+    ),
+    Option(
+        "data_storage_version",
+        str.strip,
+        "a file version such as 2.2",
+        None,
+        "write",
+        "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
+        ("file_format_version",),
+    ),
+    Option(
+        "enable_stable_row_ids",
+        _boolean,
+        "true or false",
+        None,
+        "write",
+        "Give the rows of a new table ids that survive compaction.",
+        ("new_table_enable_stable_row_ids",),
+    ),
+    Option(
+        "commit_message",
+        str,
+        "text",
+        None,
+        "write",
+        "Text kept with the version that the write makes.",
+        ("userMetadata",),
+    ),
+)
+
+OPTIONS: Mapping[str, Option] = {option.name: option for option in _ROWS}
+
+# Spark lower-cases names; the alias tables therefore do so too.
+_BY_NAME = {name.lower(): option for option in _ROWS for name in (option.name, *option.aliases)}
+
+# Names of storage options that may be given without the prefix, as other Lance connectors accept them.
+_STORAGE_NAMES = frozenset(
+    {
+        "access_key_id",
+        "allow_http",
+        "anon",
+        "aws_access_key_id",
+        "aws_default_region",
+        "aws_endpoint",
+        "aws_endpoint_url",
+        "aws_region",
+        "aws_secret_access_key",
+        "aws_server_side_encryption",
+        "aws_session_token",
+        "aws_sse_kms_key_id",
+        "aws_virtual_hosted_style_request",
+        "client_kwargs",
+        "client_max_retries",
+        "endpoint",
+        "endpoint_url",
+        "profile",
+        "region",
+        "request_timeout",
+        "secret_access_key",
+        "session_token",
+    }
+)
+
+# Options of Delta, Iceberg and pylance that change what is read or written: ignoring one would silently
+# give the user other data than asked for.
+_REFUSED = frozenset(
+    {
+        "asof",
+        "branch",
+        "endingtimestamp",
+        "endingversion",
+        "filter",
+        "filters",
+        "mergeschema",
+        "overwriteschema",
+        "partitionoverwritemode",
+        "readchangefeed",
+        "replacewhere",
+        "startingtimestamp",
+        "startingversion",
+        "table",
+        "tag",
+        "timestampasof",
+        "txnappid",
+        "txnversion",
+        "with_row_address",
+        "with_row_id",
+    }
+)
+
+_MISSING_PATH = (
+    "option 'path' is missing: use load(path) or save(path). Spark does not hand the options of tables made "
+    "with CREATE TABLE ... USING lance to a Python data source; use CREATE TEMPORARY VIEW v USING lance "
+    "OPTIONS (path '...') instead"
+)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a read was asked for."""
+
+    path: str
+    version: int | None
+    columns: tuple[str, ...] | None
+    batch_size: int
+    batch_bytes: int
+    storage: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a write was asked for; `vector_sizes` maps lower-cased column paths to vector lengths."""
+
+    path: str
+    max_rows_per_file: int
+    max_bytes_per_file: int
+    data_storage_version: str | None
+    enable_stable_row_ids: bool | None
+    commit_message: str | None
+    vector_sizes: Mapping[str, int] = field(default_factory=dict)
+    storage: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_options(raw: Mapping[str, str]) -> ReadOptions:
+    """Parse the options of a read.
+
+    Raises:
+        OptionError: a value that cannot be parsed, an option that is not supported, or no path.
+    """
+    values, _, storage = _parse(raw)
+    names = ("path", "version", "columns", "batch_size", "batch_bytes")
+    return ReadOptions(**{name: values[name] for name in names}, storage=storage)
+
+
+def write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of a write.
+
+    Raises:
+        OptionError: as `read_options`, or a version was given: only the latest one can be written to.
+    """
+    values, vector_sizes, storage = _parse(raw)
+    if values["version"] is not None:
+        raise OptionError("option 'version' is for reading: an old version cannot be written to")
+    names = (
+        "path",
+        "max_rows_per_file",
+        "max_bytes_per_file",
+        "data_storage_version",
+        "enable_stable_row_ids",
+        "commit_message",
+    )
+    return WriteOptions(**{name: values[name] for name in names}, vector_sizes=vector_sizes, storage=storage)
+
+
+def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int], dict[str, Any]]:
+    """Return (values of OPTIONS, vector sizes, storage options)."""
+    given: dict[str, Any] = {}
+    vector_sizes: dict[str, int] = {}
+    storage: dict[str, Any] = {}
+    for key, text in raw.items():
+        name = key.lower()
+        option = _BY_NAME.get(name)
+        if option is not None:
+            if option.name in given:
+                raise OptionError(f"option {option.name!r} is given twice, once as {key!r}")
+            given[option.name] = _value(option.name, option.parse, option.expects, text)
+        elif name.startswith(STORAGE_PREFIX):
+            storage[name.removeprefix(STORAGE_PREFIX)] = _storage_value(key, text)
+        elif name in _STORAGE_NAMES:
+            storage[name] = _storage_value(key, text)
+        elif name.endswith(VECTOR_SIZE_SUFFIX):
+            column = name.removesuffix(VECTOR_SIZE_SUFFIX)
+            vector_sizes[column] = _value(key, _positive, "a vector length, 1 or more", text)
+        else:
+            _check_unknown(key, text)
+    if "paths" in raw:
+        raise OptionError("one read takes one table; use load(path) once per table and union the results")
+    if not given.get("path"):
+        raise OptionError(_MISSING_PATH)
+    given["path"] = _location(given["path"])
+    return {name: given.get(name, option.default) for name, option in OPTIONS.items()}, vector_sizes, storage
+
+
+def _value(name: str, parse: Callable[[str], Any], expects: str, text: str) -> Any:
+    try:
+        return parse(text)
+    except OptionError:
+        raise
+    except ValueError:
+        raise OptionError(f"option {name!r} must be {expects}, not {text!r}") from None
+
+
+def _storage_value(key: str, text: str) -> Any:
+    """File systems take booleans and nested settings; text that is JSON for one of these becomes one."""
+    if text.strip().lower() in ("true", "false"):
+        return text.strip().lower() == "true"
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise OptionError(f"option {key!r} starts like JSON but is not: {text!r}") from None
+
+
+def _check_unknown(key: str, text: str) -> None:
+    """Refuse an option that would change the result, or that is one of ours misspelt; ignore others.
+
+    Others are ignored because Spark adds its own (`owner`, `provider`, ...).
+    """
+    name = key.lower()
+    if name in _REFUSED and text.strip().lower() != "false":
+        raise OptionError(f"option {key!r} is not supported by this release")
+    if ".arrow." in name or ".lance." in name:
+        raise OptionError(f"unknown column option {key!r}: '<column>{VECTOR_SIZE_SUFFIX}' exists")
+    close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.8)
+    if close:
+        raise OptionError(f"unknown option {key!r}: did you mean {_BY_NAME[close[0]].name!r}?")
+
+
+def _location(path: str) -> str:
+    """Return the location with the spellings of Hadoop (`file:/x`, `s3a://`) turned into the usual ones."""
+    if path.startswith("file:/") and not path.startswith("file://"):
+        return "file://" + path.removeprefix("file:")
+    return "s3" + path[3:] if path.startswith(("s3a://", "s3n://")) else path
+
+
+def option_table() -> list[tuple[str, str, str, str]]:
+    """Return (name, used by, default, description) of every option, for documentation."""
+    rows = [
+        (option.name, option.used, "" if option.default is None else str(option.default), option.doc)
+        for option in _ROWS
+    ]
+    return [
+        *rows,
+        (
+            f"<column>{VECTOR_SIZE_SUFFIX}",
+            "write",
+            "",
+            "Store an array column of a new table as vectors of this length (a fixed-size list).",
+        ),
+        (
+            f"{STORAGE_PREFIX}<name>",
+            "both",
+            "",
+            "Setting of the file system or object store, such as `storage.endpoint_url`.",
+        ),
+    ]

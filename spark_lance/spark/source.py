@@ -1,0 +1,84 @@
+"""The PySpark data source `lance`.
+
+Spark makes instances of this class in worker processes of the driver: one to find the schema, which it then
+pickles and sends to the process that plans a read, and one per write. The class therefore keeps options
+only, and imports what works with Arrow when it is asked for it: this module is imported in every Spark
+session of a machine that has the package, whether Lance is used or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+from spark_lance.errors import LanceError
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options import read_options, write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_lance.spark.read import LanceReader
+    from spark_lance.spark.write import LanceWriter
+
+__all__ = ["LanceDataSource"]
+
+
+class LanceDataSource(DataSource):
+    """Lance tables as `spark.read.format("lance")` and `df.write.format("lance")`.
+
+    The version that a read sees is fixed when the DataFrame is made. Only with a schema of the user's own
+    (`.schema(...)`) Spark does not ask the source before the first action; then that fixes the version,
+    unless option `version` does. Options are listed in `spark_lance.spark.options.OPTIONS`.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)  # type: ignore[arg-type]
+        self._version: int | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return "lance", the name of the format."""
+        return "lance"
+
+    def schema(self) -> StructType:
+        """Return the Spark schema of the columns asked for, and fix the version that is read."""
+        from spark_lance.spark.read import describe
+
+        with one_line():
+            self._version, schema = describe(read_options(self.options), self._version)
+        return schema
+
+    def reader(self, schema: StructType) -> LanceReader:
+        """Return the reader of the columns of `schema`."""
+        from spark_lance.spark.read import LanceReader
+
+        with one_line():
+            reader = LanceReader(read_options(self.options), schema, self._version)
+        self._version = reader.version
+        return reader
+
+    def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
+        """Return the writer of rows of `schema`, which are appended to the table or take its place."""
+        from spark_lance.spark.write import LanceWriter
+
+        with one_line():
+            return LanceWriter(write_options(self.options), schema, overwrite)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Fix the version before Spark copies this instance to the processes that plan reads.
+
+        With a schema of the user's own nothing else runs before that, and the two sides of a self-join are
+        planned by different processes. Failures are left to `reader`, which meets them again: an error
+        raised while pickling would hide its cause.
+        """
+        if self._version is None and "path" in self.options:
+            from spark_lance.spark.read import resolve_version
+
+            try:
+                self._version = resolve_version(read_options(self.options))
+            except (LanceError, OSError):
+                self._version = None
+        return self.__dict__
