@@ -32,8 +32,9 @@ __all__ = ["decode_page", "page_ranges", "page_rows", "path_type"]
 
 _INT32_MAX = 2**31 - 1
 _RESOLVER = Resolver(ENCODINGS)
-# What numpy, Arrow and struct raise when damaged numbers reach them (Arrow's own errors derive from these).
-_DAMAGE = (ValueError, IndexError, OverflowError, TypeError, OSError, struct.error, pa.ArrowException)
+# What numpy, Arrow and struct raise when damaged numbers reach them; ArrowInvalid and ArrowIndexError are
+# a ValueError and an IndexError.
+_DAMAGE = (ValueError, IndexError, OverflowError, struct.error)
 
 
 def path_type(path: Sequence[Field]) -> pa.DataType:
@@ -134,17 +135,17 @@ def decode_page(
         FormatError: the page is damaged.
         UnsupportedFormatError: the page uses something that this release does not know.
     """
+    plan = _plan(page, path, start, stop)
+    name = plan.layout.WhichOneof("layout")
+    decode = LAYOUTS.get(name or "")
+    if name is None or decode is None:
+        raise UnsupportedFormatError(f"page layout {name!r} is not supported")
+    buffers = [source.get(offset, size) for offset, size in plan.ranges]
+    leaf = path[-1].arrow_type()
     try:
-        plan = _plan(page, path, start, stop)
-        name = plan.layout.WhichOneof("layout")
-        decode = LAYOUTS.get(name or "")
-        if name is None or decode is None:
-            raise UnsupportedFormatError(f"page layout {name!r} is not supported")
-        buffers = [source.get(offset, size) for offset, size in plan.ranges]
-        leaf = path[-1].arrow_type()
         decoded = decode(getattr(plan.layout, name), PageBytes(buffers, plan.length, leaf), _RESOLVER)
         array = _nest(decoded, path, leaf)
-    except (FormatError, UnsupportedFormatError):
+    except FormatError:
         raise
     except _DAMAGE as error:
         raise FormatError(f"the page is damaged: {error}") from error

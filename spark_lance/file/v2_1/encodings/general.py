@@ -70,10 +70,11 @@ def decompress(compression: pb.BufferCompression, pieces: Ranges) -> Ranges:
     filled = pieces.sizes > 0
     some = pieces if bool(filled.all()) else pieces.select(filled)
     sizes = np.zeros(len(pieces.starts), dtype=np.int64)
-    if scheme == pb.COMPRESSION_ZSTD:
-        sizes[filled], data = _zstd(some)
-    else:
-        sizes[filled], data = _lz4(some)
+    try:
+        sizes[filled], data = _zstd(some) if scheme == pb.COMPRESSION_ZSTD else _lz4(some)
+    except OSError as error:
+        # Arrow's codecs report bad bytes as an OSError.
+        raise FormatError(f"compressed data is damaged: {error}") from error
     return Ranges(data, exclusive_sum(sizes)[:-1], sizes)
 
 
