@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,3 +95,13 @@ def test_modules_import_in_no_circle() -> None:
     while free := {name for name, needs in left.items() if not needs & left.keys()}:
         left = {name: needs for name, needs in left.items() if name not in free}
     assert not left, f"these import each other in a circle: {sorted(left)}"
+
+
+def test_finding_the_format_imports_nothing_heavy() -> None:
+    # Spark imports this module in every session of a machine that has the package.
+    program = "import sys, pyspark_lance; print(*(n for n in sys.modules if n.startswith('spark_lance.')))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[1] for name in done.stdout.split()}
+    assert loaded == {"errors", "spark"}
