@@ -14,6 +14,7 @@ and items "x", "y", null.
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,16 +28,42 @@ __all__ = ["open_dictionary", "split_nulls"]
 _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 
-class _Dictionary:
-    """Reads the items once and keeps them for as long as the page is open."""
+class _Plain:
+    """Strings: reads the items once and keeps them for as long as the page is open."""
 
     def __init__(self, indices: Decoder, items: Decoder, item_count: int, kind: pa.DataType) -> None:
         self._indices = indices
         self._items = items
         self._item_count = item_count
         self._kind = kind
-        self._is_dictionary = pa.types.is_dictionary(kind)
         self._values: pa.Array | None = None
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        found = self._indices.ranges(start, stop)
+        if self._values is None and self._item_count:
+            found += self._items.ranges(0, self._item_count)
+        return found
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        indices = self._indices.read(start, stop)
+        if self._values is None:
+            # Index 0 means null: with a null in front, indices can be taken as they are.
+            items = [self._items.read(0, self._item_count)] if self._item_count else []
+            self._values = pa.concat_arrays([pa.nulls(1, self._kind), *items])
+        _check_indices(indices, len(self._values))
+        return self._values.take(indices)
+
+
+class _Encoded:
+    """Dictionary arrays: null items become null indices, which is what Arrow's kernels look at."""
+
+    def __init__(self, indices: Decoder, items: Decoder, item_count: int, kind: pa.DictionaryType) -> None:
+        self._indices = indices
+        self._items = items
+        self._item_count = item_count
+        self._kind = kind
+        self._values: pa.Array | None = None
+        self._moved: pa.Array | None = None
 
     def ranges(self, start: int, stop: int) -> list[Range]:
         found = self._indices.ranges(start, stop)
@@ -46,35 +73,29 @@ class _Dictionary:
 
     def _dictionary(self) -> pa.Array:
         if self._values is None:
-            item_type = self._kind.value_type if self._is_dictionary else self._kind
-            values = self._items.read(0, self._item_count) if self._item_count else pa.nulls(0, item_type)
-            if not self._is_dictionary:
-                # Index 0 means null: with a null in front, indices can be taken as they are.
-                values = pa.concat_arrays([pa.nulls(1, item_type), values])
+            kind = self._kind.value_type
+            values = self._items.read(0, self._item_count) if self._item_count else pa.nulls(0, kind)
+            if values.null_count:
+                valid = values.is_valid().to_numpy(zero_copy_only=False)
+                places = np.cumsum(valid) - 1
+                self._moved = pa.array(places, mask=~valid).cast(self._kind.index_type)
+                values = values.drop_null()
             self._values = values
         return self._values
 
     def read(self, start: int, stop: int) -> pa.Array:
         indices = self._indices.read(start, stop)
         values = self._dictionary()
-        bounds = pc.min_max(indices).as_py()
-        if bounds["max"] is not None and not 0 <= bounds["min"] <= bounds["max"] < len(values):
-            raise FormatError(
-                f"dictionary indices from {bounds['min']} to {bounds['max']} for {self._item_count} items"
-            )
-        if not self._is_dictionary:
-            return values.take(indices)
-        return _encode(indices, values, self._kind)
+        _check_indices(indices, self._item_count)
+        if self._moved is not None:
+            indices = self._moved.take(indices)
+        return pa.DictionaryArray.from_arrays(indices, values, ordered=self._kind.ordered, safe=False)
 
 
-def _encode(indices: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.DictionaryArray:
-    """Return a dictionary array whose nulls are null indices, as Arrow's kernels expect, not null items."""
-    if values.null_count:
-        refers_to_null = values.is_null().take(indices)
-        indices = pc.if_else(refers_to_null, pa.scalar(None, indices.type), indices)
-        if values.null_count == 1 and not values[-1].is_valid:
-            values = values[:-1]
-    return pa.DictionaryArray.from_arrays(indices, values, ordered=kind.ordered, safe=False)
+def _check_indices(indices: pa.Array, count: int) -> None:
+    bounds = pc.min_max(indices).as_py()
+    if bounds["max"] is not None and not 0 <= bounds["min"] <= bounds["max"] < count:
+        raise FormatError(f"dictionary indices from {bounds['min']} to {bounds['max']} for {count} items")
 
 
 def _index_type(encoding: pb.ArrayEncoding) -> pa.DataType:
@@ -88,7 +109,7 @@ def _index_type(encoding: pb.ArrayEncoding) -> pa.DataType:
     return _INDEX_TYPES[bits]
 
 
-def open_dictionary(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> _Dictionary:
+def open_dictionary(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> Decoder:
     """Open a Dictionary encoding; see `decoder.Open`."""
     message = encoding.dictionary
     if pa.types.is_dictionary(kind):
@@ -102,7 +123,10 @@ def open_dictionary(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, p
         # All-null items take no bytes, so nothing else bounds a damaged count.
         raise FormatError(f"a dictionary of {item_count} nulls for {count} values")
     indices = page.open(message.indices, index_type, count)
-    return _Dictionary(indices, page.open(message.items, item_type, item_count), item_count, kind)
+    items = page.open(message.items, item_type, item_count)
+    if pa.types.is_dictionary(kind):
+        return _Encoded(indices, items, item_count, kind)
+    return _Plain(indices, items, item_count, kind)
 
 
 def split_nulls(array: pa.DictionaryArray) -> tuple[pa.Array, pa.Array]:

@@ -225,11 +225,20 @@ class _PageItems:
             return pa.nulls(0, self._kind)
         if len(pieces) == 1:
             return pieces[0]
+        if _has_half_dictionary(self._kind):
+            # Arrow unifies such dictionaries into wrong values.
+            raise UnsupportedFormatError("lists of dictionaries of half floats whose items span pages")
         try:
             return pa.concat_arrays(pieces)
         except pa.ArrowInvalid as error:
             # Offsets (or the indices of a unified dictionary) outgrow their type; fewer rows may fit.
             raise CapacityError from error
+
+
+def _has_half_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return bool(pa.types.is_float16(kind.value_type))
+    return any(_has_half_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _open_encoding(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> Decoder:

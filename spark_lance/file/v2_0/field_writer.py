@@ -83,8 +83,8 @@ class FieldWriter:
 
     def _encode(self, field: Field, array: pa.Array, row_start: int, pages: list[EncodedPage]) -> None:
         """Append the pages of a field and of the fields below it."""
-        if array.null_count and not field.nullable:
-            raise SchemaError(f"column {self._name(field)} is not nullable but has {array.null_count} nulls")
+        if not field.nullable and _has_nulls(array):
+            raise SchemaError(f"column {self._name(field)} is not nullable but has nulls")
 
         def add(encoding: pb.ArrayEncoding, buffers: Sequence[BytesLike]) -> None:
             pages.append(EncodedPage(self._columns[field.id], buffers, encoding, len(array), row_start))
@@ -115,6 +115,13 @@ class FieldWriter:
     def _name(self, field: Field) -> str:
         top = self._field.name
         return repr(top) if field is self._field else f"{top!r} (field {field.name!r})"
+
+
+def _has_nulls(array: pa.Array) -> bool:
+    """Tell whether a value is null, in dictionaries also by referring to a null item."""
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count and not array.null_count:
+        return bool(array.dictionary.is_null().take(array.indices).true_count)
+    return bool(array.null_count)
 
 
 def _encode_leaf(array: pa.Array, scheme: str = "none", first_buffer: int = 0) -> _Encoded:
