@@ -102,13 +102,11 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
 
 
 def check_writable(message: table_pb2.Manifest, path: str) -> None:
-    """Refuse a manifest on which this release must not build the next version.
+    """Refuse a manifest, readable as it is, on which this release must not build the next version.
 
     Raises:
         UnsupportedFormatError: a flag of either word is not supported for writing.
-        FormatError: the flags contradict each other or the content.
     """
-    check_readable(message, path)
     flags = message.reader_feature_flags | message.writer_feature_flags
     unsupported = _names(flags, [f for f in FEATURES if f.writes])
     if unsupported:

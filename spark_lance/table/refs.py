@@ -47,12 +47,13 @@ def list_versions(store: Store, root: str) -> list[VersionFile]:
     Raises:
         FormatError: manifests are named in two ways.
     """
+    directory = join(root, VERSIONS_DIR)
     found = []
-    for name in store.list(join(root, VERSIONS_DIR)):
+    for name in store.list(directory):
         if (parsed := parse_manifest_name(name)) is not None:
-            found.append(VersionFile(parsed[0], join(root, VERSIONS_DIR, name), parsed[1]))
+            found.append(VersionFile(parsed[0], f"{directory}/{name}", parsed[1]))
     if len({file.naming for file in found}) > 1:
-        raise FormatError("manifests are named both as V1 and as V2", path=join(root, VERSIONS_DIR))
+        raise FormatError("manifests are named both as V1 and as V2", path=directory)
     return sorted(found, key=lambda file: file.version)
 
 

@@ -92,7 +92,7 @@ def test_every_version_of_pylance_is_read(history: Path) -> None:
 def test_timestamps_and_counters(history: Path) -> None:
     store, root = open_store(history)
     latest = load_latest(store, root)
-    entry = lance.dataset(str(history)).versions()[-1]
+    entry: dict[str, Any] = dict(lance.dataset(str(history)).versions()[-1])
     # pylance goes through a float, which may cost a microsecond.
     assert abs(latest.timestamp.replace(tzinfo=None) - entry["timestamp"]) <= timedelta(microseconds=1)
     assert latest.timestamp.tzinfo is timezone.utc
