@@ -4,7 +4,7 @@ There are two conventions, and only the type of the column tells which one a pag
 
     string and binary types   indices count from 1, and index 0 is null
     Arrow dictionary types    indices count from 0 and have the width of the type's index; a null value refers
-                              to an item that is null
+                              to an item that is null, or is null in a Nullable around the Dictionary
 
 Example: "x", null, "y" as string has indices 1, 0, 2 and items "x", "y"; as dictionary it has indices 0, 2, 1
 and items "x", "y", null.
@@ -23,7 +23,7 @@ from spark_lance.file.v2_0.binary import is_variable
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["open_dictionary", "split_nulls"]
+__all__ = ["open_dictionary"]
 
 _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
@@ -127,24 +127,3 @@ def open_dictionary(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, p
     if pa.types.is_dictionary(kind):
         return _Encoded(indices, items, item_count, kind)
     return _Plain(indices, items, item_count, kind)
-
-
-def split_nulls(array: pa.DictionaryArray) -> tuple[pa.Array, pa.Array]:
-    """Return (indices, items) without null indices: nulls refer to an item that is null.
-
-    The items are those of the array, or only those in use if a null item does not fit the index type. In the
-    rare case that even they leave no room, the indices keep their nulls.
-    """
-    indices, items = array.indices, array.dictionary
-    if not indices.null_count:
-        return indices, items
-    limit = 2 ** (indices.type.bit_width - (1 if pa.types.is_signed_integer(indices.type) else 0))
-    position = pc.index(items.is_null(), True).as_py() if items.null_count else -1
-    if position < 0 and len(items) + 1 > limit:
-        used = pc.unique(indices.drop_null())
-        items = items.take(used)
-        indices = pc.index_in(indices, value_set=used).cast(array.indices.type)
-    if position < 0 and len(items) + 1 <= limit:
-        position = len(items)
-        items = pa.concat_arrays([items, pa.nulls(1, items.type)])
-    return (indices if position < 0 else pc.fill_null(indices, position)), items

@@ -3,7 +3,7 @@
     fixed width, bool       Nullable(Flat)
     fixed-size list         Nullable(FixedSizeList(Nullable(Flat)))
     string, binary          Binary(Flat 64, Flat 8)
-    dictionary              Dictionary(Flat, items as above), nulls as a null item
+    dictionary              Nullable(Dictionary(Flat, items as above))
     list, large_list        List(Flat 64) and the items in the child's columns
     struct                  SimpleStruct and the children in their columns; structs cannot be null
     packed struct           PackedStruct
@@ -26,7 +26,6 @@ from spark_lance.file.columns import owned_columns
 from spark_lance.file.metadata import BytesLike, EncodedPage
 from spark_lance.file.schema import Field
 from spark_lance.file.v2_0.binary import encode_binary, is_variable
-from spark_lance.file.v2_0.dictionary import split_nulls
 from spark_lance.file.v2_0.flat import encode_flat, fixed_width
 from spark_lance.file.v2_0.lists import encode_list
 from spark_lance.file.v2_0.nullable import ALL_NULLS, encode_nullable
@@ -129,32 +128,43 @@ def _encode_leaf(array: pa.Array, scheme: str = "none", first_buffer: int = 0) -
     kind = array.type
     if pa.types.is_struct(kind):
         return SIMPLE_STRUCT, []
-    if array.null_count == len(array) and not is_variable(kind) and not pa.types.is_dictionary(kind):
-        return ALL_NULLS, []
     if is_variable(kind):
         return encode_binary(array, scheme, first_buffer)
-    if pa.types.is_dictionary(kind):
-        indices, items = split_nulls(array)
-        index_encoding, index_buffers = _encode_leaf(indices, first_buffer=first_buffer)
-        item_encoding, item_buffers = _encode_leaf(items, scheme, first_buffer + len(index_buffers))
-        message = pb.Dictionary(indices=index_encoding, items=item_encoding, num_dictionary_items=len(items))
-        return pb.ArrayEncoding(dictionary=message), [*index_buffers, *item_buffers]
-    validity, buffers = None, []
+    if array.null_count == len(array):
+        return ALL_NULLS, []
+    validity: pb.ArrayEncoding | None = None
+    buffers: list[BytesLike] = []
     if array.null_count:
         validity = encode_flat(1, first_buffer)
         buffers = [pack_bits(pc.is_valid(array).to_numpy(zero_copy_only=False))]
+    values, value_buffers = _encode_values(array, scheme, first_buffer + len(buffers))
+    if pa.types.is_dictionary(kind) and validity is None:
+        return values, value_buffers
+    return encode_nullable(values, validity), [*buffers, *value_buffers]
+
+
+def _encode_values(array: pa.Array, scheme: str, first_buffer: int) -> _Encoded:
+    """Encode the values of an array whose validity is stored around them."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        indices = pc.fill_null(array.indices, 0)
+        index_encoding, index_buffers = _encode_leaf(indices, first_buffer=first_buffer)
+        items = array.dictionary
+        item_encoding, item_buffers = _encode_leaf(items, scheme, first_buffer + len(index_buffers))
+        dictionary = pb.Dictionary(
+            indices=index_encoding, items=item_encoding, num_dictionary_items=len(items)
+        )
+        return pb.ArrayEncoding(dictionary=dictionary), [*index_buffers, *item_buffers]
     if pa.types.is_fixed_size_list(kind):
         first = array.offset * kind.list_size
         items = array.values.slice(first, len(array) * kind.list_size)
-        encoding, item_buffers = _encode_leaf(items, first_buffer=first_buffer + len(buffers))
+        encoding, buffers = _encode_leaf(items, first_buffer=first_buffer)
         lists = pb.FixedSizeList(dimension=kind.list_size, items=encoding)
-        values = pb.ArrayEncoding(fixed_size_list=lists)
-        return encode_nullable(values, validity), [*buffers, *item_buffers]
+        return pb.ArrayEncoding(fixed_size_list=lists), buffers
     bits = fixed_width(kind)
     if bits is None:
         raise SchemaError(f"file version 2.0 cannot store {kind}")
-    values = encode_flat(bits, first_buffer + len(buffers))
-    return encode_nullable(values, validity), [*buffers, _values(array, bits)]
+    return encode_flat(bits, first_buffer), [_values(array, bits)]
 
 
 def _values(array: pa.Array, bits: int) -> BytesLike:
