@@ -28,6 +28,7 @@ from spark_lance.proto import rowids_pb2, table_pb2
 
 __all__ = [
     "append_row_ids",
+    "count_row_ids",
     "decode_row_ids",
     "decode_row_versions",
     "encode_row_ids",
@@ -40,7 +41,6 @@ UInt64Array = npt.NDArray[np.uint64]
 _Sequence = TypeVar("_Sequence", bound=Message)
 
 _MAX_U64 = 2**64 - 1
-_U32_COUNT = 2**32
 
 
 def row_addresses(fragment_id: int, offsets: npt.NDArray[np.integer[Any]]) -> UInt64Array:

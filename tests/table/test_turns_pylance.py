@@ -281,7 +281,7 @@ def test_field_ids_that_are_never_reused(tmp_path: Path, loose: Loose, forge: Fo
 def test_four_writers_at_once_lose_nothing(tmp_path: Path, loose: Loose) -> None:
     path = tmp_path / "t"
     lance.write_dataset(rows(0, 1), path)
-    each = 8
+    each = 16
     batches = {
         writer: [loose(path, rows(writer * 1000 + turn, 1), mode="append") for turn in range(each)]
         for writer in (1, 2)
