@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
+import spark_lance
 from spark_lance.errors import (
     AtomicPutUnsupportedError,
     CommitOutcomeUnknownError,
@@ -187,7 +188,8 @@ def test_create_then_append(root: str) -> None:
     assert (first.version, first.naming, first.max_fragment_id) == (1, Naming.V2, 0)
     assert first.schema == SCHEMA
     assert first.file_version is FileVersion.V2_2
-    assert first.message.writer_version.library == "spark_lance"
+    writer = first.message.writer_version
+    assert (writer.library, writer.version) == ("spark_lance", spark_lance.__version__)
     assert not first.uses_stable_row_ids
     second = append_with(root=root)
     assert second.version == 2
