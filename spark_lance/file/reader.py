@@ -85,8 +85,8 @@ class FileReader:
     def _bytes(self, offset: int, size: int) -> bytes:
         """Return metadata bytes, from the tail that was read when opening if they are in it."""
         if offset >= self._tail_start and offset + size <= self.source.size:
-            return self._tail.slice(offset - self._tail_start, size).to_pybytes()
-        return self.source.get(offset, size).to_pybytes()
+            return bytes(self._tail.slice(offset - self._tail_start, size))
+        return bytes(self.source.get(offset, size))
 
     @property
     def num_rows(self) -> int:

@@ -135,7 +135,9 @@ def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
         if kind.extension_name == "arrow.json":
             raise SchemaError(f"column {arrow.name!r}: JSON columns cannot be written; cast it to string")
         metadata.setdefault(EXTENSION_NAME, kind.extension_name)
-        metadata.setdefault(EXTENSION_METADATA, kind.__arrow_ext_serialize__().decode("utf-8", "replace"))
+        if hasattr(kind, "__arrow_ext_serialize__"):
+            parameters = kind.__arrow_ext_serialize__().decode("utf-8", "replace")
+            metadata.setdefault(EXTENSION_METADATA, parameters)
         kind = kind.storage_type
     try:
         logical = to_logical(kind)

@@ -189,8 +189,13 @@ class Store:
     def put(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing what was there; readers see the old one or the new one."""
         if self.is_local:
-            with contextlib.closing(_LocalOutput(path)) as out:
+            out = _LocalOutput(path)
+            try:
                 out.write(data)
+            except BaseException:
+                out.abort()
+                raise
+            out.close()
         else:
             self.fs.pipe_file(path, data)
 

@@ -211,7 +211,7 @@ class LanceFragment:
     @property
     def num_deletions(self) -> int:
         """Rows deleted."""
-        return self.metadata.deletion_file.num_deleted_rows
+        return int(self.metadata.deletion_file.num_deleted_rows)
 
     def count_rows(self, filter: pc.Expression | None = None) -> int:
         """Count the rows that are not deleted."""

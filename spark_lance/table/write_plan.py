@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from google.protobuf.message import Message
 
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
 from spark_lance.file.schema import Schema
@@ -37,7 +38,8 @@ class WritePlan:
         schema: the fields that files are written with, ids included; for append a subset of the table's.
         version: version of the data files.
         stable_row_ids: whether a table to be created keeps row ids stable.
-        may_append: whether losing the race to create the table turns the plan into an append.
+        fallback: what the plan becomes if another writer creates the table first: "append",
+            "overwrite", or "" for an error.
     """
 
     operation: str
@@ -45,7 +47,7 @@ class WritePlan:
     schema: Schema
     version: FileVersion
     stable_row_ids: bool = False
-    may_append: bool = False
+    fallback: str = ""
 
 
 def plan_write(
@@ -77,7 +79,8 @@ def plan_write(
         manifest = load_latest(store, root)
     except TableNotFoundError:
         schema = Schema.from_arrow(source)
-        return WritePlan("create", 0, schema, asked or DEFAULT_VERSION, stable_row_ids, mode != "create")
+        fallback = "" if mode == "create" else mode
+        return WritePlan("create", 0, schema, asked or DEFAULT_VERSION, stable_row_ids, fallback)
     if mode == "create":
         raise TableExistsError(f"there is a Lance table at {root} already: use mode append or overwrite")
     check_writable(manifest.message, manifest.path)
@@ -118,11 +121,12 @@ def commit_write(
                 properties=properties,
             ).version
         except TableExistsError:
-            if not plan.may_append:
+            if not plan.fallback:
                 raise
         plan = _after_lost_creation(plan, load_latest(store, root))
     if plan.operation == "append" and not messages:
         return plan.read_version
+    operation: Message
     if plan.operation == "append":
         operation = transaction_pb2.Transaction.Append(fragments=messages)
     else:
@@ -133,10 +137,10 @@ def commit_write(
 
 
 def _after_lost_creation(plan: WritePlan, winner: Manifest) -> WritePlan:
-    """Return the append that a lost creation becomes; its files carry ids that the winner must share."""
-    if winner.schema.fields != plan.schema.fields:
+    """Return what a lost creation becomes. Files to append carry ids that the winner's schema must share."""
+    if plan.fallback == "append" and winner.schema.fields != plan.schema.fields:
         raise SchemaError(
             "another writer created the table meanwhile with another schema "
             f"({', '.join(field.name for field in winner.schema.fields)}): write again to fit it"
         )
-    return replace(plan, operation="append", read_version=winner.version)
+    return replace(plan, operation=plan.fallback, read_version=winner.version)
