@@ -247,23 +247,32 @@ def _runs(array: pa.Array, page_bytes: int) -> Iterator[pa.Array]:
 
 
 def _joined(arrays: list[pa.Array]) -> list[pa.Array]:
-    """Return the arrays as one, or as they are if their dictionaries have too many items for the index."""
+    """Return the arrays as one, or as they are if their dictionaries cannot be united.
+
+    They cannot if they hold null items, or more items than the index type can number. Arrow also gets
+    the items of half-float dictionaries wrong.
+    """
     if len(arrays) < 2:
+        return arrays
+    dictionaries = list(_dictionary_types(arrays[0].type))
+    if any(pa.types.is_float16(kind.value_type) for kind in dictionaries):
         return arrays
     try:
         return [pa.concat_arrays(arrays)]
     except pa.ArrowInvalid:
-        if not _has_dictionary(arrays[0].type):
+        if not dictionaries:
             raise
         return arrays
 
 
-def _has_dictionary(arrow: pa.DataType) -> bool:
+def _dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:
     if isinstance(arrow, pa.BaseExtensionType):
-        return _has_dictionary(arrow.storage_type)
-    return pa.types.is_dictionary(arrow) or any(
-        _has_dictionary(arrow.field(i).type) for i in range(arrow.num_fields)
-    )
+        yield from _dictionary_types(arrow.storage_type)
+    elif pa.types.is_dictionary(arrow):
+        yield arrow
+    else:
+        for i in range(arrow.num_fields):
+            yield from _dictionary_types(arrow.field(i).type)
 
 
 def _check_schema(schema: Schema, arrow: pa.Schema) -> None:

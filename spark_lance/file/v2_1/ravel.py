@@ -3,7 +3,8 @@
 Every column of a page is a run of *levels*. A level is one (rep, def) pair; most levels own a value slot.
 
     layers   innermost first: one ITEM per leaf, struct and fixed-size list of structs, one LIST per list
-             or map. Which of the nullable and emptyable kinds a layer has is decided by the page's data.
+             or map. The page's data decide whether a layer is nullable or emptyable (but see
+             `_with_inherited_nulls`).
     def      0 = valid all the way up. Otherwise the number of the outermost layer that is null or empty.
              Numbers are handed out from 1, innermost layer first: NULLABLE_ITEM takes one (null),
              NULLABLE_LIST one (null), EMPTYABLE_LIST one (empty), NULL_AND_EMPTY_LIST two (null, empty).
@@ -139,6 +140,7 @@ class _Levels:
 
     count: int
     layers: tuple[int, ...] = ()
+    nullable: tuple[bool, ...] = ()
     codes: npt.NDArray[np.uint8] | None = None
     depths: npt.NDArray[np.uint8] | None = None
     live: Indices | None = None
@@ -251,7 +253,12 @@ def _item_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> _Le
     _refuse_nulls(field, nulls, path)
     layer = pb.REPDEF_ALL_VALID_ITEM if nulls is None else pb.REPDEF_NULLABLE_ITEM
     codes = levels.marked([] if nulls is None else [(nulls, 2 * len(levels.layers) + 1)])
-    return replace(levels, layers=(*levels.layers, layer), codes=codes)
+    return replace(
+        levels,
+        layers=(*levels.layers, layer),
+        nullable=(*levels.nullable, field.nullable),
+        codes=codes,
+    )
 
 
 def _fixed_list_step(field: Field, array: pa.Array, levels: _Levels) -> tuple[_Levels, pa.Array]:
@@ -285,18 +292,17 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
     if has_empties:
         marks.append((empties, 2 * k + 2))
     layer = _LIST_KINDS[nulls is not None, has_empties]
-    nested = _spread(levels, lengths, bare, levels.marked(marks), (*levels.layers, layer))
-    return nested, _items(array, offsets, lengths)
+    marked = replace(
+        levels,
+        layers=(*levels.layers, layer),
+        nullable=(*levels.nullable, field.nullable),
+        codes=levels.marked(marks),
+    )
+    return _spread(marked, lengths, bare), _items(array, offsets, lengths)
 
 
-def _spread(
-    levels: _Levels,
-    lengths: Indices,
-    bare: Bools,
-    codes: npt.NDArray[np.uint8] | None,
-    layers: tuple[int, ...],
-) -> _Levels:
-    """Give each live level one level per item of its list, or one without a slot if there are none."""
+def _spread(levels: _Levels, lengths: Indices, bare: Bools) -> _Levels:
+    """Step into the innermost layer, a LIST: give each live level one level per item of its list, or one without a slot if there are none."""
     has_bare = bool(bare.any())
     counts = np.where(bare, 1, lengths) if has_bare else lengths
     if levels.live is not None:
@@ -306,14 +312,13 @@ def _spread(
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     starts = ends - counts
-    depth = 1 + sum(layer in _LISTS for layer in levels.layers)
-    depths = np.full(total, depth, np.uint8)
+    depths = np.full(total, sum(layer in _LISTS for layer in levels.layers), np.uint8)
     depths[starts] = 0 if levels.depths is None else levels.depths
-    new_codes = None
-    if codes is not None:
+    codes = None
+    if levels.codes is not None:
         # A level with more than one item is valid, so only the first of each run can carry a code.
-        new_codes = np.zeros(total, np.uint8)
-        new_codes[starts] = codes
+        codes = np.zeros(total, np.uint8)
+        codes[starts] = levels.codes
     live = None
     if has_bare or levels.live is not None:
         slotless = np.zeros(total, np.bool_)
@@ -324,7 +329,7 @@ def _spread(
             dead[levels.live] = bare
             slotless[starts[dead]] = True
         live = np.flatnonzero(~slotless)
-    return replace(levels, count=total, layers=layers, codes=new_codes, depths=depths, live=live)
+    return replace(levels, count=total, codes=codes, depths=depths, live=live)
 
 
 def _items(array: pa.Array, offsets: Indices, lengths: Indices) -> pa.Array:
@@ -352,24 +357,27 @@ def _nests_fixed_lists(arrow: pa.DataType, inside: bool = False) -> bool:
 
 def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
     """Turn codes and depths, counted from the outside, into the page's numbers, counted from the inside."""
-    numbers = np.zeros(2 * len(levels.layers) + 1, np.uint16)
+    layers = _with_inherited_nulls(levels)
+    numbers = np.zeros(2 * len(layers) + 1, np.uint16)
     last = 0
-    for k in range(len(levels.layers) - 1, -1, -1):
-        layer = levels.layers[k]
+    for k in range(len(layers) - 1, -1, -1):
+        layer = layers[k]
         if layer in (pb.REPDEF_NULLABLE_ITEM, pb.REPDEF_NULLABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST):
             last += 1
             numbers[2 * k + 1] = last
         if layer in (pb.REPDEF_EMPTYABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST):
             last += 1
             numbers[2 * k + 2] = last
-    definition = None if levels.codes is None or last == 0 else numbers[levels.codes]
+    definition = None
+    if last:
+        definition = np.zeros(levels.count, np.uint16) if levels.codes is None else numbers[levels.codes]
     rep = None
     if levels.depths is not None:
-        lists = sum(layer in _LISTS for layer in levels.layers)
+        lists = sum(layer in _LISTS for layer in layers)
         rep = np.subtract(lists, levels.depths, dtype=np.uint16)
     return Leaf(
         field=field,
-        layers=tuple(reversed(levels.layers)),
+        layers=tuple(reversed(layers)),
         rep=rep,
         definition=definition,
         values=values,
@@ -378,3 +386,29 @@ def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
         rows=rows,
         length=rows * levels.entries_per_row,
     )
+
+
+_WITH_NULLS: dict[int, int] = {
+    pb.REPDEF_ALL_VALID_ITEM: pb.REPDEF_NULLABLE_ITEM,
+    pb.REPDEF_ALL_VALID_LIST: pb.REPDEF_NULLABLE_LIST,
+    pb.REPDEF_EMPTYABLE_LIST: pb.REPDEF_NULL_AND_EMPTY_LIST,
+}
+
+
+def _with_inherited_nulls(levels: _Levels) -> tuple[int, ...]:
+    """Return the layers, made nullable where the reference reader needs it although no level says so.
+
+    It takes nulls for those of the wrong layer when a page has no valid value and the innermost layer is
+    all valid, so what is in a nullable struct, up to the next list, is nullable too. And where one page
+    calls the structs around lists all valid and another page does not, it takes their number in the first
+    for that of the list items, so structs around lists are nullable in every page if their field is.
+    """
+    last_list = max((k for k, layer in enumerate(levels.layers) if layer in _LISTS), default=-1)
+    out: list[int] = []
+    inherited = False
+    for k, layer in enumerate(levels.layers):
+        is_list = layer in _LISTS
+        nullable = inherited or (not is_list and k < last_list and levels.nullable[k])
+        out.append(_WITH_NULLS.get(layer, layer) if nullable else layer)
+        inherited = out[-1] == pb.REPDEF_NULLABLE_ITEM
+    return tuple(out)
