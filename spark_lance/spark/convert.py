@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_lance.errors import SchemaError
 
-__all__ = ["BatchConverter"]
+__all__ = ["BatchConverter", "rows_without_columns"]
 
 _Convert = Callable[[pa.Array], pa.Array]
 _INT32_MAX = 2**31 - 1
@@ -33,7 +33,7 @@ class BatchConverter:
 
     @classmethod
     def plan(cls, source: pa.Schema, target: pa.Schema) -> BatchConverter:
-        """Plan the conversion from stored columns to Spark's, which stand in the same order.
+        """Plan the conversion from stored columns to Spark's, one or more, which stand in the same order.
 
         Args:
             source: the schema of the batches that are read.
@@ -49,12 +49,13 @@ class BatchConverter:
         Raises:
             SchemaError: a value does not fit its Spark type; the message names the column.
         """
-        if not self.columns:
-            # Only a batch made from a struct array keeps its number of rows without columns.
-            rows = pa.Array.from_buffers(pa.struct([]), batch.num_rows, [None])
-            return pa.RecordBatch.from_struct_array(rows)
         arrays = [convert(array) for convert, array in zip(self.columns, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def rows_without_columns(rows: int) -> pa.RecordBatch:
+    """Return a batch that has rows but no columns. Only one made from a struct array keeps the number."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
 
 
 def _plan(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:

@@ -297,6 +297,8 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int], dict
     given: dict[str, Any] = {}
     vector_sizes: dict[str, int] = {}
     storage: dict[str, Any] = {}
+    if "paths" in raw:
+        raise OptionError("load() takes one path here: load every table by itself and union the DataFrames")
     for key, text in raw.items():
         name = key.lower()
         option = _BY_NAME.get(name)
@@ -313,8 +315,6 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int], dict
             vector_sizes[column] = _value(key, _positive, "a vector length, 1 or more", text)
         else:
             _check_unknown(key, text)
-    if "paths" in raw:
-        raise OptionError("one read takes one table; use load(path) once per table and union the results")
     if not given.get("path"):
         raise OptionError(_MISSING_PATH)
     given["path"] = _location(given["path"])

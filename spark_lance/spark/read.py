@@ -17,13 +17,17 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store, open_store
-from spark_lance.spark.convert import BatchConverter
+from spark_lance.spark.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options import ReadOptions
 from spark_lance.spark.types import arrow_schema, covers, spark_schema, spark_type
+from spark_lance.table.fragment import physical_rows
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.refs import find_version, latest_version, load_latest, load_version
 from spark_lance.table.scan import Scan, ScanTask
+
+# Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
+_KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
 
 __all__ = ["LancePartition", "LanceReader", "describe", "find_column", "resolve_version"]
 
@@ -105,6 +109,8 @@ class LanceReader(DataSourceReader):
         self._batch_bytes = options.batch_bytes
         self._batch_size = options.batch_size
         fields = _fit(manifest.schema, schema)
+        if not fields and not _KEEPS_ROWS_WITHOUT_COLUMNS:
+            raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
         scan = Scan.plan(store, root, manifest, [field.name for field in fields])
         self._tasks = [replace(task, fields=fields) for task in scan.tasks()]
 
@@ -123,9 +129,20 @@ class LanceReader(DataSourceReader):
             return
         with one_line():
             task = partition.task
+            if not task.names:
+                yield from self._count(task)
+                return
             convert = BatchConverter.plan(task.arrow_schema, arrow_schema(self._schema))
             for batch in task.batches(self._batch_bytes, self._batch_size):
                 yield convert(batch)
+
+    def _count(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+        """Yield as many rows without columns as the fragment has; no data file is opened for them."""
+        rows = (
+            physical_rows(task.store, task.root, task.message) - task.message.deletion_file.num_deleted_rows
+        )
+        for first in range(0, rows, self._batch_size):
+            yield rows_without_columns(min(self._batch_size, rows - first))
 
 
 def _fit(table: Schema, asked: st.StructType) -> tuple[Field, ...]:
