@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError
 from spark_lance.file.buffers import pack_bits
-from spark_lance.file.v2_1.chunks import Bytes, Ints
+from spark_lance.file.v2_1.chunks import Bytes
 
 __all__ = [
     "AllNull",
@@ -43,9 +43,12 @@ class FixedWidth:
 
 @dataclass(frozen=True)
 class Variable:
-    """Byte strings data[offsets[i] : offsets[i + 1]]; offsets are checked: int64, ascending, from 0."""
+    """Byte strings data[offsets[i] : offsets[i + 1]].
 
-    offsets: Ints
+    Offsets are int32 or int64, checked to ascend from 0 to the length of `data`.
+    """
+
+    offsets: npt.NDArray[np.int32] | npt.NDArray[np.int64]
     data: Bytes
 
     @property
@@ -169,17 +172,29 @@ def _variable(block: Variable, arrow: pa.DataType, validity: Bytes | None) -> pa
     text = pa.types.is_string(arrow) or pa.types.is_large_string(arrow)
     if not (large or text or pa.types.is_binary(arrow)):
         raise _mismatch("byte strings", arrow)
-    offsets: npt.NDArray[np.int64] | npt.NDArray[np.int32] = block.offsets
-    if not large:
-        if int(block.offsets[-1]) > _INT32_MAX:
-            raise FormatError(f"a page of {arrow} values has more than {_INT32_MAX} bytes")
-        offsets = block.offsets.astype(np.int32)
+    if not large and int(block.offsets[-1]) > _INT32_MAX:
+        raise FormatError(f"a page of {arrow} values has more than {_INT32_MAX} bytes")
+    offsets = block.offsets.astype(np.int64 if large else np.int32, copy=False)
     buffers = [buffer_of(validity), pa.py_buffer(offsets), buffer_of(block.data)]
     array = pa.Array.from_buffers(arrow, block.count, buffers)
-    if text:
-        # Arrow promises valid UTF-8 to everyone downstream; only this check keeps damaged bytes from them.
+    if text and not _all_utf8(block):
+        # Bytes under nulls may be anything, which only the slow check knows.
         array.validate(full=True)
     return array
+
+
+def _all_utf8(block: Variable) -> bool:
+    """Tell whether every string is valid UTF-8, which Arrow promises to everyone downstream."""
+    # All bytes together are valid, and no string starts inside a character: then each is valid.
+    ends = pa.py_buffer(np.array([0, len(block.data)], dtype=np.int64))
+    try:
+        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, buffer_of(block.data)]).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    if not len(block.data) or bool((block.data.view(np.int8) >= 0).all()):
+        return True
+    starts = block.offsets[:-1][np.diff(block.offsets) > 0]
+    return bool((block.data[starts] & 0xC0 != 0x80).all())
 
 
 def _fixed_size_list(block: FixedSizeList, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:

@@ -7,6 +7,7 @@ that it needs no Python code per chunk beyond slicing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +108,19 @@ class Ranges:
         view = self.data.data
         pieces = zip(self.starts.tolist(), ends.tolist(), strict=True)
         return as_bytes(b"".join([view[start:end] for start, end in pieces]))
+
+    def matrix(self, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return pieces of `size` bytes as the rows of a matrix of `dtype`; a view if they lie evenly."""
+        count = len(self.starts)
+        strides = np.diff(self.starts)
+        if count > 1 and size > 0 and bool((strides == strides[0]).all()):
+            first = int(self.starts[0])
+            shape = (count, size // dtype.itemsize)
+            step = (int(strides[0]), dtype.itemsize)
+            rows: npt.NDArray[Any] = np.ndarray(shape, dtype, self.data[first:], strides=step)
+            return rows
+        packed: npt.NDArray[Any] = self.concat().view(dtype).reshape(count, size // dtype.itemsize)
+        return packed
 
     def concat_bits(self, counts: Ints, what: str) -> Bytes:
         """Return one bitmap made of the first counts[i] bits of every piece.

@@ -174,7 +174,8 @@ class Unraveler:
         rep, definition = self._rep, self._definition
         if rep is None:
             raise FormatError("a list without repetition levels")
-        heads = np.flatnonzero(rep)
+        # Searching flags is several times faster than searching numbers.
+        heads = np.flatnonzero(rep != 0)
         if len(rep) and (len(heads) == 0 or heads[0] != 0):
             raise FormatError("the first level of a page does not start a list")
         self._rep = rep[heads] - rep.dtype.type(1)

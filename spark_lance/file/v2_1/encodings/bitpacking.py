@@ -33,7 +33,7 @@ __all__ = ["BLOCK", "decode_inline", "decode_out_of_line", "unpack"]
 
 BLOCK = 1024
 # Blocks per step: scratch arrays of a step stay in the cache while numpy's cost per call is spread thin.
-_STEP = 256
+_STEP = 512
 _DTYPES: dict[int, np.dtype[Any]] = {
     8: np.dtype("<u1"),
     16: np.dtype("<u2"),
@@ -79,6 +79,12 @@ def _unpack_rows(streams: _Words, width: int, bits: int) -> _Words:
     rows = np.empty((bits // 8, 8, streams.shape[1]), dtype=dtype)
     carry = np.empty(streams.shape[1], dtype=dtype)
     mask = dtype.type((1 << width) - 1)
+    if bits % width == 0:
+        # No value spans two words: all values of a page of levels take two calls.
+        shifts = np.arange(0, bits, width, dtype=dtype)
+        values: _Words = (streams[:, None, :] >> shifts[:, None]) & mask
+        by_place: _Words = values.reshape(bits // 8, 8, -1)[np.argsort(_PLACES[bits])]
+        return by_place
     for row in range(bits):
         target = rows[_PLACES[bits][row // 8], row % 8]
         word, shift = divmod(row * width, bits)
@@ -119,7 +125,7 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
     packed = pieces.part(dtype.itemsize, sizes)
     values = _unpack_by_width(packed, widths, dtype)
     if bool((counts[:-1] != BLOCK).any()):
-        values = values[np.arange(BLOCK) < counts[:, None]]
+        values = np.concatenate([block[:count] for block, count in zip(values, counts.tolist(), strict=True)])
     return FixedWidth(bits, chunks.total, values.reshape(-1)[: chunks.total].view(np.uint8))
 
 
@@ -136,8 +142,7 @@ def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], dtype: np.dt
 
 
 def _blocks(packed: Ranges, width: int, dtype: np.dtype[Any]) -> _Words:
-    words = BLOCK // (dtype.itemsize * 8) * width
-    return packed.concat().view(dtype).reshape(len(packed.starts), words)
+    return packed.matrix(width * (BLOCK // 8), dtype)
 
 
 def decode_out_of_line(packing: pb.OutOfLineBitpacking, chunks: Chunks, resolver: Resolver) -> FixedWidth:

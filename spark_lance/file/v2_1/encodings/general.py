@@ -48,10 +48,11 @@ def decode_block(general: pb.General, chunks: Chunks, resolver: Resolver) -> Blo
 
 def decode_zipped(general: pb.General, values: Variable, resolver: Resolver) -> Block:
     """Decode full-zip values, each compressed on its own."""
-    pieces = Ranges(values.data, values.offsets[:-1], np.diff(values.offsets))
+    offsets = values.offsets.astype(np.int64)
+    pieces = Ranges(values.data, offsets[:-1], np.diff(offsets))
     plain = decompress(general.compression, pieces)
-    offsets = exclusive_sum(plain.sizes)
-    return resolver.zipped_variable(general.values, Variable(offsets, plain.concat()))
+    inner = Variable(exclusive_sum(plain.sizes), plain.concat())
+    return resolver.zipped_variable(general.values, inner)
 
 
 def decompress(compression: pb.BufferCompression, pieces: Ranges) -> Ranges:

@@ -14,18 +14,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.buffers import check_offsets
 from spark_lance.file.v2_1.blocks import Variable
-from spark_lance.file.v2_1.chunks import Chunks, Ints, Ranges, exclusive_sum
+from spark_lance.file.v2_1.chunks import Chunks, Ints, exclusive_sum
 from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["decode_block", "decode_mini_block", "decode_zipped"]
+
+_INT32_MAX = 2**31 - 1
 
 
 def _offset_dtype(variable: pb.Variable) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
@@ -42,15 +46,6 @@ def _offset_dtype(variable: pb.Variable) -> np.dtype[np.uint32] | np.dtype[np.ui
     raise FormatError(f"byte strings with offsets of {bits} bits")
 
 
-def _words(
-    pieces: Ranges, counts: Ints, dtype: np.dtype[np.uint32] | np.dtype[np.uint64]
-) -> npt.NDArray[np.int64]:
-    """Return the first counts[i] words of every piece, one after the other; sizes were checked."""
-    raw = pieces.part(0, counts * dtype.itemsize).concat().view(dtype)
-    # A u64 of 2**63 or more becomes negative: the checks of offsets refuse it.
-    return raw.astype(np.int64)
-
-
 def decode_mini_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
     """Decode all chunks of a page; offsets of the result run over the whole page."""
     dtype = _offset_dtype(variable)
@@ -59,27 +54,39 @@ def decode_mini_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver)
     counts = chunks.counts
     heads = (counts + 1) * width
     pieces.require(heads, "offsets of byte strings")
-    words = _words(pieces, counts + 1, dtype)
+    words = pieces.part(0, heads).concat().view(dtype)
     bounds = exclusive_sum(counts + 1)
-    firsts = words[bounds[:-1]]
-    lasts = words[bounds[1:] - 1]
+    # As signed numbers: offsets that are too large turn negative, or fail to ascend.
+    firsts = words[bounds[:-1]].astype(np.int64)
+    lasts = words[bounds[1:] - 1].astype(np.int64)
     if bool((firsts < heads).any()) or bool((lasts > pieces.sizes).any()) or bool((firsts > lasts).any()):
         raise FormatError("offsets of byte strings leave their chunk")
     sizes = lasts - firsts
     bases = exclusive_sum(sizes)
-    offsets = np.empty(chunks.total + 1, dtype=np.int64)
-    offsets[-1] = bases[-1]
-    # The last offset of a chunk falls on the first of the next one and is left out.
-    words += np.repeat(bases[:-1] - firsts, counts + 1)
-    if len(counts) == 1:
-        offsets[:] = words
-    else:
-        keep = np.ones(len(words), dtype=np.bool_)
-        keep[bounds[1:] - 1] = False
-        offsets[:-1] = words[keep]
-    data = pieces.part(firsts, sizes).concat()
-    check_offsets(offsets, len(data))
-    return Variable(offsets, data)
+    total = int(bases[-1])
+    narrow = np.dtype(np.int32 if total <= _INT32_MAX and width == 4 else np.int64)
+    offsets = np.empty(chunks.total + 1, dtype=narrow)
+    offsets[-1] = total
+    _shift(words.view(f"<i{width}"), (bases[:-1] - firsts).astype(narrow), counts, offsets)
+    check_offsets(offsets, total)
+    return Variable(offsets, pieces.part(firsts, sizes).concat())
+
+
+def _shift(words: npt.NDArray[Any], shifts: npt.NDArray[Any], counts: Ints, out: npt.NDArray[Any]) -> None:
+    """Write the first counts[i] words of chunk i, plus shifts[i], to `out`, chunk after chunk.
+
+    The last word of a chunk falls on the first of the next one and is left out.
+    """
+    count = int(counts[0])
+    alike = len(counts) - 1 if bool((counts[:-1] == count).all()) else 0
+    read, at = alike * (count + 1), alike * count
+    if alike:
+        table = words[:read].reshape(alike, count + 1)
+        np.add(table[:, :count], shifts[:alike, None], out=out[:at].reshape(alike, count))
+    for size, shift in zip(counts[alike:].tolist(), shifts[alike:], strict=True):
+        np.add(words[read : read + size], shift, out=out[at : at + size])
+        read += size + 1
+        at += size
 
 
 def decode_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
