@@ -34,6 +34,7 @@ __all__ = ["BLOCK", "decode_inline", "decode_out_of_line", "unpack"]
 BLOCK = 1024
 # Blocks per step: scratch arrays of a step stay in the cache while numpy's cost per call is spread thin.
 _STEP = 512
+_MAX_EMPTY = (1 << 16) - 1
 _DTYPES: dict[int, np.dtype[Any]] = {
     8: np.dtype("<u1"),
     16: np.dtype("<u2"),
@@ -154,11 +155,13 @@ def decode_out_of_line(packing: pb.OutOfLineBitpacking, chunks: Chunks, resolver
         raise UnsupportedFormatError(f"bit packing into {name!r} values is not supported")
     # A width below 8 is legal here, other than for flat values on their own.
     width = packing.values.flat.bits_per_value
-    # Values of no bits at all would let a few bytes claim any number of values.
-    if not 0 < width <= bits:
+    if width > bits:
         raise FormatError(f"values of {bits} bits packed to {width} bits")
     pieces = chunks.only("out_of_line_bitpacking")
     counts = chunks.counts
+    # Values of no bits need no bytes: what a chunk's u16 can count is all they may claim.
+    if width == 0 and bool((counts > _MAX_EMPTY).any()):
+        raise FormatError(f"{int(counts.max())} values packed to no bits")
     block_size = width * (BLOCK // 8)
     full, tail = counts // BLOCK, counts % BLOCK
     plain = pieces.sizes == full * block_size + tail * dtype.itemsize
