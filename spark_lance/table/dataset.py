@@ -147,7 +147,7 @@ class LanceDataset:
         scan = self._scan(columns, with_row_id, with_row_address)
         tables = list(_cut(scan.tables(filter), offset or 0, limit))
         if not tables:
-            return scan.arrow_schema.empty_table()
+            return pa.Table.from_batches([], scan.arrow_schema)
         return pa.concat_tables(tables).replace_schema_metadata(scan.arrow_schema.metadata)
 
     def to_batches(
@@ -184,7 +184,7 @@ class LanceDataset:
         order, back = np.unique(wanted, return_inverse=True)
         homes = np.searchsorted(ends, order, side="right")
         scan = self._scan(columns)
-        parts = [scan.arrow_schema.empty_table()]
+        parts = [pa.Table.from_batches([], scan.arrow_schema)]
         for home in np.unique(homes):
             first = int(ends[home - 1]) if home else 0
             parts.append(fragments[home]._take_live(scan, order[homes == home] - first))

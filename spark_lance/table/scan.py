@@ -224,12 +224,12 @@ def filter_columns(filter: pc.Expression, schema: pa.Schema) -> list[str]:
     Raises:
         ExpressionError: the expression does not fit the schema.
     """
-    apply_filter(schema.empty_table(), filter)
+    apply_filter(pa.Table.from_batches([], schema), filter)
 
     def fits_without(names: set[str]) -> bool:
         kept = pa.schema([field for field in schema if field.name not in names])
         try:
-            kept.empty_table().filter(filter)
+            pa.Table.from_batches([], kept).filter(filter)
         except (pa.ArrowInvalid, pa.ArrowKeyError):
             return False
         return True
