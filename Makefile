@@ -49,7 +49,7 @@ proto-check: ## check that spark_lance/proto is what protos/ gives
 	$(PYTHON) protos/generate.py --check
 
 bench: $(VENV)/.installed-bench ## measure tables and Spark against pylance and Parquet
-	$(BIN)/python benchmarks/bench.py $(ARGS)
+	$(BIN)/python -m benchmarks.bench $(ARGS)
 
 bench-file: $(VENV)/.installed-bench ## measure the file reader and writer alone
 	$(BIN)/python benchmarks/bench_file.py $(ARGS)

@@ -1,0 +1,64 @@
+"""The two tables that the benchmarks measure: flights-like rows, and vectors with an id and a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["TABLES", "flights", "vectors"]
+
+_CARRIERS = np.array(
+    ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
+)
+_AIRPORTS = np.array([f"{a}{b}{c}" for a in "ABCDE" for b in "LMNOP" for c in "RSTU"])
+
+
+def flights(rows: int) -> pa.Table:
+    """Rows shaped like nycflights13: small ints, nullable delays, short codes, a timestamp."""
+    rng = np.random.default_rng(13)
+    minutes = np.sort(rng.integers(0, 365 * 24 * 60, rows))
+    lost = rng.random(rows) < 0.025
+
+    def delay() -> pa.Array:
+        return pa.array(np.round(rng.gamma(1.3, 20, rows) - 15), mask=lost)
+
+    return pa.table(
+        {
+            "year": pa.array(np.full(rows, 2013, np.int32)),
+            "month": pa.array((minutes // (31 * 24 * 60) + 1).astype(np.int32)),
+            "day": pa.array((minutes // (24 * 60) % 31 + 1).astype(np.int32)),
+            "dep_time": pa.array((minutes % 1440).astype(np.float64), mask=lost),
+            "dep_delay": delay(),
+            "arr_delay": delay(),
+            "carrier": pa.array(_CARRIERS[rng.integers(0, len(_CARRIERS), rows)]),
+            "flight": pa.array(rng.integers(1, 8500, rows)),
+            "tailnum": pa.array(
+                [f"N{n:05d}" for n in rng.integers(0, 4000, rows)], mask=rng.random(rows) < 0.007
+            ),
+            "origin": pa.array(_AIRPORTS[rng.integers(0, 3, rows)]),
+            "dest": pa.array(_AIRPORTS[rng.integers(0, len(_AIRPORTS), rows)]),
+            "air_time": delay(),
+            "distance": pa.array(rng.integers(80, 4983, rows).astype(np.float64)),
+            "time_hour": pa.array(1_357_016_400_000_000 + minutes * 60_000_000, pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def vectors(rows: int) -> pa.Table:
+    """An id, a 768-float32 vector and a short text per row."""
+    rng = np.random.default_rng(768)
+    values = rng.normal(size=rows * 768).astype(np.float32)
+    words = np.array(["lance", "spark", "table", "vector", "page", "chunk", "row", "column"])
+    picks = words[rng.integers(0, len(words), (rows, 6))]
+    return pa.table(
+        {
+            "id": pa.array(np.arange(rows, dtype=np.int64)),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(values), 768),
+            "title": pa.array([" ".join(row) for row in picks]),
+        }
+    )
+
+
+TABLES: dict[str, Callable[[int], pa.Table]] = {"flights": flights, "vectors": vectors}
