@@ -73,9 +73,7 @@ def arrow_types(draw: st.DrawFn, version: str, max_depth: int = 3) -> pa.DataTyp
     return draw(_types(version, max_depth, False, False))
 
 
-def _types(
-    version: str, depth: int, in_list: bool, in_fixed_list: bool
-) -> st.SearchStrategy[pa.DataType]:
+def _types(version: str, depth: int, in_list: bool, in_fixed_list: bool) -> st.SearchStrategy[pa.DataType]:
     if depth <= 0:
         return leaf_types()
     choices = [leaf_types(), _structs(version, depth, in_list, in_fixed_list)]
@@ -101,9 +99,7 @@ def _map(key: pa.DataType, item: pa.DataType, nullable: bool) -> pa.DataType:
 
 
 @st.composite
-def _structs(
-    draw: st.DrawFn, version: str, depth: int, in_list: bool, in_fixed_list: bool
-) -> pa.DataType:
+def _structs(draw: st.DrawFn, version: str, depth: int, in_list: bool, in_fixed_list: bool) -> pa.DataType:
     inner = _types(version, depth - 1, in_list, in_fixed_list)
     kinds = draw(st.lists(inner, min_size=1, max_size=3))
     return pa.struct([_field(f"f{i}", kind, draw(st.booleans())) for i, kind in enumerate(kinds)])
@@ -123,9 +119,7 @@ def tables(
     Version 2.0 has no null structs, so there structs are never null.
     """
     kinds = draw(st.lists(arrow_types(version, max_depth), min_size=1, max_size=max_columns))
-    schema = pa.schema(
-        [_field(f"c{i}", kind, draw(st.booleans())) for i, kind in enumerate(kinds)]
-    )
+    schema = pa.schema([_field(f"c{i}", kind, draw(st.booleans())) for i, kind in enumerate(kinds)])
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = draw(st.lists(st.integers(0, max_rows), min_size=1, max_size=max_chunks))
     columns = []
@@ -135,9 +129,7 @@ def tables(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def random_array(
-    rng: np.random.Generator, field: pa.Field, rows: int, struct_nulls: bool = True
-) -> pa.Array:
+def random_array(rng: np.random.Generator, field: pa.Field, rows: int, struct_nulls: bool = True) -> pa.Array:
     """Return `rows` random values for the field, as a slice of a larger array half of the time."""
     if rng.random() < 0.5:
         return _build(rng, field.type, rows, field.nullable, struct_nulls)
@@ -211,9 +203,7 @@ def _build_dictionary(
     return pa.DictionaryArray.from_arrays(index_array, items, safe=False)
 
 
-def _build_plain(
-    rng: np.random.Generator, kind: pa.DataType, n: int, mask: np.ndarray[Any, Any]
-) -> pa.Array:
+def _build_plain(rng: np.random.Generator, kind: pa.DataType, n: int, mask: np.ndarray[Any, Any]) -> pa.Array:
     if pa.types.is_boolean(kind):
         values: Any = pa.array(rng.random(n) < rng.choice([0.0, 0.5, 1.0]))
     elif pa.types.is_floating(kind):

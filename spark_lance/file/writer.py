@@ -13,15 +13,16 @@ different columns end at different rows. (Lance file format, container.)
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.buffers import padding
+from spark_lance.file.buffers import as_bytes, padding
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.footer import Footer
 from spark_lance.file.metadata import BUFFER_ALIGNMENT, BytesLike, EncodedPage, Page, pack_column
@@ -61,7 +62,7 @@ class _Column:
 
     field: Field
     writer: FieldWriter
-    pending: list[pa.Array] = field(default_factory=list)
+    pending: list[pa.Array] = dataclasses.field(default_factory=list)
     pending_bytes: int = 0
     rows_in_pages: int = 0
 
@@ -213,10 +214,10 @@ class FileWriter:
         if gap:
             self._out.write(bytes(gap))
         position = self._out.tell()
-        view = memoryview(data)
-        if view.nbytes:
-            self._out.write(view.cast("B"))
-        return position, view.nbytes
+        content = as_bytes(data)
+        if content.nbytes:
+            self._out.write(content)
+        return position, content.nbytes
 
     def _write_table(self, entries: list[tuple[int, int]]) -> int:
         position = self._out.tell()

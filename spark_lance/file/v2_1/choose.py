@@ -72,7 +72,8 @@ def choose(leaf: Leaf) -> NullPage | MiniBlock | FullZip:
     if leaf.field.logical_type == "struct":
         if leaf.definition is not None or leaf.rep is not None:
             raise SchemaError(
-                f"column {leaf.field.name!r}: Lance cannot store a struct without fields that is null or in a list"
+                f"column {leaf.field.name!r}: Lance cannot store a struct without fields "
+                "that is null or in a list"
             )
         return NullPage()
     valid = leaf.slot_validity()

@@ -72,7 +72,7 @@ def _encode_leaf(leaf: Leaf, version: FileVersion) -> Iterator[tuple[Leaf, PageP
         wide = full_zip(leaf)
         if wide is None:
             raise UnsupportedFormatError(
-                f"column {leaf.field.name!r}: one row has too many empty lists in a run, or too wide a value, "
+                f"column {leaf.field.name!r}: a row has too many empty lists in a run, or too wide a value, "
                 f"for the type {leaf.values.type}"
             )
         yield leaf, full_zip_page(leaf, wide.values)
@@ -85,7 +85,7 @@ def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in
         raise UnsupportedFormatError(f"column {path!r}: writing a {kind.replace('_', ' ')} is not supported")
     if kind in ("map", "fsl_struct") and version is FileVersion.V2_1:
         name = "maps" if kind == "map" else "fixed-size lists of structs"
-        raise SchemaError(f"column {path!r}: file version 2.1 has no {name}; write the table with version 2.2")
+        raise SchemaError(f"column {path!r}: file version 2.1 has no {name}; use version 2.2")
     if kind in ("list", "map") and in_fixed_list:
         raise SchemaError(f"column {path!r}: Lance cannot store a list inside a fixed-size list of structs")
     if kind == "fsl_struct" and in_list:

@@ -85,7 +85,7 @@ def _interleave(leaf: Leaf, control: U8, data: U8) -> U8:
     has_slot = np.zeros(leaf.num_levels, np.bool_)
     has_slot[leaf.slots] = True
     full = np.hstack([control[has_slot], data])
-    # Arrow moves pieces of two widths into order with one copy each: first all full levels, then the bare ones.
+    # The pieces, first all levels with a slot and then those without, are put into order by Arrow's take.
     widths = np.full(leaf.num_levels + 1, control.shape[1], np.int64)
     widths[0] = 0
     widths[1 : len(full) + 1] = full.shape[1]
@@ -125,7 +125,8 @@ def _row_offsets(leaf: Leaf, sizes: Indices) -> U8:
     """Return the repetition index, given the bytes of every level."""
     ends = np.zeros(leaf.num_levels + 1, np.uint64)
     np.cumsum(sizes, out=ends[1:])
-    return ends[np.append(leaf.row_starts(), leaf.num_levels)].view(np.uint8)
+    rows = ends[np.append(leaf.row_starts(), leaf.num_levels)]
+    return rows.view(np.uint8)
 
 
 def _binary(offsets: Indices, data: U8) -> pa.LargeBinaryArray:
@@ -138,4 +139,5 @@ def _bytes_of(array: pa.LargeBinaryArray) -> U8:
     if data is None or len(array) == 0:
         return np.zeros(0, np.uint8)
     cuts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    return np.frombuffer(data, np.uint8)[cuts[0] : cuts[-1]]
+    held: U8 = np.frombuffer(data, np.uint8)[cuts[0] : cuts[-1]]
+    return held

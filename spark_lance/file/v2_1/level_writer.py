@@ -98,8 +98,8 @@ def pack_levels(levels: U16, bits: int, bounds: Indices) -> ChunkBuffer:
         return ChunkBuffer(packed.view(np.uint8), starts * 2)
     out = np.empty(int(starts[-1]), np.uint16)
     first = 0
-    chunks = zip(starts.tolist(), (blocks * bits * _LANES).tolist(), raw.tolist(), bounds[1:].tolist(), strict=False)
-    for at, packed_words, raw_words, end in chunks:
+    chunks = zip((words - raw).tolist(), raw.tolist(), starts[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    for packed_words, raw_words, at, end in chunks:
         out[at : at + packed_words] = packed[first : first + packed_words]
         out[at + packed_words : at + packed_words + raw_words] = levels[end - raw_words : end]
         first += packed_words
@@ -116,7 +116,7 @@ def _blocks(levels: U16, bounds: Indices, blocks: Indices) -> U16:
     begins = np.repeat(bounds[:-1] - first_block * _BLOCK, blocks) + np.arange(count) * _BLOCK
     ends = np.repeat(bounds[1:], blocks)
     source = begins[:, None] + np.arange(_BLOCK)
-    gathered = levels[np.minimum(source, len(levels) - 1)]
+    gathered: U16 = levels[np.minimum(source, len(levels) - 1)]
     gathered[source >= ends[:, None]] = 0
     return gathered
 

@@ -13,6 +13,7 @@ A mini-block page takes `ChunkValues`, a full-zip page `ZipFixed` or `ZipVariabl
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -222,10 +223,10 @@ def _item_values(array: pa.Array, valid: Bools | None) -> U8 | Bools:
     if buffer is None or width == 0:
         return np.zeros(len(array) * width, np.uint8)
     first = array.offset * width
-    data = np.frombuffer(buffer, np.uint8)[first : first + len(array) * width]
+    data: U8 = np.frombuffer(buffer, np.uint8)[first : first + len(array) * width]
     if valid is None:
         return data
-    cleared = data.reshape(-1, width).copy()
+    cleared: U8 = data.reshape(-1, width).copy()
     cleared[~valid] = 0
     return cleared.reshape(-1)
 
@@ -244,7 +245,7 @@ def _bit_chunks(bits: Bools, bounds: Indices) -> ChunkBuffer:
     """Pack bits into bytes, each chunk from a byte boundary on."""
     if not (bounds[:-1] % 8).any():
         return ChunkBuffer(np.packbits(bits, bitorder="little"), (bounds + 7) // 8)
-    parts = [np.packbits(bits[a:b], bitorder="little") for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    parts = [np.packbits(bits[a:b], bitorder="little") for a, b in itertools.pairwise(bounds.tolist())]
     starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     return ChunkBuffer(np.concatenate(parts), starts)
 
@@ -304,7 +305,7 @@ class VariableChunks:
         starts = np.zeros(len(bounds), np.int64)
         np.cumsum(sizes, out=starts[1:])
         out = np.zeros(int(starts[-1]), np.uint8)
-        # Row c of the offset tables holds offsets[bounds[c]] .. offsets[bounds[c + 1]], so the bounds occur twice.
+        # Chunk c has the offsets number bounds[c] to bounds[c + 1], so those at the bounds occur twice.
         first = np.cumsum(counts) - counts
         source = np.arange(int(counts.sum())) - np.repeat(first - bounds[:-1], counts)
         target = np.arange(int(counts.sum())) + np.repeat(starts[:-1] // step - first, counts)
@@ -329,7 +330,8 @@ def _offsets_and_bytes(array: pa.Array, valid: Bools | None) -> tuple[Indices, U
         return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
     raw = np.frombuffer(offset_buffer, offset_type)[array.offset : array.offset + len(array) + 1]
     if valid is not None and np.diff(raw)[~valid].any():
-        emptied = pc.if_else(pa.array(valid), array, pa.scalar(None, array.type))
+        # Not a null scalar: that would keep the bytes.
+        emptied = pc.if_else(pa.array(valid), array, pa.scalar("", array.type))
         return _offsets_and_bytes(emptied, None)
     offsets = raw.astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])

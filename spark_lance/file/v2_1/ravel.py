@@ -50,7 +50,7 @@ class Leaf:
     """
 
     field: Field
-    layers: tuple[int, ...]
+    layers: tuple[pb.RepDefLayer, ...]
     rep: U16 | None
     definition: U16 | None
     values: pa.Array
@@ -118,7 +118,7 @@ _LIST_KINDS = {
     (True, True): pb.REPDEF_NULL_AND_EMPTY_LIST,
 }
 _LISTS = frozenset(_LIST_KINDS.values())
-_NUMBERS: dict[int, int] = {
+_NUMBERS: dict[pb.RepDefLayer, int] = {
     pb.REPDEF_ALL_VALID_ITEM: 0,
     pb.REPDEF_NULLABLE_ITEM: 1,
     pb.REPDEF_ALL_VALID_LIST: 0,
@@ -139,7 +139,7 @@ class _Levels:
     """
 
     count: int
-    layers: tuple[int, ...] = ()
+    layers: tuple[pb.RepDefLayer, ...] = ()
     nullable: tuple[bool, ...] = ()
     codes: npt.NDArray[np.uint8] | None = None
     depths: npt.NDArray[np.uint8] | None = None
@@ -302,7 +302,7 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
 
 
 def _spread(levels: _Levels, lengths: Indices, bare: Bools) -> _Levels:
-    """Step into the innermost layer, a LIST: give each live level one level per item of its list, or one without a slot if there are none."""
+    """Step into a LIST layer: one level per item for each live level, or one without a slot if it is bare."""
     has_bare = bool(bare.any())
     counts = np.where(bare, 1, lengths) if has_bare else lengths
     if levels.live is not None:
@@ -388,14 +388,14 @@ def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
     )
 
 
-_WITH_NULLS: dict[int, int] = {
+_WITH_NULLS: dict[pb.RepDefLayer, pb.RepDefLayer] = {
     pb.REPDEF_ALL_VALID_ITEM: pb.REPDEF_NULLABLE_ITEM,
     pb.REPDEF_ALL_VALID_LIST: pb.REPDEF_NULLABLE_LIST,
     pb.REPDEF_EMPTYABLE_LIST: pb.REPDEF_NULL_AND_EMPTY_LIST,
 }
 
 
-def _with_inherited_nulls(levels: _Levels) -> tuple[int, ...]:
+def _with_inherited_nulls(levels: _Levels) -> tuple[pb.RepDefLayer, ...]:
     """Return the layers, made nullable where the reference reader needs it although no level says so.
 
     It takes nulls for those of the wrong layer when a page has no valid value and the innermost layer is
@@ -404,7 +404,7 @@ def _with_inherited_nulls(levels: _Levels) -> tuple[int, ...]:
     for that of the list items, so structs around lists are nullable in every page if their field is.
     """
     last_list = max((k for k, layer in enumerate(levels.layers) if layer in _LISTS), default=-1)
-    out: list[int] = []
+    out: list[pb.RepDefLayer] = []
     inherited = False
     for k, layer in enumerate(levels.layers):
         is_list = layer in _LISTS

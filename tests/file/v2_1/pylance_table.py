@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,12 +19,12 @@ __all__ = ["fragment_json", "open_in_pylance", "write_file"]
 
 
 def write_file(
-    root: Path, table: pa.Table, version: str, name: str = "0.lance", max_chunksize: int | None = None, **sizes: int
+    root: Path, table: pa.Table, version: str, batch_rows: int | None = None, **sizes: int
 ) -> WrittenFile:
-    """Write a table as `root/data/<name>`, batch by batch."""
-    store, path = open_store(str(root / "data" / name))
+    """Write a table as a data file of the table at `root`, batch by batch."""
+    store, path = open_store(str(root / "data" / f"{uuid.uuid4().hex}.lance"))
     writer = FileWriter(store, path, Schema.from_arrow(table.schema), FileVersion.parse(version), **sizes)
-    for batch in table.to_batches(max_chunksize=max_chunksize):
+    for batch in table.to_batches(max_chunksize=batch_rows):
         writer.write(batch)
     return writer.finish()
 

@@ -112,7 +112,8 @@ def check(leaf: Leaf, chain: list[Field], expected: Twin) -> None:
     assert len(leaf.values) == len(slots)
     valid = [i for i, at in enumerate(slots) if expected.levels[at].mark is None]
     values = leaf.values.to_pylist()
-    assert canonical([values[i] for i in valid]) == canonical([expected.levels[slots[i]].value for i in valid])
+    wanted = [expected.levels[slots[i]].value for i in valid]
+    assert canonical([values[i] for i in valid]) == canonical(wanted)
     validity = leaf.slot_validity()
     assert set(valid) == set(range(len(slots)) if validity is None else np.flatnonzero(validity).tolist())
 
@@ -201,9 +202,7 @@ def test_a_null_in_a_field_that_is_not_nullable_names_the_field(array: pa.Array,
 
 def test_a_null_under_a_null_struct_may_be_in_a_field_that_is_not_nullable() -> None:
     kind = pa.struct([pa.field("x", pa.int8(), False)])
-    array = pa.Array.from_buffers(
-        kind, 2, [pa.py_buffer(b"\x01")], children=[pa.array([1, None], pa.int8())]
-    )
+    array = pa.Array.from_buffers(kind, 2, [pa.py_buffer(b"\x01")], children=[pa.array([1, None], pa.int8())])
     (leaf,) = ravel_one(array)
     assert leaf.definition is not None
     assert leaf.definition.tolist() == [0, 2]
