@@ -14,7 +14,7 @@ EXTRAS_bench := test,bench
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint format proto proto-check bench bench-file clean
+.PHONY: help demo test test-slow test-all lint format proto proto-check bench clean
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-%
 
