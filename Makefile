@@ -51,9 +51,6 @@ proto-check: ## check that spark_lance/proto is what protos/ gives
 bench: $(VENV)/.installed-bench ## measure tables and Spark against pylance and Parquet
 	$(BIN)/python -m benchmarks.bench $(ARGS)
 
-bench-file: $(VENV)/.installed-bench ## measure the file reader and writer alone
-	$(BIN)/python benchmarks/bench_file.py $(ARGS)
-
 clean: ## remove what these commands made, the environment included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf demo-output benchmark-output spark-warehouse metastore_db derby.log
