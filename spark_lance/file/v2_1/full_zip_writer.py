@@ -26,6 +26,7 @@ from spark_lance.proto import encodings21_pb2 as pb
 __all__ = ["full_zip_page"]
 
 U8 = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 
 
@@ -69,22 +70,20 @@ def _zip_fixed(leaf: Leaf, control: U8, values: ZipFixed) -> list[U8]:
     head, width = control.shape[1], data.shape[1]
     if head == 0:
         return [data.reshape(-1)]
-    if leaf.slots is None:
-        zipped = np.hstack([control, data]).reshape(-1)
-    else:
-        zipped = _interleave(leaf, control, data)
+    has_slot = leaf.has_slot() if len(leaf.bare) else None
+    full = np.hstack([control if has_slot is None else control[has_slot], data])
+    if values.valid is not None:
+        full[~values.valid, head:] = 0
+    zipped = full.reshape(-1) if has_slot is None else _interleave(leaf, has_slot, control, full)
     if leaf.rep is None:
         return [zipped]
-    sizes = np.full(leaf.num_levels, head, np.int64)
-    sizes[slice(None) if leaf.slots is None else leaf.slots] += width
+    sizes = np.full(leaf.num_levels, head + width, np.int64)
+    sizes[leaf.bare] = head
     return [zipped, _row_offsets(leaf, sizes)]
 
 
-def _interleave(leaf: Leaf, control: U8, data: U8) -> U8:
-    """Put control words and fixed-width values together where some levels have no value."""
-    has_slot = np.zeros(leaf.num_levels, np.bool_)
-    has_slot[leaf.slots] = True
-    full = np.hstack([control[has_slot], data])
+def _interleave(leaf: Leaf, has_slot: Bools, control: U8, full: U8) -> U8:
+    """Put the control words of levels without a slot between the levels that have one."""
     # The pieces, first all levels with a slot and then those without, are put into order by Arrow's take.
     widths = np.full(leaf.num_levels + 1, control.shape[1], np.int64)
     widths[0] = 0
@@ -102,12 +101,12 @@ def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:
     head, length_bytes = control.shape[1], values.bits_per_offset // 8
     valid = np.ones(leaf.num_levels, np.bool_) if leaf.definition is None else leaf.definition == 0
     lengths = np.diff(np.frombuffer(values.data.buffers()[1], np.int64))
-    if leaf.slots is None:
+    if not len(leaf.bare):
         per_level = lengths
         data = values.data
     else:
         per_level = np.zeros(leaf.num_levels, np.int64)
-        per_level[leaf.slots] = lengths
+        per_level[leaf.has_slot()] = lengths
         data = _binary(np.concatenate([[0], np.cumsum(per_level)]), _bytes_of(values.data))
     head_sizes = np.where(valid, head + length_bytes, head)
     head_ends = np.concatenate([[0], np.cumsum(head_sizes)])
@@ -125,7 +124,7 @@ def _row_offsets(leaf: Leaf, sizes: Indices) -> U8:
     """Return the repetition index, given the bytes of every level."""
     ends = np.zeros(leaf.num_levels + 1, np.uint64)
     np.cumsum(sizes, out=ends[1:])
-    rows = ends[np.append(leaf.row_starts(), leaf.num_levels)]
+    rows: npt.NDArray[np.uint64] = ends[np.append(leaf.row_starts(), leaf.num_levels)]
     return rows.view(np.uint8)
 
 

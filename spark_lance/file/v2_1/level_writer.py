@@ -93,7 +93,7 @@ def pack_levels(levels: U16, bits: int, bounds: Indices) -> ChunkBuffer:
     words = blocks * (bits * _LANES) + raw
     starts = np.zeros(len(bounds), np.int64)
     np.cumsum(words, out=starts[1:])
-    packed = _pack(_blocks(levels, bounds, blocks), bits).reshape(-1)
+    packed = _pack(_blocks(levels, bounds, counts - raw, blocks), bits).reshape(-1)
     if not raw.any():
         return ChunkBuffer(packed.view(np.uint8), starts * 2)
     out = np.empty(int(starts[-1]), np.uint16)
@@ -106,19 +106,17 @@ def pack_levels(levels: U16, bits: int, bounds: Indices) -> ChunkBuffer:
     return ChunkBuffer(out.view(np.uint8), starts * 2)
 
 
-def _blocks(levels: U16, bounds: Indices, blocks: Indices) -> U16:
-    """Return the levels that are packed, one row of 1024 per block, filled up with zeros."""
+def _blocks(levels: U16, bounds: Indices, packed: Indices, blocks: Indices) -> U16:
+    """Return the first `packed` levels of each chunk as rows of 1024, each chunk filled up with zeros."""
     count = int(blocks.sum())
+    starts = (np.cumsum(blocks) - blocks) * _BLOCK
     whole = count * _BLOCK
-    if len(levels) >= whole and (bounds[:-1] == (np.cumsum(blocks) - blocks) * _BLOCK).all():
+    if len(levels) >= whole and (bounds[:-1] == starts).all():
         return levels[:whole].reshape(count, _BLOCK)
-    first_block = np.cumsum(blocks) - blocks
-    begins = np.repeat(bounds[:-1] - first_block * _BLOCK, blocks) + np.arange(count) * _BLOCK
-    ends = np.repeat(bounds[1:], blocks)
-    source = begins[:, None] + np.arange(_BLOCK)
-    gathered: U16 = levels[np.minimum(source, len(levels) - 1)]
-    gathered[source >= ends[:, None]] = 0
-    return gathered
+    out = np.zeros(whole, np.uint16)
+    for at, begin, size in zip(starts.tolist(), bounds[:-1].tolist(), packed.tolist(), strict=True):
+        out[at : at + size] = levels[begin : begin + size]
+    return out.reshape(count, _BLOCK)
 
 
 def _pack(blocks: U16, bits: int) -> U16:

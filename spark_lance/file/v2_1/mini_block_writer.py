@@ -73,7 +73,7 @@ def mini_block_page(
     bounds = _cut(leaf, values, policy, levels.bits_per_level, widths)
     if bounds is None:
         return None
-    level_bounds = _levels_before(leaf, bounds)
+    level_bounds = leaf.levels_before(bounds)
     rep, definition = levels.cut(level_bounds)
     value_buffers = values.chunk(bounds)
     chunks = _assemble(level_bounds, [rep, definition], value_buffers, widths)
@@ -99,15 +99,6 @@ def mini_block_page(
     return pb.PageLayout(mini_block_layout=layout), buffers
 
 
-def _levels_before(leaf: Leaf, positions: Indices) -> Indices:
-    """Return how many levels belong to chunks that end before each slot position."""
-    if leaf.slots is None:
-        return positions
-    slots = leaf.slots
-    before = np.where(positions == 0, 0, slots[positions - 1] + 1)
-    return np.where(positions == len(slots), leaf.num_levels, before)
-
-
 def _cut(
     leaf: Leaf, values: ChunkValues, policy: ChunkPolicy, bits_per_level: int, widths: _Widths
 ) -> Indices | None:
@@ -121,7 +112,7 @@ def _cut(
     while len(starts):
         ends = np.minimum(starts + (1 << log), values.count)
         payload = values.cost(ends) - values.cost(starts)
-        levels = _levels_before(leaf, ends) - _levels_before(leaf, starts)
+        levels = leaf.levels_before(ends) - leaf.levels_before(starts)
         level_bytes = levels * bits_per_level // 8
         legal = (
             (levels <= _MAX_LEVELS)

@@ -82,10 +82,14 @@ class Block:
 
 @dataclass(frozen=True)
 class ZipFixed:
-    """Slots of one width for a full-zip page: `data` has the shape (slots, bytes per slot)."""
+    """Slots of one width for a full-zip page: `data` has the shape (slots, bytes per slot).
+
+    `valid` says which slots hold a valid value (None: all); what the others hold is arbitrary.
+    """
 
     description: pb.CompressiveEncoding
     data: U8
+    valid: Bools | None
 
 
 @dataclass(frozen=True)
@@ -191,44 +195,58 @@ def _describe(layers: tuple[_Layer, ...], item_bits: int) -> pb.CompressiveEncod
 
 
 def _unnest(array: pa.Array, valid: Bools | None) -> tuple[tuple[_Layer, ...], pa.Array, Bools | None]:
-    """Return the fixed-size list layers around an array, its innermost items and which of them are valid."""
+    """Return the fixed-size list layers around an array, its innermost items, and which are valid.
+
+    One entry of the latter may stand for several items in a row.
+    """
     layers = []
     while pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
         array = array.values.slice(array.offset * size, len(array) * size)
         array = array.storage if isinstance(array, pa.ExtensionArray) else array
-        inherited = None if valid is None else np.repeat(valid, size)
         validity = None
         if array.null_count:
             own: Bools = pc.is_valid(array).to_numpy(zero_copy_only=False)
+            inherited = None if valid is None else np.repeat(valid, len(own) // len(valid))
             valid = own if inherited is None else own & inherited
             # Nulls below a null list are nobody's: they alone do not call for a bitmap.
             if not (own if inherited is None else own | ~inherited).all():
                 validity = own
-        else:
-            valid = inherited
         layers.append(_Layer(size, validity))
     return tuple(layers), array, valid
 
 
 def _item_values(array: pa.Array, valid: Bools | None) -> U8 | Bools:
-    """Return the items as bytes, or one Boolean per item if they are bits; zeros where not valid."""
+    """Return the items as bytes, or one Boolean per item if they are bits; zeros where not valid.
+
+    Each entry of `valid` stands for the same number of items.
+    """
     if pa.types.is_dictionary(array.type):
         array = array.indices
     if pa.types.is_boolean(array.type):
-        bits: Bools = _bits(array)
-        return bits if valid is None else bits & valid
+        bits = _bits(array)
+        return bits if valid is None else bits & np.repeat(valid, len(bits) // len(valid))
+    data = _item_bytes(array)
+    if valid is None or len(data) == 0:
+        return data
+    width = len(data) // len(valid)
+    if width in (1, 2, 4, 8):
+        words = data.view(f"u{width}")
+        kept: U8 = np.where(valid, words, words.dtype.type(0)).view(np.uint8)
+        return kept
+    cleared = data.reshape(len(valid), width).copy()
+    cleared[~valid] = 0
+    return cleared.reshape(-1)
+
+
+def _item_bytes(array: pa.Array) -> U8:
     width = array.type.bit_width // 8
     buffer = array.buffers()[1]
     if buffer is None or width == 0:
         return np.zeros(len(array) * width, np.uint8)
     first = array.offset * width
     data: U8 = np.frombuffer(buffer, np.uint8)[first : first + len(array) * width]
-    if valid is None:
-        return data
-    cleared: U8 = data.reshape(-1, width).copy()
-    cleared[~valid] = 0
-    return cleared.reshape(-1)
+    return data
 
 
 def _bits(array: pa.BooleanArray) -> Bools:
@@ -252,7 +270,7 @@ def _bit_chunks(bits: Bools, bounds: Indices) -> ChunkBuffer:
 
 def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
     """Return the slots of a fixed-width array whose items are whole bytes, for a full-zip page."""
-    layers, items, valid_items = _unnest(array, valid)
+    layers, items, _ = _unnest(array, valid)
     slots = len(array)
     parts = []
     per_slot = 1
@@ -261,8 +279,8 @@ def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
         if layer.validity is not None:
             parts.append(np.packbits(layer.validity.reshape(slots, per_slot), axis=1, bitorder="little"))
     bits = value_bits(items.type)
-    parts.append(_item_values(items, valid_items).view(np.uint8).reshape(slots, per_slot * bits // 8))
-    return ZipFixed(_describe(layers, bits), parts[0] if len(parts) == 1 else np.hstack(parts))
+    parts.append(_item_bytes(items).reshape(slots, per_slot * bits // 8))
+    return ZipFixed(_describe(layers, bits), parts[0] if len(parts) == 1 else np.hstack(parts), valid)
 
 
 # --- variable width ---------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ null items and items of null structs do. (Lance file format 2.1, repetition and 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -42,9 +43,9 @@ Indices = npt.NDArray[np.int64]
 class Leaf:
     """What one column holds for a run of rows.
 
-    `rep` and `definition` (uint16) have one entry per level; None stands for all zero. `values` has one
-    entry per slot, in level order; what a slot holds whose level has a definition above 0 is arbitrary.
-    `slots` gives the level number of each slot; None means that every level has a slot.
+    `rep` and `definition` (uint16) have one entry per level; None stands for all zero. `bare` numbers
+    the levels without a slot, rising. `values` has one entry per slot, in level order; what a slot holds
+    whose level has a definition above 0 is arbitrary.
     `rows` counts top-level rows, `length` the entries of the page as its metadata counts them (rows
     times the sizes of the fixed-size lists of structs above the leaf).
     """
@@ -54,7 +55,7 @@ class Leaf:
     rep: U16 | None
     definition: U16 | None
     values: pa.Array
-    slots: Indices | None
+    bare: Indices
     num_levels: int
     rows: int
     length: int
@@ -71,10 +72,31 @@ class Leaf:
 
     def slot_validity(self) -> Bools | None:
         """Return per slot whether it holds a valid value, or None if all do."""
-        if self.definition is None:
+        # Of the layers inside the innermost list, the outermost comes last.
+        inside = list(itertools.takewhile(lambda layer: layer not in _LISTS, self.layers))
+        last = sum(_NUMBERS[layer] for layer in inside)
+        if self.definition is None or last == 0:
             return None
-        valid = (self.definition if self.slots is None else self.definition[self.slots]) == 0
+        definition = self.definition[self.definition <= last] if len(self.bare) else self.definition
+        valid: Bools = definition == 0
         return None if valid.all() else valid
+
+    def has_slot(self) -> Bools:
+        """Return per level whether it has a slot."""
+        mask = np.ones(self.num_levels, np.bool_)
+        mask[self.bare] = False
+        return mask
+
+    def levels_before(self, slots: Indices) -> Indices:
+        """Return, for each slot number, how many levels end with the slot before it.
+
+        0 for slot 0; all levels for the number of slots, so that levels behind the last slot count there.
+        """
+        if not len(self.bare):
+            return slots
+        slots_before = self.bare - np.arange(len(self.bare))
+        before = slots + np.searchsorted(slots_before, slots, side="left")
+        return np.where(slots == 0, 0, np.where(slots == len(self.values), self.num_levels, before))
 
     def row_starts(self) -> Indices:
         """Return the level number at which each row (entry of the page) starts."""
@@ -87,13 +109,14 @@ class Leaf:
         middle = self.rows // 2
         per_row = self.length // self.rows
         level = int(self.row_starts()[middle * per_row])
-        slot = level if self.slots is None else int(np.searchsorted(self.slots, level))
+        split = int(np.searchsorted(self.bare, level))
+        slot = level - split
         first = replace(
             self,
             rep=None if self.rep is None else self.rep[:level],
             definition=None if self.definition is None else self.definition[:level],
             values=self.values[:slot],
-            slots=None if self.slots is None else self.slots[:slot],
+            bare=self.bare[:split],
             num_levels=level,
             rows=middle,
             length=middle * per_row,
@@ -103,7 +126,7 @@ class Leaf:
             rep=None if self.rep is None else self.rep[level:],
             definition=None if self.definition is None else self.definition[level:],
             values=self.values[slot:],
-            slots=None if self.slots is None else self.slots[slot:] - level,
+            bare=self.bare[split:] - level,
             num_levels=self.num_levels - level,
             rows=self.rows - middle,
             length=self.length - middle * per_row,
@@ -134,8 +157,9 @@ class _Levels:
 
     The number of a definition is known only at the leaf, so until then layer k, counted from the
     outside, marks its nulls with the code 2k+1 and its empty lists with 2k+2. Depths count the lists
-    from the outside too: 0 starts a row, d goes on in the d-th list. `live` numbers the levels that
-    have a slot at this point of the walk. None stands for: all codes 0, no lists yet, all levels.
+    from the outside too: 0 starts a row, d goes on in the d-th list. `live` tells the levels that have
+    a slot at this point of the walk. None stands for: all codes 0, no lists yet, all levels.
+    `spread_at` is the number of the last layer inside which there can be more levels than in it.
     """
 
     count: int
@@ -143,8 +167,9 @@ class _Levels:
     nullable: tuple[bool, ...] = ()
     codes: npt.NDArray[np.uint8] | None = None
     depths: npt.NDArray[np.uint8] | None = None
-    live: Indices | None = None
+    live: Bools | None = None
     entries_per_row: int = 1
+    spread_at: int = -1
 
     def hidden(self) -> Bools | None:
         """Return per live level whether something further out is already null, or None if nowhere."""
@@ -160,7 +185,12 @@ class _Levels:
             return self.codes
         codes = np.zeros(self.count, np.uint8) if self.codes is None else self.codes.copy()
         for mask, code in marks:
-            codes[mask if self.live is None else self.live[mask]] = code
+            if self.live is None:
+                codes[mask] = code
+            else:
+                at = np.zeros(self.count, np.bool_)
+                at[self.live] = mask
+                codes[at] = code
         return codes
 
 
@@ -231,11 +261,12 @@ def _dense_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(renumbered, kept, ordered=array.type.ordered)
 
 
-def _nulls(array: pa.Array, hidden: Bools | None) -> Bools | None:
+def _nulls(array: pa.Array, levels: _Levels) -> Bools | None:
     """Return where `array` is null although nothing further out is, or None if nowhere."""
     if array.null_count == 0:
         return None
     nulls: Bools = pc.is_null(array).to_numpy(zero_copy_only=False)
+    hidden = levels.hidden()
     if hidden is not None:
         nulls = nulls & ~hidden
     return nulls if nulls.any() else None
@@ -249,7 +280,7 @@ def _refuse_nulls(field: Field, nulls: Bools | None, path: str) -> None:
 
 def _item_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> _Levels:
     """Add the ITEM layer of a leaf, a struct or a fixed-size list."""
-    nulls = _nulls(array, levels.hidden())
+    nulls = _nulls(array, levels)
     _refuse_nulls(field, nulls, path)
     layer = pb.REPDEF_ALL_VALID_ITEM if nulls is None else pb.REPDEF_NULLABLE_ITEM
     codes = levels.marked([] if nulls is None else [(nulls, 2 * len(levels.layers) + 1)])
@@ -266,7 +297,11 @@ def _fixed_list_step(field: Field, array: pa.Array, levels: _Levels) -> tuple[_L
     size = field.list_size
     codes = None if levels.codes is None else np.repeat(levels.codes, size)
     nested = replace(
-        levels, count=levels.count * size, codes=codes, entries_per_row=levels.entries_per_row * size
+        levels,
+        count=levels.count * size,
+        codes=codes,
+        entries_per_row=levels.entries_per_row * size,
+        spread_at=len(levels.layers) - 1,
     )
     return nested, array.values.slice(array.offset * size, len(array) * size)
 
@@ -274,7 +309,7 @@ def _fixed_list_step(field: Field, array: pa.Array, levels: _Levels) -> tuple[_L
 def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tuple[_Levels, pa.Array]:
     """Add the LIST layer of a list or map and step down to its items."""
     hidden = levels.hidden()
-    nulls = _nulls(array, hidden)
+    nulls = _nulls(array, levels)
     _refuse_nulls(field, nulls, path)
     offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
     lengths = np.diff(offsets)
@@ -297,6 +332,7 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
         layers=(*levels.layers, layer),
         nullable=(*levels.nullable, field.nullable),
         codes=levels.marked(marks),
+        spread_at=k,
     )
     return _spread(marked, lengths, bare), _items(array, offsets, lengths)
 
@@ -321,14 +357,12 @@ def _spread(levels: _Levels, lengths: Indices, bare: Bools) -> _Levels:
         codes[starts] = levels.codes
     live = None
     if has_bare or levels.live is not None:
-        slotless = np.zeros(total, np.bool_)
-        if levels.live is None:
-            slotless[starts[bare]] = True
-        else:
+        live = np.ones(total, np.bool_)
+        if levels.live is not None:
             dead = np.ones(levels.count, np.bool_)
             dead[levels.live] = bare
-            slotless[starts[dead]] = True
-        live = np.flatnonzero(~slotless)
+            bare = dead
+        live[starts[bare]] = False
     return replace(levels, count=total, codes=codes, depths=depths, live=live)
 
 
@@ -381,7 +415,7 @@ def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
         rep=rep,
         definition=definition,
         values=values,
-        slots=levels.live,
+        bare=np.zeros(0, np.int64) if levels.live is None else np.flatnonzero(~levels.live),
         num_levels=levels.count,
         rows=rows,
         length=rows * levels.entries_per_row,
@@ -401,14 +435,14 @@ def _with_inherited_nulls(levels: _Levels) -> tuple[pb.RepDefLayer, ...]:
     It takes nulls for those of the wrong layer when a page has no valid value and the innermost layer is
     all valid, so what is in a nullable struct, up to the next list, is nullable too. And where one page
     calls the structs around lists all valid and another page does not, it takes their number in the first
-    for that of the list items, so structs around lists are nullable in every page if their field is.
+    for that of the list items, so structs around lists are nullable in every page if their field is. The
+    same holds for fixed-size lists of structs and the structs around them.
     """
-    last_list = max((k for k, layer in enumerate(levels.layers) if layer in _LISTS), default=-1)
     out: list[pb.RepDefLayer] = []
     inherited = False
     for k, layer in enumerate(levels.layers):
-        is_list = layer in _LISTS
-        nullable = inherited or (not is_list and k < last_list and levels.nullable[k])
+        spread = k <= levels.spread_at and layer not in _LISTS
+        nullable = inherited or (spread and levels.nullable[k])
         out.append(_WITH_NULLS.get(layer, layer) if nullable else layer)
         inherited = out[-1] == pb.REPDEF_NULLABLE_ITEM
     return tuple(out)

@@ -77,7 +77,9 @@ def check(leaf: Leaf, chain: list[Field], expected: Twin) -> None:
     numbers: dict[tuple[int, str] | None, int] = {None: 0}
     layers = []
     for k, node in enumerate(chain):
-        if node.kind in ("struct", "fsl_struct") and node.nullable and any(expected.is_list[k:]):
+        inside = [below.kind for below in chain[k + 1 :]]
+        spread = node.kind == "fsl_struct" or {"list", "map", "fsl_struct"} & set(inside)
+        if node.kind in ("struct", "fsl_struct") and node.nullable and spread:
             marks.add((k, "null"))
         # A struct's nulls are nulls of what is in it.
         if k and not expected.is_list[k - 1] and (k - 1, "null") in marks:
@@ -107,13 +109,15 @@ def check(leaf: Leaf, chain: list[Field], expected: Twin) -> None:
     assert rep == [lists - level.depth for level in expected.levels] or lists == 0
     definition = [0] * count if leaf.definition is None else leaf.definition.tolist()
     assert definition == [numbers[level.mark] for level in expected.levels]
-    slots = list(range(count)) if leaf.slots is None else leaf.slots.tolist()
+    slots = np.flatnonzero(leaf.has_slot()).tolist()
     assert slots == [i for i, level in enumerate(expected.levels) if level.slot]
     assert len(leaf.values) == len(slots)
     valid = [i for i, at in enumerate(slots) if expected.levels[at].mark is None]
     values = leaf.values.to_pylist()
     wanted = [expected.levels[slots[i]].value for i in valid]
     assert canonical([values[i] for i in valid]) == canonical(wanted)
+    for p in range(1, len(slots)):
+        assert leaf.levels_before(np.array([0, p, len(slots)])).tolist() == [0, slots[p - 1] + 1, count]
     validity = leaf.slot_validity()
     assert set(valid) == set(range(len(slots)) if validity is None else np.flatnonzero(validity).tolist())
 
@@ -154,12 +158,8 @@ def test_halves_hold_the_same_levels(kind: pa.DataType, seed: int, rows: int) ->
                 assert joined.tolist() == levels.tolist()
         assert canonical(pa.concat_arrays([part.values for part in parts])) == canonical(whole.values)
         assert [len(part.row_starts()) for part in parts] == [part.length for part in parts]
-        if whole.slots is not None:
-            first, second = parts
-            assert first.slots is not None
-            assert second.slots is not None
-            joined = np.concatenate([first.slots, second.slots + first.num_levels])
-            assert joined.tolist() == whole.slots.tolist()
+        first, second = parts
+        assert [*first.bare, *(second.bare + first.num_levels)] == whole.bare.tolist()
 
 
 def ravel_one(array: pa.Array, nullable: bool = True) -> list[Leaf]:
