@@ -187,6 +187,8 @@ class Unraveler:
             childless = definition > layer.below
             gaps = np.cumsum(childless)
             if len(gaps) and gaps[-1]:
+                if bool((np.diff(heads, append=len(rep))[childless] != 1).any()):
+                    raise FormatError("a null or empty list is followed by items")
                 starts = heads - gaps + childless
                 total -= int(gaps[-1])
             present = self._item_levels()

@@ -1,12 +1,14 @@
 """Fixed-size lists of fixed-width items.
 
-    FixedSizeList { items_per_value, values: Flat or FixedSizeList, has_validity }
+    FixedSizeList { items_per_value, values: Flat, FixedSizeList or Constant, has_validity }
 
     mini-block chunk   one bitmap per level with has_validity, outer level first, then the flat items.
                        A bitmap covers the items of its level in the chunk (1 = valid), padded to whole bytes.
     full-zip value     the same per value: bitmaps of ceil(items / 8) bytes, then the items
 
-Validity here is that of the items; the lists' own nulls are in the levels.
+Validity here is that of the items; the lists' own nulls are in the levels. A constant without a value stands
+for items that are all null: there are bitmaps but no items. If the items are lists themselves, a constant may
+take the place of the inner list.
 (Lance file format, encodings: fixed-size list.)
 """
 
@@ -16,7 +18,7 @@ import numpy as np
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.buffers import pack_bits
-from spark_lance.file.v2_1.blocks import Block, FixedSizeList, FixedWidth
+from spark_lance.file.v2_1.blocks import AllNull, Block, FixedSizeList, FixedWidth
 from spark_lance.file.v2_1.chunks import Bytes, Chunks
 from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings import flat
@@ -27,8 +29,11 @@ __all__ = ["decode_mini_block", "decode_zipped"]
 _MAX_ITEMS = 1 << 28
 
 
-def _shape(fsl: pb.FixedSizeList) -> tuple[list[tuple[int, bool]], pb.Flat]:
-    """Return (cumulative items per value, has validity) of every level, outer first, and the flat inside."""
+def _shape(fsl: pb.FixedSizeList) -> tuple[list[tuple[int, bool]], pb.Flat | None]:
+    """Return (cumulative items per value, has validity) of every level, outer first, and the items' encoding.
+
+    The encoding is None if there are no items, because all are null.
+    """
     levels: list[tuple[int, bool]] = []
     items = 1
     while True:
@@ -39,6 +44,9 @@ def _shape(fsl: pb.FixedSizeList) -> tuple[list[tuple[int, bool]], pb.Flat]:
         name = compression_name(fsl.values)
         if name == "flat":
             return levels, fsl.values.flat
+        # Without a bitmap nothing on disk would bear out the number of nulls.
+        if name == "constant" and fsl.has_validity and not fsl.values.constant.HasField("value"):
+            return levels, None
         if name != "fixed_size_list":
             raise UnsupportedFormatError(f"fixed-size lists of {name!r} values are not supported")
         fsl = fsl.values.fixed_size_list
@@ -60,21 +68,25 @@ def decode_mini_block(fsl: pb.FixedSizeList, chunks: Chunks, resolver: Resolver)
     """Decode all chunks of a page."""
     levels, inner = _shape(fsl)
     bitmaps = sum(has_validity for _, has_validity in levels)
-    if len(chunks.buffers) != bitmaps + 1:
+    if len(chunks.buffers) != bitmaps + (inner is not None):
         raise FormatError(f"{bitmaps} bitmaps and items do not fit {len(chunks.buffers)} buffers per chunk")
     buffers = iter(chunks.buffers)
     validity: list[Bytes | None] = [
         next(buffers).concat_bits(chunks.counts * items, "validity of list items") if has_validity else None
         for items, has_validity in levels
     ]
-    values = flat.decode(inner, Chunks((next(buffers),), chunks.counts * levels[-1][0]), resolver)
-    return _nest(levels, validity, chunks.total, values)
+    counts = chunks.counts * levels[-1][0]
+    if inner is None:
+        return _nest(levels, validity, chunks.total, AllNull(int(counts.sum())))
+    return _nest(
+        levels, validity, chunks.total, flat.decode(inner, Chunks((next(buffers),), counts), resolver)
+    )
 
 
 def decode_zipped(fsl: pb.FixedSizeList, rows: Bytes, resolver: Resolver) -> FixedSizeList:
     """Decode full-zip values: `rows` has shape (values, bytes per value)."""
     levels, inner = _shape(fsl)
-    bits = flat.flat_bits(inner)
+    bits = flat.flat_bits(inner) if inner is not None else 0
     items = levels[-1][0]
     sizes = [(level_items + 7) // 8 if has_validity else 0 for level_items, has_validity in levels]
     head = sum(sizes)
@@ -85,7 +97,10 @@ def decode_zipped(fsl: pb.FixedSizeList, rows: Bytes, resolver: Resolver) -> Fix
     for (level_items, has_validity), size in zip(levels, sizes, strict=True):
         validity.append(_row_bits(rows[:, at : at + size], level_items) if has_validity else None)
         at += size
-    if bits == 1:
+    values: Block
+    if inner is None:
+        values = AllNull(len(rows) * items)
+    elif bits == 1:
         values = FixedWidth(1, len(rows) * items, _row_bits(rows[:, head:], items))
     else:
         values = FixedWidth(bits, len(rows) * items, np.ascontiguousarray(rows[:, head:]).reshape(-1))
