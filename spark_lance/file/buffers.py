@@ -94,4 +94,5 @@ def expand_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if ends.size else 0
     shift = np.repeat(starts.astype(np.int64) - (ends - lengths), lengths)
-    return np.arange(total, dtype=np.int64) + shift
+    positions: np.ndarray = np.arange(total, dtype=np.int64) + shift
+    return positions

@@ -216,7 +216,7 @@ class LanceFragment:
     def count_rows(self, filter: pc.Expression | None = None) -> int:
         """Count the rows that are not deleted."""
         if filter is not None:
-            return self.to_table([], filter).num_rows
+            return int(self.to_table([], filter).num_rows)
         return self.physical_rows - self.num_deletions
 
     def to_table(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.Table:

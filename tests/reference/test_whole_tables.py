@@ -29,7 +29,9 @@ def assert_same(ours: pa.Table, theirs: pa.Table) -> None:
     assert ours.num_rows == theirs.num_rows
     for name in ours.column_names:
         ours.column(name).validate()
-        assert canonical(ours.column(name)) == canonical(theirs.column(name)), name
+        if not ours.column(name).equals(theirs.column(name)):
+            # Arrow holds NaN to differ from NaN, and dictionaries to differ by the order of their items.
+            assert canonical(ours.column(name)) == canonical(theirs.column(name)), name
 
 
 def _folder() -> Iterator[str]:
