@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,11 +67,27 @@ def in_turns(repeat: int, *actions: Callable[[], float]) -> list[float]:
     return best
 
 
-def timed(action: Callable[[], object]) -> float:
-    """Return how many seconds an action takes."""
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+@dataclass(frozen=True)
+class Timed:
+    """An action whose call answers the seconds it took."""
+
+    action: Callable[[], object]
+
+    def __call__(self) -> float:
+        start = time.perf_counter()
+        self.action()
+        return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Read:
+    """A read of a whole table in a fresh process; its call answers the best seconds."""
+
+    who: str
+    path: str
+
+    def __call__(self) -> float:
+        return read_seconds(self.who, self.path, 3)[0]
 
 
 def size_of(folder: str) -> int:
@@ -102,8 +120,9 @@ AGGREGATES = {
 }
 
 
-def report(name: str, what: str, ours: float, other: float, against: str) -> None:
-    """Print one line of the result table."""
+def report(name: str, what: str, seconds: list[float], against: str) -> None:
+    """Print one line of the result table; `seconds` are ours and the other's."""
+    ours, other = seconds
     print(f"{name:8} {what:34} {ours:8.2f} s {other:8.2f} s   {other / ours:5.2f} x {against}", flush=True)
 
 
@@ -125,12 +144,8 @@ def bench_table(spark: SparkSession, name: str, rows: int, repeat: int, folder: 
     print(f"\n{name}: {rows} rows, {table.nbytes / 1e6:.0f} MB in memory", flush=True)
     print(f"  bytes on disk: pylance {size_of(theirs)}, ours {size_of(ours)}, parquet {size_of(parquet)}")
     for label, path in (("read pylance's file", theirs), ("read our file", ours)):
-        best = in_turns(
-            repeat,
-            lambda p=path: read_seconds("ours", p, 3)[0],
-            lambda p=path: read_seconds("pylance", p, 3)[0],
-        )
-        report(name, label, *best, "pylance, 1 thread")
+        best = in_turns(repeat, Read("ours", path), Read("pylance", path))
+        report(name, label, best, "pylance, 1 thread")
     del table
     split = str(folder / f"{name}.split")
     spark.read.parquet(parquet).write.format("lance").options(**_options(name)).mode("append").save(split)
@@ -166,10 +181,8 @@ def bench_spark(spark: SparkSession, name: str, repeat: int, folder: Path, paths
     ):
         for kind in paths:
             action(kind)
-        best = in_turns(
-            repeat, lambda a=action: timed(lambda: a("lance")), lambda a=action: timed(lambda: a("parquet"))
-        )
-        report(name, label, *best, "Spark Parquet")
+        best = in_turns(repeat, Timed(partial(action, "lance")), Timed(partial(action, "parquet")))
+        report(name, label, best, "Spark Parquet")
 
 
 def main() -> None:

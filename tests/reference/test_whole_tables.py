@@ -158,7 +158,7 @@ def test_deleted_rows_filters_and_row_ids_agree(seed: int, version: str, stable:
         }
     )
     for path in _folder():
-        lance.write_dataset(
+        write_theirs(
             table,
             path,
             data_storage_version=version,
