@@ -234,7 +234,7 @@ def _item_values(array: pa.Array, valid: Bools | None) -> U8 | Bools:
         words = data.view(f"u{width}")
         kept: U8 = np.where(valid, words, words.dtype.type(0)).view(np.uint8)
         return kept
-    cleared = data.reshape(len(valid), width).copy()
+    cleared: U8 = data.reshape(len(valid), width).copy()
     cleared[~valid] = 0
     return cleared.reshape(-1)
 
