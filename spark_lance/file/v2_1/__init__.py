@@ -21,6 +21,7 @@ from spark_lance.file.v2_1.encodings import (
     packed_struct,
     rle,
     variable,
+    variable_packed_struct,
 )
 from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
@@ -59,7 +60,7 @@ ENCODINGS: Mapping[str, Codec] = {
         mini_block=fixed_size_list.decode_mini_block, zipped=fixed_size_list.decode_zipped
     ),
     "packed_struct": Codec(mini_block=packed_struct.decode_mini_block),
-    "variable_packed_struct": Codec(),
+    "variable_packed_struct": Codec(zipped_variable=variable_packed_struct.decode_zipped),
     "range": Codec(),
     "delta": Codec(),
 }

@@ -432,6 +432,57 @@ def test_packed_struct() -> None:
     assert to_arrow(block, arrow).to_pylist() == [dict(zip("abc", row, strict=True)) for row in rows]
 
 
+PACKED_ROWS: list[Any] = [
+    (1, b"ab", b"xyz", b""),
+    None,
+    (200, b"", b"123", b"long" * 80),
+    (0, b"q", b"---", b"\xff"),
+]
+
+
+def variable_packed_struct() -> pb.CompressiveEncoding:
+    fields = [
+        pb.VariablePackedStruct.FieldEncoding(value=flat(8), bits_per_value=8),
+        pb.VariablePackedStruct.FieldEncoding(value=variable(32), bits_per_length=32),
+        pb.VariablePackedStruct.FieldEncoding(value=flat(24), bits_per_value=24),
+        pb.VariablePackedStruct.FieldEncoding(value=variable(64), bits_per_length=64),
+    ]
+    return pb.CompressiveEncoding(variable_packed_struct=pb.VariablePackedStruct(fields=fields))
+
+
+def packed_row(row: tuple[int, bytes, bytes, bytes] | None) -> bytes:
+    if row is None:
+        return b""
+    a, b, c, d = row
+    return struct.pack("<BI", a, len(b)) + b + c + struct.pack("<Q", len(d)) + d
+
+
+def test_variable_packed_struct() -> None:
+    stored = [packed_row(row) for row in PACKED_ROWS]
+    values = Variable(np.cumsum([0, *map(len, stored)]), np.frombuffer(b"".join(stored), np.uint8))
+    block = RESOLVER.zipped_variable(variable_packed_struct(), values)
+    arrow = pa.struct([("a", pa.uint8()), ("b", pa.binary()), ("c", pa.binary(3)), ("d", pa.large_binary())])
+    array = to_arrow(block, arrow, np.array([0b1101], np.uint8))
+    array.validate(full=True)
+    assert array.to_pylist() == [row and dict(zip("abcd", row, strict=True)) for row in PACKED_ROWS]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        packed_row(PACKED_ROWS[0])[:-1],
+        packed_row(PACKED_ROWS[0]) + b"x",
+        b"\1\2",
+        b"\1\xff\xff\xff\xff" + bytes(20),
+        b"\1\1\0\0\0a---" + b"\xff" * 8,
+    ],
+)
+def test_damaged_variable_packed_struct(row: bytes) -> None:
+    values = Variable(np.array([0, len(row)]), np.frombuffer(row, np.uint8))
+    with pytest.raises(FormatError):
+        RESOLVER.zipped_variable(variable_packed_struct(), values)
+
+
 @given(parts=st.lists(st.lists(st.booleans(), max_size=20), min_size=1, max_size=5))
 def test_concat_bits(parts: list[list[bool]]) -> None:
     counts = np.array([len(part) for part in parts], dtype=np.int64)
@@ -440,7 +491,7 @@ def test_concat_bits(parts: list[list[bool]]) -> None:
     assert np.unpackbits(joined, count=len(flags), bitorder="little").astype(bool).tolist() == flags
 
 
-@pytest.mark.parametrize("name", ["constant", "dictionary", "variable_packed_struct", "range", "delta"])
+@pytest.mark.parametrize("name", ["constant", "dictionary", "range", "delta"])
 def test_encodings_that_are_refused(name: str) -> None:
     encoding = pb.CompressiveEncoding()
     getattr(encoding, name).SetInParent()

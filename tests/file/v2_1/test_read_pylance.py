@@ -278,15 +278,29 @@ def test_packed_struct(version: str, tmp_path: Path) -> None:
     check(one_column(pa.array(rows, kind), packed="true"), version, tmp_path)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
-    """Blobs and packed structs with strings are legal, and refused by name."""
-    kind = pa.struct([("a", pa.int8()), ("b", pa.string())])
-    packed = one_column(pa.array([{"a": 1, "b": "x"}] * 10, kind), packed="true")
-    with pytest.raises(UnsupportedFormatError, match="variable_packed_struct"):
-        open_file(pylance_file(packed, "2.2", tmp_path / "packed")).read()
+def test_packed_struct_of_varying_width(tmp_path: Path) -> None:
+    kind = pa.struct(
+        [("a", pa.int8()), ("b", pa.string()), ("c", pa.list_(pa.float32(), 2)), ("d", pa.large_binary())]
+    )
+    rows = [{"a": i % 100, "b": URLS[i].as_py(), "c": [i, 0.5], "d": b"x" * (i % 40)} for i in range(N)]
+    for name, values in {"full": rows, "null": [maybe(i, row) for i, row in enumerate(rows)]}.items():
+        check(one_column(pa.array(values, kind), packed="true"), "2.2", tmp_path / name)
+    inner = pa.struct([("a", pa.int8()), ("s", pa.struct([("b", pa.string())]))])
+    check(
+        one_column(pa.array([{"a": 1, "s": {"b": "x" * i}} for i in range(50)], inner), packed="true"),
+        "2.2",
+        tmp_path / "nested",
+    )
+    in_list = lists(lambda i: maybe(i, rows[i]), pa.list_(kind))
+    field = pa.field("item", kind, metadata={"lance-encoding:packed": "true"})
+    check(one_column(in_list.cast(pa.list_(field))), "2.2", tmp_path / "list")
+
+
+def test_blobs_are_refused(tmp_path: Path) -> None:
     blobs = one_column(pa.array([b"x" * 100], pa.large_binary()), blob="true")
-    with pytest.raises(UnsupportedFormatError, match="blob"):
-        open_file(pylance_file(blobs, "2.1", tmp_path / "blobs")).read()
+    for version in VERSIONS:
+        with pytest.raises(UnsupportedFormatError, match="blob"):
+            open_file(pylance_file(blobs, version, tmp_path / version)).read()
 
 
 @settings(max_examples=100)

@@ -118,7 +118,7 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
     counts = chunks.counts
     if bool((counts > BLOCK).any()):
         raise FormatError(f"a bit-packed chunk holds at most {BLOCK} values, not {int(counts.max())}")
-    widths = pieces.column(0, dtype.str)
+    widths = pieces.column(0, dtype.itemsize)
     if bool((widths > bits).any()):
         raise FormatError(f"values of {bits} bits packed to {int(widths.max())} bits")
     sizes = widths * (BLOCK // 8)

@@ -84,7 +84,7 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
     none = np.zeros(0, dtype=np.int64)
     if len(pieces.starts) == 0:
         return none, pieces.data[:0]
-    bare = pieces.column(0, "<u4") == _ZSTD_MAGIC
+    bare = pieces.column(0, 4) == _ZSTD_MAGIC
     if bool(bare.any()):
         if not bool(bare.all()):
             raise FormatError("only some zstd frames of a page have a length prefix")
@@ -92,7 +92,7 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
         ends = (pieces.starts + pieces.sizes).tolist()
         plain = [_stream(view[start:end]) for start, end in zip(pieces.starts.tolist(), ends, strict=True)]
         return np.array([len(part) for part in plain], dtype=np.int64), as_bytes(b"".join(plain))
-    sizes = pieces.column(0, "<u8")
+    sizes = pieces.column(0, 8)
     if bool((sizes > pieces.sizes * _ZSTD_RATIO).any()):
         raise FormatError("zstd data claims an impossible size")
     # zstd decodes frames that follow each other as one stream: one call for all chunks.
@@ -116,7 +116,7 @@ def _stream(frame: memoryview, limit: int = -1) -> bytes:
 
 
 def _lz4(pieces: Ranges) -> tuple[Ints, Bytes]:
-    sizes = pieces.column(0, "<u4")
+    sizes = pieces.column(0, 4)
     if bool((sizes > pieces.sizes * _LZ4_RATIO).any()):
         raise FormatError("lz4 data claims an impossible size")
     codec = pa.Codec("lz4_raw")

@@ -52,7 +52,7 @@ def decode_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode buffers that hold values and lengths together."""
     size = _value_size(rle)
     pieces = chunks.only("rle")
-    value_sizes = pieces.column(0, "<u8")
+    value_sizes = pieces.column(0, 8)
     pieces.require(value_sizes + _SIZE_PREFIX, "run values")
     values = pieces.part(_SIZE_PREFIX, value_sizes)
     lengths = pieces.part(_SIZE_PREFIX + value_sizes, pieces.sizes - _SIZE_PREFIX - value_sizes)

@@ -21,12 +21,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from spark_lance.errors import FormatError
-from spark_lance.file.buffers import as_bytes
 from spark_lance.file.v2_1.blocks import Block, Variable
-from spark_lance.file.v2_1.chunks import Bytes, Ints, exclusive_sum
+from spark_lance.file.v2_1.chunks import Bytes, Ints, exclusive_sum, gather, gather_integers, integer_column
 from spark_lance.file.v2_1.codec import Resolver
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.repdef import Levels, number_layers
@@ -50,7 +48,7 @@ class _Control:
         """Return the control words at these positions, which were checked."""
         if self.size == 0:
             return np.zeros(len(positions), dtype=np.uint8)
-        return _integers(data, positions, self.size)
+        return gather_integers(data, positions, self.size)
 
     def definition(self, words: _Words) -> _Words:
         """Return the definition levels."""
@@ -109,7 +107,7 @@ def _decode_fixed(
         if count * stride > len(data):
             raise FormatError(f"{count} values of {stride} bytes in a buffer of {len(data)}")
         rows = data[: count * stride].reshape(count, stride)
-        words = _column(rows[:, : control.size])
+        words = integer_column(rows[:, : control.size])
         return words, resolver.zipped(layout.value_compression, rows[:, control.size :])
     bounds = _row_bounds(page, len(data))
     positions = _fixed_positions(data, control, width, bounds)
@@ -117,7 +115,7 @@ def _decode_fixed(
     starts = positions[control.definition(words) <= control.max_visible] + control.size
     if len(starts) and int(starts[-1]) + width > len(data):
         raise FormatError("a full-zip value leaves its page")
-    values = _gather(data, starts, np.full(len(starts), width, dtype=np.int64)).data
+    values = gather(data, starts, np.full(len(starts), width, dtype=np.int64))
     return words, resolver.zipped(layout.value_compression, values.reshape(len(starts), width))
 
 
@@ -141,29 +139,15 @@ def _decode_variable(
     _require(data, heads[valid], ends[valid], width)
     lengths = np.zeros(len(positions), dtype=np.int64)
     # Read as unsigned: a length of 2**63 or more turns negative here and fails the comparison below.
-    lengths[valid] = _integers(data, heads[valid], width).astype(np.int64)
+    lengths[valid] = gather_integers(data, heads[valid], width).astype(np.int64)
     starts = heads + width * valid
     if bool((starts + lengths != ends).any()) or bool((lengths < 0).any()):
         raise FormatError("full-zip values do not fill their rows")
     visible = definition <= control.max_visible
     if not bool(visible.all()):
         starts, lengths = starts[visible], lengths[visible]
-    values = _gather(data, starts, lengths)
+    values = Variable(exclusive_sum(lengths), gather(data, starts, lengths))
     return words, resolver.zipped_variable(layout.value_compression, values)
-
-
-def _column(rows: Bytes) -> _Words:
-    """Return rows of 0, 1, 2 or 4 bytes as one array of unsigned integers."""
-    if rows.shape[1] == 0:
-        return np.zeros(len(rows), dtype=np.uint8)
-    return np.ascontiguousarray(rows).view(f"<u{rows.shape[1]}").reshape(-1)
-
-
-def _integers(data: Bytes, positions: Ints, size: int) -> _Words:
-    """Return the little-endian unsigned integers at these byte positions, which were checked."""
-    if size == 1:
-        return data[positions]
-    return _column(data[positions[:, None] + np.arange(size)])
 
 
 def _require(data: Bytes, positions: Ints, ends: Ints, size: int) -> None:
@@ -227,7 +211,7 @@ def _variable_positions(data: Bytes, control: _Control, width: int, bounds: Ints
         if bool((heads + width > limit).any()):
             raise FormatError("a full-zip row is cut short")
         found = np.full(len(at), control.size, dtype=np.int64)
-        lengths = _integers(data, heads, width).astype(np.int64)
+        lengths = gather_integers(data, heads, width).astype(np.int64)
         if bool((lengths < 0).any()) or bool((lengths > limit).any()):
             raise FormatError("a full-zip value leaves its page")
         found[valid] += width + lengths
@@ -262,21 +246,3 @@ def _follow(starts: Ints, ends: Ints, head: int, sizes: Any) -> Ints:
         more = at < ends
         at, ends = at[more], ends[more]
     return np.concatenate(found) if found else starts
-
-
-def _gather(data: Bytes, starts: Ints, lengths: Ints) -> Variable:
-    """Copy ascending ranges of `data` to one place; ranges were checked."""
-    count = len(starts)
-    if count == 0:
-        return Variable(np.zeros(1, dtype=np.int64), data[:0])
-    # Arrow copies byte strings faster than numpy could: ranges and gaps alternate as strings, and the ranges
-    # are taken.
-    edges = np.empty(2 * count, dtype=np.int64)
-    edges[0::2] = starts
-    edges[1::2] = starts + lengths
-    buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
-    strings = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, buffers)
-    taken = strings.take(pa.array(np.arange(0, 2 * count, 2)))
-    _, _, values = taken.buffers()
-    offsets = exclusive_sum(lengths)
-    return Variable(offsets, as_bytes(values)[: int(offsets[-1])] if values is not None else data[:0])

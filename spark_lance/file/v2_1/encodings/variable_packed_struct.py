@@ -1,0 +1,77 @@
+"""Packed structs with fields of varying width: all fields of a row side by side, in full-zip pages of 2.2.
+
+    VariablePackedStruct { fields: [ { value, bits_per_value or bits_per_length } ... ] }
+
+A value is its fields in order: bits_per_value / 8 bytes, or a length of bits_per_length / 8 bytes and that
+many bytes. Each field's own encoding (flat, variable, fsst, ...) then applies to the field's bytes of all
+rows.
+Fields hold no nulls; a null struct has no bytes at all.
+Example {i8: 1, string: "xy"}:  01  02 00 00 00 78 79
+(Lance file format, encodings: variable packed struct.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_lance.errors import FormatError
+from spark_lance.file.v2_1.blocks import Block, PackedStruct, Variable
+from spark_lance.file.v2_1.chunks import Bytes, Ints, exclusive_sum, gather, gather_integers
+from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["decode_zipped"]
+
+
+def decode_zipped(packed: pb.VariablePackedStruct, values: Variable, resolver: Resolver) -> PackedStruct:
+    """Decode full-zip values."""
+    offsets = values.offsets.astype(np.int64)
+    present = np.flatnonzero(np.diff(offsets))
+    at, ends = offsets[:-1][present], offsets[1:][present]
+    children: list[Block] = []
+    for field in packed.fields:
+        kind = field.WhichOneof("layout")
+        if kind == "bits_per_value":
+            width = _bytes(field.bits_per_value)
+            rows = np.zeros((values.count, width), dtype=np.uint8)
+            _require(at, width, ends)
+            rows[present] = values.data[at[:, None] + np.arange(width)]
+            children.append(resolver.zipped(field.value, rows))
+            at = at + width
+        elif kind == "bits_per_length":
+            width = _bytes(field.bits_per_length)
+            if width not in (4, 8):
+                raise FormatError(f"lengths of {width * 8} bits in a packed struct")
+            _require(at, width, ends)
+            strings, at = _strings(values.data, at, ends, width)
+            lengths = np.zeros(values.count, dtype=np.int64)
+            lengths[present] = np.diff(strings.offsets)
+            children.append(
+                resolver.zipped_variable(field.value, Variable(exclusive_sum(lengths), strings.data))
+            )
+        else:
+            raise FormatError("a field of a packed struct has no width")
+    if bool((at != ends).any()):
+        raise FormatError("the fields of a packed struct do not fill its rows")
+    return PackedStruct(values.count, tuple(children))
+
+
+def _bytes(bits: int) -> int:
+    if bits % 8 or not bits:
+        raise FormatError(f"a field of {bits} bits in a packed struct")
+    return bits // 8
+
+
+def _require(at: Ints, size: int, ends: Ints) -> None:
+    if len(at) and size > int((ends - at).min()):
+        raise FormatError("a row of a packed struct is cut short")
+
+
+def _strings(data: Bytes, at: Ints, ends: Ints, width: int) -> tuple[Variable, Ints]:
+    """Read a length and that many bytes at each position; return them and the positions behind them."""
+    # A length of 2**63 or more turns negative.
+    lengths = gather_integers(data, at, width).astype(np.int64)
+    starts = at + width
+    if bool((lengths < 0).any()) or bool((lengths > ends - starts).any()):
+        raise FormatError("a field leaves its row of a packed struct")
+    return Variable(exclusive_sum(lengths), gather(data, starts, lengths)), starts + lengths
