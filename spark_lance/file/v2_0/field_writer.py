@@ -21,11 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
-from spark_lance.file.buffers import pack_bits
+from spark_lance.file.buffers import expand_ranges, pack_bits
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.metadata import BytesLike, EncodedPage
 from spark_lance.file.schema import Field
 from spark_lance.file.v2_0.binary import encode_binary, is_variable
+from spark_lance.file.v2_0.ends import Bools, Bounds
 from spark_lance.file.v2_0.flat import encode_flat, fixed_width
 from spark_lance.file.v2_0.lists import encode_list
 from spark_lance.file.v2_0.nullable import ALL_NULLS, encode_nullable
@@ -98,13 +99,9 @@ class FieldWriter:
             for i, child in enumerate(field.children):
                 self._encode(child, array.field(i), row_start, pages)
         elif field.kind == "list":
-            lengths = pc.list_value_length(array)
-            bounds = np.zeros(len(array) + 1, dtype=np.int64)
-            np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), out=bounds[1:])
-            nulls = pc.is_null(array).to_numpy(zero_copy_only=False) if array.null_count else None
+            bounds, nulls, items = _list_parts(array)
             add(*encode_list(bounds, nulls))
-            # flatten() leaves out what lies under null lists and outside of a slice.
-            self._encode(field.children[0], array.flatten(), row_start, pages)
+            self._encode(field.children[0], items, row_start, pages)
         elif field.kind == "packed_struct":
             add(*encode_packed_struct(array, self._field.name))
         else:
@@ -114,6 +111,31 @@ class FieldWriter:
     def _name(self, field: Field) -> str:
         top = self._field.name
         return repr(top) if field is self._field else f"{top!r} (field {field.name!r})"
+
+
+def _list_parts(array: pa.Array) -> tuple[Bounds, Bools | None, pa.Array]:
+    """Return where lists are in the items (from 0), which lists are null, and the items.
+
+    What lies outside of a slice or under null lists is left out.
+    """
+    width = np.int64 if pa.types.is_large_list(array.type) else np.int32
+    skip = array.offset * np.dtype(width).itemsize
+    bounds = np.zeros(1, dtype=np.int64)
+    if len(array):
+        raw = np.frombuffer(array.buffers()[1], dtype=width, count=len(array) + 1, offset=skip)
+        bounds = raw.astype(np.int64)
+    nulls: Bools | None = None
+    items = array.values
+    if array.null_count:
+        nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
+        lengths = np.diff(bounds)
+        if lengths[nulls].any():
+            lengths[nulls] = 0
+            # take() goes wrong on nested fixed-size lists with an offset; a copy has none.
+            items = pa.concat_arrays([items]).take(pa.array(expand_ranges(bounds[:-1], lengths)))
+            bounds = np.concatenate([[0], np.cumsum(lengths)])
+    first = int(bounds[0])
+    return bounds - first, nulls, items.slice(first, int(bounds[-1]) - first)
 
 
 def _has_nulls(array: pa.Array) -> bool:

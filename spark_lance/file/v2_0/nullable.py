@@ -50,13 +50,19 @@ class _AllNulls:
 
 
 def _mask(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
-    """Return `values` with nulls where `valid` is false."""
+    """Return `values`, which have no offset, with nulls where `valid` is false."""
+    if values.null_count:
+        valid = pc.and_(valid, values.is_valid())
     kind = values.type
-    if values.offset or values.null_count or pa.types.is_dictionary(kind) or pa.types.is_struct(kind):
-        return pc.if_else(valid, values, pa.scalar(None, kind))
+    if pa.types.is_dictionary(kind):
+        indices = pc.if_else(valid, values.indices, pa.scalar(None, kind.index_type))
+        return pa.DictionaryArray.from_arrays(indices, values.dictionary, ordered=kind.ordered, safe=False)
     bitmap = valid.buffers()[1]
     if pa.types.is_fixed_size_list(kind):
         return pa.Array.from_buffers(kind, len(values), [bitmap], children=[values.values])
+    if pa.types.is_struct(kind):
+        children = [values.field(i) for i in range(kind.num_fields)]
+        return pa.Array.from_buffers(kind, len(values), [bitmap], children=children)
     return pa.Array.from_buffers(kind, len(values), [bitmap, *values.buffers()[1:]])
 
 

@@ -1,0 +1,83 @@
+"""FSST decoding against a plain twin."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_lance.errors import FormatError
+from spark_lance.file import fsst
+from spark_lance.file.fsst import SYMBOL_TABLE_SIZE, decode_fsst
+
+
+def symbol_table(symbols: list[bytes], coded: int = 1) -> bytes:
+    head = bytes([len(symbols), 0, 0, coded]) + b"TSSF"
+    body = b"".join(symbol.ljust(8, b"\0") for symbol in symbols)
+    return (head + body + bytes(map(len, symbols))).ljust(SYMBOL_TABLE_SIZE, b"\0")
+
+
+def decode(table: bytes, strings: list[bytes], lead: bytes = b"") -> list[bytes]:
+    """Decode strings of codes that lie behind `lead` in the data."""
+    offsets = np.cumsum([len(lead), *map(len, strings)]).astype(np.int64)
+    data = np.frombuffer(lead + b"".join(strings), np.uint8)
+    out_offsets, out = decode_fsst(table, offsets, data)
+    assert out_offsets[0] == 0
+    assert out_offsets[-1] == len(out)
+    text = out.tobytes()
+    return [text[a:b] for a, b in pairwise(out_offsets)]
+
+
+SYMBOLS = st.lists(st.binary(min_size=1, max_size=8), max_size=255)
+TOKENS = st.lists(st.tuples(st.booleans(), st.integers(0, 255)), max_size=12)
+
+
+@given(symbols=SYMBOLS, texts=st.lists(TOKENS, max_size=8), step=st.sampled_from([1, 5, 1 << 18]))
+def test_against_a_plain_decoder(
+    symbols: list[bytes], texts: list[list[tuple[bool, int]]], step: int
+) -> None:
+    codes, expected = [], []
+    for tokens in texts:
+        code, text = b"", b""
+        for literal, value in tokens:
+            if literal or value >= len(symbols):
+                code += bytes([255, value])
+                text += bytes([value])
+            else:
+                code += bytes([value])
+                text += symbols[value]
+        codes.append(code)
+        expected.append(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fsst, "_STEP", step)
+        assert decode(symbol_table(symbols), codes, lead=b"\xff\x00") == expected
+
+
+def test_runs_of_escapes_keep_to_their_strings() -> None:
+    table = symbol_table([b"ab", b"c"])
+    assert decode(table, [b"\xff\xff", b"\xff\x00\x01", b"", b"\x00"]) == [b"\xff", b"\x00c", b"", b"ab"]
+
+
+def test_data_that_is_not_coded() -> None:
+    assert decode(symbol_table([], coded=0), [b"plain", b"", b"\xff"]) == [b"plain", b"", b"\xff"]
+
+
+@pytest.mark.parametrize(
+    ("table", "codes"),
+    [
+        (symbol_table([b"a"]), [b"\x01"]),
+        (symbol_table([b"a"]), [b"\x00\xff"]),
+        (symbol_table([b"a"]), [b"\x00\xff", b"\x00"]),
+        (symbol_table([b"a"])[:100], [b"\x00"]),
+        (b"\0" * SYMBOL_TABLE_SIZE, [b"\x00"]),
+        (symbol_table([b""]), [b"\x00"]),
+        (symbol_table([b"123456789"]), [b"\x00"]),
+    ],
+    ids=["no symbol", "open end", "escape over a boundary", "short", "no magic", "length 0", "length 9"],
+)
+def test_damage(table: bytes, codes: list[bytes]) -> None:
+    with pytest.raises(FormatError):
+        decode(table, codes)
