@@ -25,12 +25,19 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.buffers import as_bytes, padding
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.footer import Footer
-from spark_lance.file.metadata import BUFFER_ALIGNMENT, BytesLike, EncodedPage, Page, pack_column
+from spark_lance.file.metadata import (
+    ARRAY_ENCODING_URL,
+    BUFFER_ALIGNMENT,
+    BytesLike,
+    EncodedPage,
+    Page,
+    pack_column,
+)
 from spark_lance.file.pages import PAGE_FORMATS, FieldWriter
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
-from spark_lance.proto import file_pb2
+from spark_lance.proto import encodings20_pb2, file_pb2
 
 __all__ = ["DEFAULT_BUFFER_BYTES", "DEFAULT_PAGE_BYTES", "FileWriter", "WrittenFile"]
 
@@ -38,6 +45,7 @@ DEFAULT_PAGE_BYTES = 8 << 20
 DEFAULT_BUFFER_BYTES = 256 << 20
 # A slice that keeps more than this alive besides itself, and more than its own size, is copied.
 _IDLE_BYTES = 64 << 10
+_STRUCT_HEADER = encodings20_pb2.ArrayEncoding(struct=encodings20_pb2.SimpleStruct()).SerializeToString()
 _TABLE_ENTRY = struct.Struct("<QQ")
 
 
@@ -204,9 +212,12 @@ class FileWriter:
     def _write_page(self, page: EncodedPage) -> None:
         places = tuple(self._write_buffer(data) for data in page.buffers)
         encoding = page.layout.SerializeToString()
-        self._pages[page.column].append(
-            Page(places, page.length, page.priority, encoding, self._format.type_url)
-        )
+        written = Page(places, page.length, page.priority, encoding, self._format.type_url)
+        pages = self._pages[page.column]
+        if pages and _is_struct_header(written):
+            pages[-1] = dataclasses.replace(pages[-1], length=pages[-1].length + page.length)
+        else:
+            pages.append(written)
 
     def _write_buffer(self, data: BytesLike) -> tuple[int, int]:
         """Write a buffer at the next aligned position; return (position, size)."""
@@ -223,6 +234,11 @@ class FileWriter:
         position = self._out.tell()
         self._out.write(b"".join(_TABLE_ENTRY.pack(*entry) for entry in entries))
         return position
+
+
+def _is_struct_header(page: Page) -> bool:
+    """Tell whether this is the page of a 2.0 struct, of which a column has one, however many its rows."""
+    return page.type_url == ARRAY_ENCODING_URL and page.encoding == _STRUCT_HEADER
 
 
 def _size(array: pa.Array) -> int:
