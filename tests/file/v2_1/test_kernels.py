@@ -93,13 +93,14 @@ def random_values(seed: int, count: int, width: int) -> list[int]:
     return [int.from_bytes(rng.bytes(8), "little") & ((1 << width) - 1) for _ in range(count)]
 
 
-@given(shape=packed_shape(), step=st.sampled_from([1, 2, 512]))
-def test_unpack(shape: tuple[int, int, int], step: int) -> None:
+@given(shape=packed_shape(), step=st.sampled_from([1, 2, 512]), few=st.sampled_from([0, 512]))
+def test_unpack(shape: tuple[int, int, int], step: int, few: int) -> None:
     bits, width, seed = shape
     blocks = [random_values(seed + i, 1024, width) for i in range(3)]
     words = np.frombuffer(b"".join(pack(block, bits, width) for block in blocks), f"<u{bits // 8}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bitpacking, "_STEP", step)
+        patch.setattr(bitpacking, "_FEW", few)
         assert bitpacking.unpack(words.reshape(3, -1), width).tolist() == blocks
 
 

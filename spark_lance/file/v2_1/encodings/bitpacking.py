@@ -18,6 +18,8 @@ lane l is packed[j * L + l]. The value at (row r, lane l) is number
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -34,72 +36,86 @@ __all__ = ["BLOCK", "decode_inline", "decode_out_of_line", "unpack"]
 BLOCK = 1024
 # Blocks per step: scratch arrays of a step stay in the cache while numpy's cost per call is spread thin.
 _STEP = 512
+# More runs of blocks of one width than this are unpacked by width, not run by run.
+_MANY_RUNS = 32
+# Values of no bits that a chunk can hold at most.
 _MAX_EMPTY = (1 << 16) - 1
+# Below this many blocks the number of steps counts more than the bytes they touch.
+_FEW = 128
 _DTYPES: dict[int, np.dtype[Any]] = {
     8: np.dtype("<u1"),
     16: np.dtype("<u2"),
     32: np.dtype("<u4"),
     64: np.dtype("<u8"),
 }
-# Row group r div 8 goes to this place among the T / 8 groups of 8 rows.
-_PLACES = {8: (0,), 16: (0, 1), 32: (0, 2, 1, 3), 64: (0, 4, 2, 6, 1, 5, 3, 7)}
+# Where each of the T / 8 groups of 8 rows goes, and also which group comes there.
+_GROUPS = {8: [0], 16: [0, 1], 32: [0, 2, 1, 3], 64: [0, 4, 2, 6, 1, 5, 3, 7]}
 
 _Words = npt.NDArray[Any]
 
 
-def unpack(words: _Words, width: int) -> _Words:
+def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
     """Unpack whole blocks.
 
     Args:
         words: unsigned words of T bits, shape (blocks, 1024 * width / T).
         width: bits per value, 0..T.
+        out: where to put the values, same dtype, shape (blocks, 1024); None = a new array.
 
     Returns:
-        The values, same dtype, shape (blocks, 1024).
+        The values.
     """
     bits = words.dtype.itemsize * 8
     lanes = BLOCK // bits
     count = len(words)
-    if width == 0 or count == 0:
-        return np.zeros((count, BLOCK), dtype=words.dtype)
-    out = np.empty((count, BLOCK), dtype=words.dtype)
+    if out is None:
+        out = np.empty((count, BLOCK), dtype=words.dtype)
+    if width == 0:
+        out[:] = 0
+        return out
     for start in range(0, count, _STEP):
         part = words[start : start + _STEP]
         blocks = len(part)
         # [word][block x lane]: every step below then runs over one long contiguous vector.
         streams = part.reshape(blocks, width, lanes).transpose(1, 0, 2).reshape(width, blocks * lanes)
-        rows = _unpack_rows(np.ascontiguousarray(streams), width, bits)
+        rows = _unpack_rows(streams, width, bits, few=blocks < _FEW).reshape(bits // 8, 8, blocks, lanes)
         target = out[start : start + _STEP].reshape(blocks, 8, bits // 8, lanes)
-        target[:] = rows.reshape(bits // 8, 8, blocks, lanes).transpose(2, 1, 0, 3)
+        target[:] = rows.transpose(2, 1, 0, 3)
     return out
 
 
-def _unpack_rows(streams: _Words, width: int, bits: int) -> _Words:
-    """Return rows[place, row mod 8, block x lane] of the packed streams[word, block x lane]."""
+def _unpack_rows(streams: _Words, width: int, bits: int, few: bool) -> _Words:
+    """Return rows[place of row div 8, row mod 8, block x lane] of the packed streams[word, block x lane]."""
     dtype = streams.dtype
-    rows = np.empty((bits // 8, 8, streams.shape[1]), dtype=dtype)
-    carry = np.empty(streams.shape[1], dtype=dtype)
     mask = dtype.type((1 << width) - 1)
-    if bits % width == 0:
-        # No value spans two words: all values of a page of levels take two calls.
-        shifts = np.arange(0, bits, width, dtype=dtype)
-        values: _Words = (streams[:, None, :] >> shifts[:, None]) & mask
-        by_place: _Words = values.reshape(bits // 8, 8, -1)[np.argsort(_PLACES[bits])]
-        return by_place
-    for row in range(bits):
-        target = rows[_PLACES[bits][row // 8], row % 8]
+    size = streams.shape[1]
+    # Words and values meet every `period` rows: what one such period does, all of them do. Doing them at once
+    # takes fewer, longer steps, but the rows then need sorting: it pays for few blocks.
+    repeats = gcd(width, bits) if few or bits % width == 0 else 1
+    period = bits // repeats
+    packed = streams.reshape(repeats, width // repeats, size)
+    rows = np.empty((repeats, period, size), dtype=dtype)
+    if period * width == bits:
+        # No value spans two words.
+        np.right_shift(packed, np.arange(0, bits, width, dtype=dtype)[:, None], out=rows)
+        rows &= mask
+        return rows.reshape(bits // 8, 8, size)[_GROUPS[bits]]
+    carry = np.empty((repeats, size), dtype=dtype)
+    for row in range(period):
+        target = rows[:, row if repeats > 1 else _GROUPS[bits][row // 8] * 8 + row % 8]
         word, shift = divmod(row * width, bits)
         if shift == 0:
-            np.bitwise_and(streams[word], mask, out=target)
+            np.bitwise_and(packed[:, word], mask, out=target)
             continue
-        np.right_shift(streams[word], dtype.type(shift), out=target)
+        np.right_shift(packed[:, word], dtype.type(shift), out=target)
         spill = shift + width - bits
         if spill > 0:
-            np.left_shift(streams[word + 1], dtype.type(bits - shift), out=carry)
+            np.left_shift(packed[:, word + 1], dtype.type(bits - shift), out=carry)
             np.bitwise_or(target, carry, out=target)
         if spill != 0:
             np.bitwise_and(target, mask, out=target)
-    return rows
+    by_group = rows.reshape(bits // 8, 8, size)
+    return by_group[_GROUPS[bits]] if repeats > 1 else by_group
 
 
 def _word_type(bits: int) -> np.dtype[Any]:
@@ -132,11 +148,16 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
 
 def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> _Words:
     """Unpack blocks of different widths, all blocks of one width together."""
-    present = np.unique(widths).tolist()
-    if len(present) == 1:
-        return unpack(_blocks(packed, present[0], dtype), present[0])
+    edges = np.flatnonzero(np.diff(widths)) + 1
     values = np.empty((len(widths), BLOCK), dtype=dtype)
-    for width in present:
+    if len(edges) < _MANY_RUNS:
+        bounds = [0, *edges.tolist(), len(widths)]
+        for start, stop in pairwise(bounds):
+            width = int(widths[start])
+            run = packed.select(slice(start, stop))
+            unpack(_blocks(run, width, dtype), width, values[start:stop])
+        return values
+    for width in np.unique(widths).tolist():
         here = widths == width
         values[here] = unpack(_blocks(packed.select(here), width, dtype), width)
     return values
