@@ -91,6 +91,9 @@ def _merge_list(field: Field, arrays: list[pa.Array], target: pa.DataType) -> pa
         offsets = offsets - offsets.dtype.type(first)
     if len(merged) != last - first:
         raise FormatError(f"the lists of field {field.name!r} do not cover their items")
+    # Arrow does not raise on such a map but ends the process.
+    if field.kind == "map" and (merged.null_count or merged.field(0).null_count):
+        raise FormatError(f"map {field.name!r} has null keys")
     buffers = [_validity(arrays[0]), pa.py_buffer(np.ascontiguousarray(offsets))]
     return pa.Array.from_buffers(target, len(arrays[0]), buffers, children=[merged])
 
