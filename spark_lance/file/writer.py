@@ -43,8 +43,6 @@ __all__ = ["DEFAULT_BUFFER_BYTES", "DEFAULT_PAGE_BYTES", "FileWriter", "WrittenF
 
 DEFAULT_PAGE_BYTES = 8 << 20
 DEFAULT_BUFFER_BYTES = 256 << 20
-# A slice that keeps more than this alive besides itself, and more than its own size, is copied.
-_IDLE_BYTES = 64 << 10
 _STRUCT_HEADER = encodings20_pb2.ArrayEncoding(struct=encodings20_pb2.SimpleStruct()).SerializeToString()
 _TABLE_ENTRY = struct.Struct("<QQ")
 
@@ -149,7 +147,7 @@ class FileWriter:
             self._checked = batch.schema
         for column, values in zip(self._columns, batch.columns, strict=True):
             for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
-                for run in _runs(chunk, self._page_bytes):
+                for run in _runs(_plain(chunk), self._page_bytes):
                     self._take(column, run)
         self._rows += batch.num_rows
         while self._buffered > self._buffer_bytes:
@@ -191,7 +189,9 @@ class FileWriter:
         if column.pending and (size >= self._page_bytes or column.pending[-1].type != run.type):
             self._make_pages(column)
         full = column.pending_bytes + size >= self._page_bytes
-        if not full and run.get_total_buffer_size() > max(2 * size, size + _IDLE_BYTES):
+        if not full:
+            # A copy: the run may be a slice, or share one allocation with the other columns of a batch,
+            # and other columns do not wait for this one.
             run = pa.concat_arrays([run])
         column.pending.append(run)
         column.pending_bytes += size
@@ -239,6 +239,33 @@ class FileWriter:
 def _is_struct_header(page: Page) -> bool:
     """Tell whether this is the page of a 2.0 struct, of which a column has one, however many its rows."""
     return page.type_url == ARRAY_ENCODING_URL and page.encoding == _STRUCT_HEADER
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Return the array without string views and without an extension type of its own."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    target = _plain_type(array.type)
+    return array if target == array.type else array.cast(target)
+
+
+def _plain_type(arrow: pa.DataType) -> pa.DataType:
+    """Return the type with plain types in place of view types."""
+    if pa.types.is_string_view(arrow):
+        return pa.string()
+    if pa.types.is_binary_view(arrow):
+        return pa.binary()
+    if pa.types.is_dictionary(arrow) or isinstance(arrow, pa.BaseExtensionType) or not arrow.num_fields:
+        return arrow
+    fields = [arrow.field(i) for i in range(arrow.num_fields)]
+    plain = [field.with_type(_plain_type(field.type)) for field in fields]
+    if all(old.type == new.type for old, new in zip(fields, plain, strict=True)):
+        return arrow
+    if pa.types.is_struct(arrow):
+        return pa.struct(plain)
+    if pa.types.is_map(arrow):
+        return pa.map_(plain[0].type.field(0), plain[0].type.field(1))
+    return pa.large_list(plain[0]) if pa.types.is_large_list(arrow) else pa.list_(plain[0])
 
 
 def _size(array: pa.Array) -> int:

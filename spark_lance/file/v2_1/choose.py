@@ -1,7 +1,8 @@
 """The writer's choice: which layout and which encodings a page gets. All thresholds are in this module.
 
-No valid value at all -> constant page. Dictionaries and values that are not whole bytes -> mini-block.
-Otherwise wide values -> full-zip, narrow ones -> mini-block.
+No valid value at all -> constant page; so too, from 2.2 on, if all values are the same and there are no
+levels. Dictionaries and values that are not whole bytes -> mini-block. Otherwise wide values -> full-zip,
+narrow ones -> mini-block.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.v2_1.constant_writer import MAX_INLINE_BYTES
 from spark_lance.file.v2_1.mini_block_writer import ChunkPolicy
 from spark_lance.file.v2_1.plain_values import (
     Block,
@@ -27,8 +29,9 @@ from spark_lance.file.v2_1.plain_values import (
     zip_variable,
 )
 from spark_lance.file.v2_1.ravel import Leaf
+from spark_lance.file.version import FileVersion
 
-__all__ = ["FullZip", "MiniBlock", "NullPage", "choose", "full_zip"]
+__all__ = ["FullZip", "MiniBlock", "NullPage", "ScalarPage", "choose", "full_zip"]
 
 # Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
 _POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=4096)
@@ -47,6 +50,13 @@ class NullPage:
 
 
 @dataclass(frozen=True)
+class ScalarPage:
+    """Every level has a slot that holds this value; a bool is one byte."""
+
+    value: bytes
+
+
+@dataclass(frozen=True)
 class MiniBlock:
     """Chunks of `values`, which number the items of `dictionary` if there is one."""
 
@@ -62,7 +72,7 @@ class FullZip:
     values: ZipFixed | ZipVariable
 
 
-def choose(leaf: Leaf) -> NullPage | MiniBlock | FullZip:
+def choose(leaf: Leaf, version: FileVersion) -> NullPage | ScalarPage | MiniBlock | FullZip:
     """Decide how the page of `leaf` is written.
 
     Raises:
@@ -81,6 +91,10 @@ def choose(leaf: Leaf) -> NullPage | MiniBlock | FullZip:
         return NullPage()
     if pa.types.is_dictionary(array.type):
         return MiniBlock(FixedChunks.of(array, valid), plain_block(array.dictionary))
+    if version is not FileVersion.V2_1 and leaf.rep is None and leaf.definition is None:
+        value = _only_value(array)
+        if value is not None:
+            return ScalarPage(value)
     if is_variable(array.type):
         chunks = VariableChunks.of(array, valid)
         return FullZip(zip_variable(array, valid)) if _is_wide(chunks) else MiniBlock(chunks)
@@ -88,6 +102,30 @@ def choose(leaf: Leaf) -> NullPage | MiniBlock | FullZip:
     if bits % 8 == 0 and bits // 8 >= _WIDE_FIXED_BYTES and not _has_bit_items(array.type):
         return FullZip(zip_fixed(array, valid))
     return MiniBlock(FixedChunks.of(array, valid))
+
+
+def _only_value(array: pa.Array) -> bytes | None:
+    """Return the bytes of the value that a whole array (one slot or more, no nulls) consists of, if any."""
+    if is_variable(array.type):
+        return None if array[0] != array[len(array) - 1] else _only_variable(array)
+    if pa.types.is_fixed_size_list(array.type) or value_bits(array.type) > 8 * MAX_INLINE_BYTES:
+        return None
+    items = FixedChunks.of(array, None).items
+    rows = items.reshape(len(array), -1)
+    if (rows[0] != rows[-1]).any() or (rows != rows[0]).any():
+        return None
+    value: bytes = rows[0].tobytes()
+    return value
+
+
+def _only_variable(array: pa.Array) -> bytes | None:
+    chunks = VariableChunks.of(array, None)
+    lengths = np.diff(chunks.offsets)
+    if (lengths != lengths[0]).any():
+        return None
+    rows = chunks.data.reshape(len(array), int(lengths[0]))
+    value: bytes = rows[0].tobytes()
+    return None if (rows != rows[0]).any() else value
 
 
 def full_zip(leaf: Leaf) -> FullZip | None:

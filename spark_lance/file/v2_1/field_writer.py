@@ -9,8 +9,8 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.file.metadata import EncodedPage
 from spark_lance.file.schema import Field
-from spark_lance.file.v2_1.choose import FullZip, NullPage, choose, full_zip
-from spark_lance.file.v2_1.constant_writer import null_page
+from spark_lance.file.v2_1.choose import FullZip, NullPage, ScalarPage, choose, full_zip
+from spark_lance.file.v2_1.constant_writer import null_page, scalar_page
 from spark_lance.file.v2_1.full_zip_writer import full_zip_page
 from spark_lance.file.v2_1.mini_block_writer import PageParts, mini_block_page
 from spark_lance.file.v2_1.ravel import Leaf, ravel
@@ -55,9 +55,12 @@ class FieldWriter:
 
 def _encode_leaf(leaf: Leaf, version: FileVersion) -> Iterator[tuple[Leaf, PageParts]]:
     """Yield one page, or more where the format cannot hold the rows in one."""
-    choice = choose(leaf)
+    choice = choose(leaf, version)
     if isinstance(choice, NullPage):
         yield leaf, null_page(leaf)
+        return
+    if isinstance(choice, ScalarPage):
+        yield leaf, scalar_page(leaf, choice.value)
         return
     if isinstance(choice, FullZip):
         yield leaf, full_zip_page(leaf, choice.values)
@@ -83,6 +86,8 @@ def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in
     kind = field.kind
     if kind in ("packed_struct", "blob"):
         raise UnsupportedFormatError(f"column {path!r}: writing a {kind.replace('_', ' ')} is not supported")
+    if field.logical_type == "fixed_size_binary:0":
+        raise SchemaError(f"column {path!r}: Lance cannot store values of zero width")
     if kind in ("map", "fsl_struct") and version is FileVersion.V2_1:
         name = "maps" if kind == "map" else "fixed-size lists of structs"
         raise SchemaError(f"column {path!r}: file version 2.1 has no {name}; use version 2.2")

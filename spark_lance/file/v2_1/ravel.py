@@ -198,7 +198,7 @@ def ravel(field: Field, array: pa.Array) -> Iterator[Leaf]:
     """Yield one `Leaf` per column of the top-level `field`, in column order.
 
     `array` holds a run of rows of type `field.arrow_type()`; any slice will do. Names of list items
-    and view or extension types may differ from that type.
+    may differ from that type, and extension types may stand for their storage types.
 
     Raises:
         SchemaError: a null where the schema has a non-nullable field.
@@ -214,8 +214,8 @@ def _walk(field: Field, array: pa.Array, levels: _Levels, rows: int, path: str) 
         child = field.children[0]
         yield from _walk(child, items, nested, rows, f"{path}.{child.name}")
         return
-    if kind == "leaf":
-        array = _plain_leaf(array)
+    if pa.types.is_dictionary(array.type):
+        array = _dense_dictionary(array)
     levels = _item_step(field, array, levels, path)
     if kind == "struct":
         for i, child in enumerate(field.children):
@@ -230,17 +230,6 @@ def _walk(field: Field, array: pa.Array, levels: _Levels, rows: int, path: str) 
 
 def _storage(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array, pa.ExtensionArray) else array
-
-
-def _plain_leaf(array: pa.Array) -> pa.Array:
-    """Return the leaf without views and without null items in a dictionary."""
-    if pa.types.is_string_view(array.type):
-        return array.cast(pa.string())
-    if pa.types.is_binary_view(array.type):
-        return array.cast(pa.binary())
-    if pa.types.is_dictionary(array.type):
-        return _dense_dictionary(array)
-    return array
 
 
 def _dense_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
