@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from pathlib import Path
 from typing import Any
@@ -151,13 +150,12 @@ def test_batches_of_differing_item_names_and_dictionaries(tmp_path: Path) -> Non
     assert got["l"].to_pylist() == [[1], [2], None]
 
 
-def ipc_batches(batch: pa.RecordBatch, count: int) -> Any:
+def ipc_batches(path: Path, batch: pa.RecordBatch, count: int) -> Any:
     """Batches as they come from a stream: all columns of one share one allocation."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as stream:
         for _ in range(count):
             stream.write_batch(batch)
-    return pa.ipc.open_stream(io.BytesIO(sink.getvalue()))
+    return pa.ipc.open_stream(pa.OSFile(str(path)))
 
 
 def test_narrow_columns_do_not_keep_the_batches_alive(tmp_path: Path) -> None:
@@ -171,7 +169,7 @@ def test_narrow_columns_do_not_keep_the_batches_alive(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, batch.schema, page_bytes=MIB)
     before = pa.total_allocated_bytes()
     most = 0
-    for one in ipc_batches(batch, 40):
+    for one in ipc_batches(tmp_path / "stream", batch, 40):
         writer.write(one)
         del one
         most = max(most, pa.total_allocated_bytes() - before)
