@@ -20,7 +20,7 @@ from spark_lance.table.deletion import read_deletions
 from spark_lance.table.fragment import FragmentReader, physical_rows
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.refs import latest_version, list_versions, load_latest, load_version
-from spark_lance.table.scan import Scan
+from spark_lance.table.scan import Scan, rows_without_columns
 from spark_lance.table.write import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -148,6 +148,8 @@ class LanceDataset:
         tables = list(_cut(scan.tables(filter), offset or 0, limit))
         if not tables:
             return pa.Table.from_batches([], scan.arrow_schema)
+        if not scan.names:
+            return rows_without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables).replace_schema_metadata(scan.arrow_schema.metadata)
 
     def to_batches(

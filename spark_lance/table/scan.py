@@ -23,7 +23,7 @@ from spark_lance.table.fragment import FragmentReader
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.rowids import fragment_row_ids, row_addresses
 
-__all__ = ["ROW_ADDRESS", "ROW_ID", "Scan", "ScanTask", "filter_columns"]
+__all__ = ["ROW_ADDRESS", "ROW_ID", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
 
 ROW_ID = "_rowid"
 ROW_ADDRESS = "_rowaddr"
@@ -126,7 +126,7 @@ class ScanTask:
         if ROW_ADDRESS in self.names:
             by_name[ROW_ADDRESS] = pa.array(row_addresses(self.message.id, np.arange(start, stop)))
         if not by_name:
-            return _rows_without_columns(stop - start)
+            return rows_without_columns(stop - start)
         return pa.Table.from_arrays([by_name[name] for name in self.names], schema=self.arrow_schema)
 
 
@@ -263,7 +263,8 @@ def _arrow_schema(names: Sequence[str], fields: Sequence[Field]) -> pa.Schema:
     return pa.schema([by_name.get(name) or system[name] for name in names])
 
 
-def _rows_without_columns(rows: int) -> pa.Table:
+def rows_without_columns(rows: int) -> pa.Table:
+    """Return a table of `rows` rows and no columns."""
     batch = pa.RecordBatch.from_struct_array(
         pa.StructArray.from_buffers(pa.struct([]), rows, [None], children=[])
     )
@@ -282,8 +283,8 @@ def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:
 
 
 def _select(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    return table.select(list(names)) if names else _rows_without_columns(table.num_rows)
+    return table.select(list(names)) if names else rows_without_columns(table.num_rows)
 
 
 def _select_batch(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    return batch.select(list(names)) if names else _as_batches(_rows_without_columns(batch.num_rows))[0]
+    return batch.select(list(names)) if names else _as_batches(rows_without_columns(batch.num_rows))[0]
