@@ -25,7 +25,7 @@ from spark_lance.file.v2_0.flat import encode_flat
 from spark_lance.file.v2_0.nullable import encode_nullable
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["encode_binary", "open_binary", "open_fixed_size_binary", "open_fsst"]
+__all__ = ["encode_binary", "is_variable", "open_binary", "open_fixed_size_binary", "open_fsst"]
 
 _INT32_MAX = 2**31 - 1
 _HIGH_BITS = np.uint64(0x8080808080808080)

@@ -19,7 +19,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_0.decoder import PageBuffer, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["ByteRun", "compress", "open_bytes"]
+__all__ = ["ByteRun", "compress", "decompress", "open_bytes"]
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # The most that one compressed byte can stand for: a zstd block of 128 KiB takes 4 bytes at least, and an LZ4
