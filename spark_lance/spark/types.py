@@ -419,6 +419,10 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
 def new_field(field: st.StructField, vector_sizes: Mapping[str, int], path: Sequence[str] = ()) -> pa.Field:
     """Return the Arrow field that a new table gets for a column.
 
+    It may hold nulls, at every level: what Spark says of nulls to a writer is what the optimizer found out
+    about this query, and the next query to append to the table may differ in that. (Spark's own tables
+    are created so, too.)
+
     Arrays whose metadata, or whose entry in `vector_sizes` (keys: lower-cased dotted paths), gives a length
     become fixed-size lists.
 
@@ -431,16 +435,21 @@ def new_field(field: st.StructField, vector_sizes: Mapping[str, int], path: Sequ
     if size is not None:
         arrow = _vector(arrow, size, ".".join(here))
     metadata = {k: v for k, v in (field.metadata or {}).items() if _is_shared(k) and isinstance(v, str)}
-    return pa.field(field.name, arrow, field.nullable, metadata or None)
+    return pa.field(field.name, arrow, metadata=metadata or None)
 
 
 def _new_type(spark: st.DataType, vector_sizes: Mapping[str, int], path: Sequence[str]) -> pa.DataType:
+    if isinstance(spark, st.UserDefinedType):
+        return _new_type(spark.sqlType(), vector_sizes, path)
     if isinstance(spark, st.StructType):
         return pa.struct([new_field(child, vector_sizes, path) for child in spark])
     if isinstance(spark, st.ArrayType):
         # Other writers of Lance call the child "item".
-        item = _new_type(spark.elementType, vector_sizes, (*path, "element"))
-        return pa.list_(pa.field("item", item, spark.containsNull))
+        return pa.list_(pa.field("item", _new_type(spark.elementType, vector_sizes, (*path, "element"))))
+    if isinstance(spark, st.MapType):
+        key = _new_type(spark.keyType, vector_sizes, (*path, "key"))
+        value = _new_type(spark.valueType, vector_sizes, (*path, "value"))
+        return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
     return arrow_type(spark)
 
 
@@ -449,8 +458,7 @@ def _vector(arrow: pa.DataType, size: Any, column: str) -> pa.DataType:
         raise SchemaError(f"column {column!r} is no array, so it cannot be stored as vectors")
     if isinstance(size, bool) or not str(size).isdecimal() or int(size) < 1:
         raise SchemaError(f"column {column!r} has metadata {VECTOR_SIZE} = {size!r}, which is no length")
-    # Vectors always have nullable items in a Lance schema.
-    return pa.list_(pa.field("item", arrow.value_type), int(size))
+    return pa.list_(arrow.value_field, int(size))
 
 
 def covers(actual: st.DataType, asked: st.DataType) -> bool:

@@ -27,6 +27,7 @@ from spark_lance.errors import (
     SchemaError,
     TableNotFoundError,
 )
+from spark_lance.file.pages import PAGE_FORMATS
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.atomic import PUT_IF_ABSENT
@@ -60,7 +61,7 @@ class LanceWriter(DataSourceArrowWriter):
 
     Append takes columns in any order; those it lacks become null. Overwrite takes the schema of the
     DataFrame, but a column that the table has with the same name and Spark type keeps its Arrow type
-    (vectors, unsigned and large types). A new table's columns allow nulls where those of the DataFrame do.
+    (vectors, unsigned and large types). The columns of a new table may hold nulls.
 
     Args:
         options: what the write was asked for.
@@ -183,11 +184,11 @@ def _plan(
     except TableNotFoundError:
         table = None
     _check_names(schema)
+    given = arrow_schema(schema)
     if table is not None and not overwrite:
         _check_append_options(table, options)
-        source = arrow_schema(schema)
-        names = _table_names(table.schema, source.names)
-        source = pa.schema([field.with_name(name) for field, name in zip(source, names, strict=True)])
+        names = _table_names(table.schema, given.names)
+        source = pa.schema([field.with_name(name) for field, name in zip(given, names, strict=True)])
     else:
         source = _new_schema(schema, options, None if table is None else table.schema)
         names = source.names
@@ -199,9 +200,11 @@ def _plan(
         data_storage_version=options.data_storage_version,
         stable_row_ids=bool(options.enable_stable_row_ids),
     )
-    if plan.operation != "append":
-        # What the tasks will do with every batch, on none: values cannot fail, types can.
-        Aligner(arrow_schema(schema), plan.schema)
+    # What the tasks do first, done here without rows: it refuses types that do not go together, or that
+    # files of this version do not hold.
+    Aligner(pa.schema([f.with_name(name) for f, name in zip(given, names, strict=True)]), plan.schema)
+    for field in plan.schema.fields:
+        PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
     return names, plan
 
 
@@ -284,7 +287,7 @@ def _paths(schema: st.StructType, prefix: str = "") -> Iterator[str]:
 
 
 def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
-    """Return the new column with the Arrow type of the old one, if they are the same to Spark.
+    """Return the new column with the type and NOT NULL of the old one, if they are the same to Spark.
 
     So that overwriting a table with what was read from it keeps vectors, unsigned and large types.
     """
@@ -303,4 +306,4 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     if seen.simpleString() != column.dataType.simpleString() or not covers(column.dataType, seen):
         return new
     metadata = {**(stored.metadata or {}), **(new.metadata or {})}
-    return pa.field(new.name, stored.type, new.nullable, metadata or None)
+    return pa.field(new.name, stored.type, stored.nullable or column.nullable, metadata or None)

@@ -16,6 +16,9 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import spark_lance
 
+# Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.
+pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
+
 ID = StructType().add("id", LongType())
 
 

@@ -35,10 +35,10 @@ STORED = [
 
 
 @pytest.mark.parametrize("spark", STORED, ids=str)
-def test_what_is_stored_is_read_back_as_it_was(spark: t.DataType) -> None:
+def test_what_is_stored_is_read_back_as_it_was_but_for_not_null(spark: t.DataType) -> None:
     schema = t.StructType().add("x", spark, True).add("y", spark, isinstance(spark, t.NullType))
     stored = pa.schema([new_field(field, {}) for field in schema])
-    assert spark_schema(stored) == schema
+    assert spark_schema(stored) == schema.toNullable()
     assert arrow_schema(schema).equals(to_arrow_schema(schema, timezone="UTC"))
 
 
@@ -128,7 +128,7 @@ def test_vectors_by_metadata_and_by_option() -> None:
     by_metadata = new_field(t.StructField("v", floats, True, {VECTOR_SIZE: 4}), {})
     by_option = new_field(t.StructField("V", floats, False), {"v": 4})
     assert by_metadata == pa.field("v", pa.list_(pa.float32(), 4))
-    assert by_option == pa.field("V", pa.list_(pa.float32(), 4), nullable=False)
+    assert by_option == pa.field("V", pa.list_(pa.float32(), 4))
     inside = t.StructField("s", t.StructType([t.StructField("V", floats)]))
     assert new_field(inside, {"s.v": 2}).type.field("V").type == pa.list_(pa.float32(), 2)
     # What was read is written as it was.
