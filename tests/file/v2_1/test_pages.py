@@ -360,24 +360,50 @@ def test_layers_may_be_left_out() -> None:
     assert decode(layout, buffers, twin, 3).to_pylist() == [1, 2, 3]
 
 
-def damaged_levels() -> list[tuple[str, list[int], list[int]]]:
-    return [
-        ("rep above the layers", [1, 2], [0, 0]),
-        ("def above the layers", [1, 1], [0, 4]),
-        ("no row at the start", [0, 1], [0, 0]),
-        ("items after an empty list", [1, 0], [3, 0]),
-        ("other number of rows", [1, 0], [0, 0]),
-    ]
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[None] * 5],
+        [[None] * 5, [[1], [2]], [None] * 10],
+        [[[1]] + [None] * 5 + [[2, 3]]],
+        [None, [], [[]] * 5, [[], [4], []]],
+    ],
+)
+def test_rows_as_long_as_visible_levels_would_be(rows: list[Any]) -> None:
+    """Five control words of nothing are as long as one with a value."""
+    twin = Twin([Layer(LIST, True, True), Layer(LIST, True, True), Layer(ITEM, False, False)], "int32")
+    for row in rows:
+        twin.add(row)
+    layout, buffers = full_zip(twin, False, 1, False)
+    assert decode(layout, buffers, twin, len(rows)).to_pylist() == rows
 
 
-@pytest.mark.parametrize(("rep", "definition"), [case[1:] for case in damaged_levels()])
-def test_damaged_levels(rep: list[int], definition: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("rep", "definition", "rows"),
+    [
+        ([1, 2], [0, 0], 2),
+        ([1, 1], [0, 4], 2),
+        ([0, 1], [0, 0], 1),
+        ([1, 0], [3, 0], 1),
+        ([1, 1, 0], [0, 2, 0], 2),
+        ([1, 0], [0, 0], 2),
+    ],
+    ids=[
+        "rep above the layers",
+        "def above the layers",
+        "no row at the start",
+        "items after an empty list",
+        "items after a null list",
+        "other number of rows",
+    ],
+)
+def test_damaged_levels(rep: list[int], definition: list[int], rows: int) -> None:
     twin = Twin([Layer(LIST, True, True), Layer(ITEM, True, False)], "int32")
     twin.rep, twin.definition = rep, definition
     twin.values = [5 if number <= 1 else Twin for number in definition]
     layout, buffers = mini_block(twin, True, 1)
     with pytest.raises(FormatError):
-        decode(layout, buffers, twin, 2)
+        decode(layout, buffers, twin, rows)
 
 
 def test_layouts_that_are_refused() -> None:
