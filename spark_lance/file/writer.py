@@ -147,8 +147,8 @@ class FileWriter:
             self._checked = batch.schema
         for column, values in zip(self._columns, batch.columns, strict=True):
             for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
-                for run in _runs(_plain(chunk), self._page_bytes):
-                    self._take(column, run)
+                for run, size in _runs(_plain(chunk), self._page_bytes):
+                    self._take(column, run, size)
         self._rows += batch.num_rows
         while self._buffered > self._buffer_bytes:
             self._make_pages(max(self._columns, key=lambda column: column.pending_bytes))
@@ -183,9 +183,8 @@ class FileWriter:
         """Drop the file; nothing of it becomes visible."""
         self._out.abort()
 
-    def _take(self, column: _Column, run: pa.Array) -> None:
-        """Buffer a run of rows, and make a page if there is enough for one."""
-        size = _size(run)
+    def _take(self, column: _Column, run: pa.Array, size: int) -> None:
+        """Buffer a run of rows of `size` bytes, and make a page if there is enough for one."""
         if column.pending and (size >= self._page_bytes or column.pending[-1].type != run.type):
             self._make_pages(column)
         full = column.pending_bytes + size >= self._page_bytes
@@ -277,13 +276,13 @@ def _size(array: pa.Array) -> int:
     return int(array.nbytes)
 
 
-def _runs(array: pa.Array, page_bytes: int) -> Iterator[pa.Array]:
-    """Cut an array that is much larger than a page into runs of about a page."""
+def _runs(array: pa.Array, page_bytes: int) -> Iterator[tuple[pa.Array, int]]:
+    """Cut an array that is much larger than a page into runs of about a page; give their sizes too."""
     size = _size(array)
     if len(array) == 0:
         return
     if size < 2 * page_bytes or len(array) == 1:
-        yield array
+        yield array, size
         return
     rows = max(1, len(array) * page_bytes // size)
     for start in range(0, len(array), rows):

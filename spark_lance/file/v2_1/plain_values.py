@@ -270,7 +270,7 @@ def _bit_chunks(bits: Bools, bounds: Indices) -> ChunkBuffer:
 
 def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
     """Return the slots of a fixed-width array whose items are whole bytes, for a full-zip page."""
-    layers, items, _ = _unnest(array, valid)
+    layers, items, valid_items = _unnest(array, valid)
     slots = len(array)
     parts = []
     per_slot = 1
@@ -279,7 +279,8 @@ def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
         if layer.validity is not None:
             parts.append(np.packbits(layer.validity.reshape(slots, per_slot), axis=1, bitorder="little"))
     bits = value_bits(items.type)
-    parts.append(_item_bytes(items).reshape(slots, per_slot * bits // 8))
+    data = _item_values(items, valid_items).view(np.uint8) if parts else _item_bytes(items)
+    parts.append(data.reshape(slots, per_slot * bits // 8))
     return ZipFixed(_describe(layers, bits), parts[0] if len(parts) == 1 else np.hstack(parts), valid)
 
 

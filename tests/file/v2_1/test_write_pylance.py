@@ -309,6 +309,36 @@ def test_other_columns_or_types_are_refused(data: dict[str, Any], tmp_path: Path
         writer.write(pa.table(data))
 
 
+HIDDEN = b"do not store"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("wide", [1, 40])
+def test_what_stands_under_nulls_is_not_stored(version: str, wide: int, tmp_path: Path) -> None:
+    texts = pa.array([b"a" * 12 * wide, HIDDEN * wide, b"c" * 12 * wide])
+    fixed = texts.cast(pa.binary(12 * wide))
+    validity = pa.py_buffer(b"\x05")
+    offsets = pa.array([0, 1, 2, 3], pa.int32())
+    under_struct = pa.StructArray.from_arrays([texts, fixed], names=["t", "f"])
+    numbers = pa.Array.from_buffers(pa.uint32(), 9 * wide, [None, pa.py_buffer(HIDDEN * 3 * wide)])
+    table = pa.table(
+        {
+            "text": pa.Array.from_buffers(texts.type, 3, [validity, *texts.buffers()[1:]]),
+            "fixed": pa.Array.from_buffers(fixed.type, 3, [validity, *fixed.buffers()[1:]]),
+            "struct": pa.Array.from_buffers(
+                under_struct.type, 3, [validity], children=[under_struct.field(0), under_struct.field(1)]
+            ),
+            "list": pa.Array.from_buffers(
+                pa.list_(pa.binary()), 3, [validity, offsets.buffers()[1]], children=[texts]
+            ),
+            "vector": pa.FixedSizeListArray.from_arrays(numbers, 3 * wide, mask=pa.array([True] * 3)),
+        }
+    )
+    written = write_file(tmp_path, table, version)
+    compare(open_in_pylance(tmp_path, table.schema, [written]).to_table(), table)
+    assert HIDDEN not in Path(written.path).read_bytes()
+
+
 def test_many_columns_stay_within_the_buffer(tmp_path: Path) -> None:
     count = 200
     schema = pa.schema([(f"c{i}", pa.int64()) for i in range(count)])
