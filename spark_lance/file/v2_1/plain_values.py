@@ -124,9 +124,6 @@ def value_bits(arrow: pa.DataType) -> int:
     return int(arrow.bit_width)
 
 
-# --- fixed width ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Layer:
     """One fixed-size list around the values: its size, and its items' validity if any is null."""
@@ -284,9 +281,6 @@ def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
     return ZipFixed(_describe(layers, bits), parts[0] if len(parts) == 1 else np.hstack(parts), valid)
 
 
-# --- variable width ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class VariableChunks:
     """Variable values of a string or binary array in mini-block chunks."""
@@ -367,9 +361,6 @@ def zip_variable(array: pa.Array, valid: Bools | None) -> ZipVariable:
     )
     width = _OFFSET_BITS[array.type]
     return ZipVariable(_describe_variable(width), binary, width)
-
-
-# --- blocks -----------------------------------------------------------------------------------------------
 
 
 def plain_block(array: pa.Array) -> Block:

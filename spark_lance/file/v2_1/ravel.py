@@ -109,29 +109,21 @@ class Leaf:
         middle = self.rows // 2
         per_row = self.length // self.rows
         level = int(self.row_starts()[middle * per_row])
-        split = int(np.searchsorted(self.bare, level))
-        slot = level - split
-        first = replace(
+        return self._part(0, level, middle), self._part(level, self.num_levels, self.rows - middle)
+
+    def _part(self, start: int, stop: int, rows: int) -> Leaf:
+        """Return levels [start, stop), which are `rows` rows."""
+        first, last = np.searchsorted(self.bare, [start, stop]).tolist()
+        return replace(
             self,
-            rep=None if self.rep is None else self.rep[:level],
-            definition=None if self.definition is None else self.definition[:level],
-            values=self.values[:slot],
-            bare=self.bare[:split],
-            num_levels=level,
-            rows=middle,
-            length=middle * per_row,
+            rep=None if self.rep is None else self.rep[start:stop],
+            definition=None if self.definition is None else self.definition[start:stop],
+            values=self.values[start - first : stop - last],
+            bare=self.bare[first:last] - start,
+            num_levels=stop - start,
+            rows=rows,
+            length=self.length // self.rows * rows,
         )
-        second = replace(
-            self,
-            rep=None if self.rep is None else self.rep[level:],
-            definition=None if self.definition is None else self.definition[level:],
-            values=self.values[slot:],
-            bare=self.bare[split:] - level,
-            num_levels=self.num_levels - level,
-            rows=self.rows - middle,
-            length=self.length - middle * per_row,
-        )
-        return first, second
 
 
 _LIST_KINDS = {
