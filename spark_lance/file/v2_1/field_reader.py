@@ -19,6 +19,9 @@ from spark_lance.file.version import FileVersion
 
 __all__ = ["FieldReader"]
 
+# A row address has 32 bits for the row in a fragment.
+_MAX_ROWS = 1 << 32
+
 
 class FieldReader:
     """Decodes one top-level field of a file of version 2.1 or 2.2; its children may be a subset."""
@@ -102,6 +105,8 @@ class _PathReader:
             self._starts = [0, *accumulate(page_rows(page, path) for page in column.pages)]
         except FormatError as error:
             raise error.at(place=f"column {column.index}") from error
+        if self.num_rows > _MAX_ROWS:
+            raise FormatError(f"a column of {self.num_rows} rows", place=f"column {column.index}")
         self._last: tuple[int, int, pa.Array] | None = None
 
     @property

@@ -109,7 +109,11 @@ def _plan(page: Page, path: Sequence[Field], start: int, stop: int) -> _Plan:
             raise FormatError(f"{page.length} values of {width} bytes in a buffer of {size}")
         layout.full_zip_layout.num_items = length
         return _Plan(layout, ((offset + start * per_row * width, length * width),), length, start)
-    return _Plan(layout, page.buffers, page.length, 0)
+    buffers = page.buffers
+    if name == "mini_block_layout":
+        # The repetition index behind these serves only reads of single rows.
+        buffers = buffers[: 3 if layout.mini_block_layout.HasField("dictionary") else 2]
+    return _Plan(layout, buffers, page.length, 0)
 
 
 def page_ranges(page: Page, path: Sequence[Field], start: int, stop: int) -> list[tuple[int, int]]:
