@@ -161,8 +161,9 @@ def _is_fixed_width(arrow: pa.DataType) -> bool:
 
 def _name_dictionary(arrow: pa.DataType) -> str:
     value = to_logical(arrow.value_type)
-    if is_nested_logical(value) or value.startswith((FSL_PREFIX, "dict:")):
-        raise SchemaError(f"Lance stores dictionaries of plain values, not {arrow}")
+    if is_nested_logical(value) or ":" in value:
+        # The name of a type with parameters could not be told apart from the index type behind it.
+        raise SchemaError(f"Lance stores dictionaries of values whose type has no parameters, not {arrow}")
     return f"dict:{value}:{to_logical(arrow.index_type)}:{'true' if arrow.ordered else 'false'}"
 
 

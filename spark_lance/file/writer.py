@@ -22,6 +22,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.arrays import join
 from spark_lance.file.buffers import as_bytes, padding
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.footer import Footer
@@ -200,7 +201,7 @@ class FileWriter:
 
     def _make_pages(self, column: _Column) -> None:
         """Encode and write what is buffered of a column."""
-        for array in _joined(column.pending):
+        for array in join(column.pending):
             for page in column.writer.encode(array, column.rows_in_pages):
                 self._write_page(page)
             column.rows_in_pages += len(array)
@@ -287,35 +288,6 @@ def _runs(array: pa.Array, page_bytes: int) -> Iterator[tuple[pa.Array, int]]:
     rows = max(1, len(array) * page_bytes // size)
     for start in range(0, len(array), rows):
         yield from _runs(array.slice(start, rows), page_bytes)
-
-
-def _joined(arrays: list[pa.Array]) -> list[pa.Array]:
-    """Return the arrays as one, or as they are if their dictionaries cannot be united.
-
-    They cannot if they hold null items, or more items than the index type can number. Arrow also gets
-    the items of half-float dictionaries wrong.
-    """
-    if len(arrays) < 2:
-        return arrays
-    dictionaries = list(_dictionary_types(arrays[0].type))
-    if any(pa.types.is_float16(kind.value_type) for kind in dictionaries):
-        return arrays
-    try:
-        return [pa.concat_arrays(arrays)]
-    except pa.ArrowInvalid:
-        if not dictionaries:
-            raise
-        return arrays
-
-
-def _dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:
-    if isinstance(arrow, pa.BaseExtensionType):
-        yield from _dictionary_types(arrow.storage_type)
-    elif pa.types.is_dictionary(arrow):
-        yield arrow
-    else:
-        for i in range(arrow.num_fields):
-            yield from _dictionary_types(arrow.field(i).type)
 
 
 def _check_schema(schema: Schema, arrow: pa.Schema) -> None:

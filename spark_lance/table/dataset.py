@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionError
+from spark_lance.file.arrays import movable_table
 from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
@@ -190,7 +191,7 @@ class LanceDataset:
         for home in np.unique(homes):
             first = int(ends[home - 1]) if home else 0
             parts.append(fragments[home]._take_live(scan, order[homes == home] - first))
-        return pa.concat_tables(parts).take(pa.array(back.reshape(-1)))
+        return movable_table(pa.concat_tables(parts)).take(pa.array(back.reshape(-1)))
 
 
 @dataclass(frozen=True)
@@ -253,11 +254,8 @@ class LanceFragment:
         parts = []
         for run in np.split(physical, cuts):
             start, stop = int(run[0]), int(run[-1]) + 1
-            columns = reader.read(start, stop)
-            picks = pa.array(run - start)
-            parts.append(
-                pa.Table.from_arrays([column.take(picks) for column in columns], schema=scan.arrow_schema)
-            )
+            table = pa.Table.from_arrays(reader.read(start, stop), schema=scan.arrow_schema)
+            parts.append(movable_table(table).take(pa.array(run - start)))
         return pa.concat_tables(parts)
 
 

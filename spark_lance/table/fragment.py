@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.arrays import join as join_arrays
 from spark_lance.file.nested import merge_paths
 from spark_lance.file.pages import FieldReader
 from spark_lance.file.reader import FileReader, read_field
@@ -153,11 +154,10 @@ _STRUCTURAL = frozenset({"list", "map", "struct", "fsl_struct"})
 
 
 def _combined(array: pa.ChunkedArray) -> pa.Array:
-    return (
-        array.chunk(0)
-        if array.num_chunks == 1
-        else pa.concat_arrays(array.chunks or [pa.nulls(0, array.type)])
-    )
+    arrays = join_arrays(array.chunks) or [pa.array([], array.type)]
+    if len(arrays) > 1:
+        raise UnsupportedFormatError(f"rows of {array.type} whose dictionaries cannot be united")
+    return arrays[0]
 
 
 def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, SchemaError
+from spark_lance.file.arrays import join, movable_table
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
@@ -89,7 +90,7 @@ class ScanTask:
             if len(deleted):
                 keep = keep_mask(deleted, start, stop)
                 if not keep.all():
-                    table = table.filter(pa.array(keep))
+                    table = movable_table(table).filter(pa.array(keep))
             if filter is not None:
                 table = apply_filter(table, filter)
             if table.num_rows:
@@ -252,7 +253,7 @@ def apply_filter(table: pa.Table, filter: pc.Expression) -> pa.Table:
         ExpressionError: it names a column that is not there, or compares what cannot be compared.
     """
     try:
-        return table.filter(filter)
+        return movable_table(table).filter(filter)
     except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise ExpressionError(f"the filter {filter} cannot be applied: {error}") from error
 
@@ -272,14 +273,17 @@ def rows_without_columns(rows: int) -> pa.Table:
 
 
 def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """Return the table as one batch; more only where a column is too large for one array."""
+    """Return the table as one batch; more only where the chunks of a column cannot be joined."""
     if not table.num_columns:
         return [
             pa.RecordBatch.from_struct_array(
                 pa.StructArray.from_buffers(pa.struct([]), table.num_rows, [None], children=[])
             )
         ]
-    return table.combine_chunks().to_batches() if table.num_rows else []
+    columns = [join(column.chunks) for column in table.columns]
+    if all(len(chunks) == 1 for chunks in columns):
+        return [pa.RecordBatch.from_arrays([chunks[0] for chunks in columns], schema=table.schema)]
+    return list(table.to_batches())
 
 
 def _select(table: pa.Table, names: Sequence[str]) -> pa.Table:

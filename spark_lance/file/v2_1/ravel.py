@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.arrays import movable
 from spark_lance.file.buffers import expand_ranges
 from spark_lance.file.schema import Field
 from spark_lance.proto import encodings21_pb2 as pb
@@ -353,21 +354,7 @@ def _items(array: pa.Array, offsets: Indices, lengths: Indices) -> pa.Array:
     first = int(offsets[0]) if len(offsets) else 0
     if len(offsets) == 0 or int(offsets[-1]) - first == total:
         return array.values.slice(first, total)
-    values = array.values
-    if _nests_fixed_lists(values.type):
-        # Arrow's take goes wrong on such values when a part of them starts at an offset; a copy has none.
-        values = pa.concat_arrays([values])
-    return values.take(pa.array(expand_ranges(offsets[:-1], lengths)))
-
-
-def _nests_fixed_lists(arrow: pa.DataType, inside: bool = False) -> bool:
-    """Tell whether a fixed-size list is directly inside another one anywhere in the type."""
-    fixed = pa.types.is_fixed_size_list(arrow)
-    if fixed and inside:
-        return True
-    if isinstance(arrow, pa.BaseExtensionType):
-        return _nests_fixed_lists(arrow.storage_type, inside)
-    return any(_nests_fixed_lists(arrow.field(i).type, fixed) for i in range(arrow.num_fields))
+    return movable(array.values).take(pa.array(expand_ranges(offsets[:-1], lengths)))
 
 
 def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:

@@ -156,7 +156,7 @@ def test_halves_hold_the_same_levels(kind: pa.DataType, seed: int, rows: int) ->
             if levels is not None:
                 joined = np.concatenate([getattr(part, name) for part in parts])
                 assert joined.tolist() == levels.tolist()
-        assert canonical(pa.concat_arrays([part.values for part in parts])) == canonical(whole.values)
+        assert canonical(pa.chunked_array([part.values for part in parts])) == canonical(whole.values)
         assert [len(part.row_starts()) for part in parts] == [part.length for part in parts]
         first, second = parts
         assert [*first.bare, *(second.bare + first.num_levels)] == whole.bare.tolist()

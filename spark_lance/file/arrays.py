@@ -1,0 +1,60 @@
+"""Arrow operations that have to be done with care.
+
+Arrow (seen in releases up to 26) picks wrong items when it takes from or filters fixed-size lists of
+fixed-size lists that start at an offset, and unites half-float dictionaries into wrong values. It cannot
+unite dictionaries that hold null items, or more items together than their index type can number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+__all__ = ["dictionary_types", "join", "movable", "movable_table"]
+
+
+def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
+    """Return arrays of one type as one array, or as they are if their dictionaries cannot be united."""
+    if len(arrays) < 2:
+        return list(arrays)
+    dictionaries = list(dictionary_types(arrays[0].type))
+    if any(pa.types.is_float16(kind.value_type) for kind in dictionaries):
+        return list(arrays)
+    try:
+        return [pa.concat_arrays(arrays)]
+    except pa.ArrowInvalid:
+        if not dictionaries:
+            raise
+        return list(arrays)
+
+
+def dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:
+    """Yield the dictionary types at and below a type."""
+    if isinstance(arrow, pa.BaseExtensionType):
+        yield from dictionary_types(arrow.storage_type)
+    elif pa.types.is_dictionary(arrow):
+        yield arrow
+    else:
+        for i in range(arrow.num_fields):
+            yield from dictionary_types(arrow.field(i).type)
+
+
+def movable(array: pa.Array) -> pa.Array:
+    """Return an equal array from which `take` and `filter` pick the right rows."""
+    return pa.concat_arrays([array]) if _nests_fixed_lists(array.type) else array
+
+
+def movable_table(table: pa.Table) -> pa.Table:
+    """Return an equal table from which `take` and `filter` pick the right rows."""
+    for i, field in enumerate(table.schema):
+        if _nests_fixed_lists(field.type):
+            chunks = [movable(chunk) for chunk in table.column(i).chunks]
+            table = table.set_column(i, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _nests_fixed_lists(arrow: pa.DataType) -> bool:
+    if pa.types.is_fixed_size_list(arrow) and pa.types.is_fixed_size_list(arrow.value_type):
+        return True
+    return any(_nests_fixed_lists(arrow.field(i).type) for i in range(arrow.num_fields))

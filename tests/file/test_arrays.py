@@ -1,0 +1,53 @@
+"""Rows picked from arrays on which Arrow's own kernels go wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_lance.file.arrays import join, movable, movable_table
+
+
+def nested_fixed_lists(rows: int) -> pa.Array:
+    inner = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(rows * 6, dtype=np.int32)), 3)
+    return pa.FixedSizeListArray.from_arrays(inner, 2)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_slices_of_nested_fixed_lists_can_be_picked_from(wrapped: bool) -> None:
+    array = nested_fixed_lists(50)
+    if wrapped:
+        array = pa.StructArray.from_arrays([array], names=["a"])
+    expected = array.to_pylist()
+    part = array.slice(20, 20)
+    mask = [i % 3 == 0 for i in range(20)]
+    assert movable(part).take(pa.array([3, 7, 1])).to_pylist() == [expected[i] for i in (23, 27, 21)]
+    filtered = movable_table(pa.table({"x": part})).filter(pa.array(mask))
+    assert filtered["x"].to_pylist() == [expected[20 + i] for i in range(20) if mask[i]]
+
+
+def test_arrays_are_joined() -> None:
+    assert [a.to_pylist() for a in join([pa.array([1]), pa.array([2, 3])])] == [[1, 2, 3]]
+    assert join([]) == []
+
+
+def test_dictionaries_are_joined_where_arrow_gets_it_right() -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    arrays = [
+        pa.array(["a", "b"]).dictionary_encode().cast(kind),
+        pa.array(["c", "a"]).dictionary_encode().cast(kind),
+    ]
+    assert [a.to_pylist() for a in join(arrays)] == [["a", "b", "c", "a"]]
+
+
+def test_dictionaries_that_arrow_cannot_unite_stay_apart() -> None:
+    halves = [
+        pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array([value], pa.float16()))
+        for value in (1.0, 2.0)
+    ]
+    assert join(halves) == halves
+    nulls = [
+        pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["a", v])) for v in ("b", None)
+    ]
+    assert join(nulls) == nulls
