@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructType
 
 import spark_lance
+from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
@@ -63,6 +64,7 @@ def test_columns_are_chosen_by_option_and_by_schema(spark: SparkSession, path: s
     assert_df_equality(spark.read.format("lance").schema(schema).load(path), expected)
 
 
+@pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 loses such rows")
 def test_rows_without_columns_are_counted(spark: SparkSession, path: str) -> None:
     append(path, 10, 25)
     assert load(spark, path, columns="[]").count() == 25
@@ -119,7 +121,9 @@ def test_old_versions_and_deleted_rows(spark: SparkSession, path: str) -> None:
     append(path, 10, 20)
     lance.dataset(path).delete("id % 2 = 0")
     assert ids(load(spark, path)) == list(range(1, 20, 2))
-    assert load(spark, path, columns="[]").count() == 10
+    assert load(spark, path, columns="half").count() == 10
+    if COUNTS_WITHOUT_COLUMNS:
+        assert load(spark, path, columns="[]").count() == 10
     assert ids(load(spark, path, version=1)) == list(range(10))
 
 

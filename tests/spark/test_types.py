@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyspark.sql.types as t
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_lance.errors import SchemaError
 from spark_lance.spark.types import (
@@ -18,6 +17,7 @@ from spark_lance.spark.types import (
     spark_type,
     type_table,
 )
+from tests.spark.carriers import pyspark_schema
 
 TIME = getattr(t, "TimeType", None)
 
@@ -39,7 +39,7 @@ def test_what_is_stored_is_read_back_as_it_was_but_for_not_null(spark: t.DataTyp
     schema = t.StructType().add("x", spark, True).add("y", spark, isinstance(spark, t.NullType))
     stored = pa.schema([new_field(field, {}) for field in schema])
     assert spark_schema(stored) == schema.toNullable()
-    assert arrow_schema(schema).equals(to_arrow_schema(schema, timezone="UTC"))
+    assert arrow_schema(schema).equals(pyspark_schema(schema))
 
 
 @pytest.mark.parametrize(
