@@ -105,7 +105,11 @@ class Field:
 
     def arrow_field(self) -> pa.Field:
         """Return the Arrow field: name, type, nullability and metadata."""
-        return pa.field(self.name, self.arrow_type(), self.nullable, dict(self.metadata) or None)
+        arrow = self.arrow_type()
+        # Arrow has no null column that must not be null; the nulls are what there is.
+        return pa.field(
+            self.name, arrow, self.nullable or pa.types.is_null(arrow), dict(self.metadata) or None
+        )
 
     def walk(self) -> Iterator[Field]:
         """Yield this field and everything below it, parents first."""
