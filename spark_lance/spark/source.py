@@ -29,9 +29,11 @@ __all__ = ["LanceDataSource"]
 class LanceDataSource(DataSource):
     """Lance tables as `spark.read.format("lance")` and `df.write.format("lance")`.
 
-    The version that a read sees is fixed when the DataFrame is made. Only with a schema of the user's own
-    (`.schema(...)`) Spark does not ask the source before the first action; then that fixes the version,
-    unless option `version` does. Options are listed in `spark_lance.spark.options.OPTIONS`.
+    The version that a read sees is fixed when Spark makes the DataFrame: by `load` in a classic session, by
+    the first use in Spark Connect. With a schema of the user's own (`.schema(...)`) Spark does not ask the
+    source before the first action; then that fixes the version, unless option `version` does. (Two sides of
+    a self-join that is this first action are planned apart: option `columns` or `version` pins them both.)
+    Options are listed in `spark_lance.spark.options.OPTIONS`.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -70,9 +72,9 @@ class LanceDataSource(DataSource):
     def __getstate__(self) -> dict[str, Any]:
         """Fix the version before Spark copies this instance to the processes that plan reads.
 
-        With a schema of the user's own nothing else runs before that, and the two sides of a self-join are
-        planned by different processes. Failures are left to `reader`, which meets them again: an error
-        raised while pickling would hide its cause.
+        With a schema of the user's own nothing else runs before that, and one instance may serve several
+        plans. Failures are left to `reader`, which meets them again: an error raised while pickling would
+        hide its cause.
         """
         if self._version is None and "path" in self.options:
             from spark_lance.spark.read import resolve_version
