@@ -3,6 +3,9 @@
 No valid value at all -> constant page; so too, from 2.2 on, if all values are the same and there are no
 levels. Dictionaries and values that are not whole bytes -> mini-block. Otherwise wide values -> full-zip,
 narrow ones -> mini-block.
+
+Numbers of 8 to 64 bits (dates, floats and dictionary indices are numbers too) are bit-packed if that saves
+enough.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import pyarrow as pa
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.v2_1.constant_writer import MAX_INLINE_BYTES
+from spark_lance.file.v2_1.encodings.bitpacking import BLOCK
+from spark_lance.file.v2_1.encodings.bitpacking_writer import PackedChunks
 from spark_lance.file.v2_1.mini_block_writer import ChunkPolicy
 from spark_lance.file.v2_1.plain_values import (
     Block,
@@ -35,6 +40,10 @@ __all__ = ["FullZip", "MiniBlock", "NullPage", "ScalarPage", "choose", "full_zip
 
 # Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
 _POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=4096)
+# Bit-packed chunks are one block each.
+_PACKED_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=BLOCK)
+# Bit packing costs time in reading: it must save this share of the bytes.
+_WORTH_PACKING = 0.03
 
 # Wide values gain nothing from chunks: one value is already a sensible read.
 _WIDE_FIXED_BYTES = 256
@@ -90,7 +99,7 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | ScalarPage | MiniBloc
     if len(array) == 0 or (valid is not None and not valid.any()):
         return NullPage()
     if pa.types.is_dictionary(array.type):
-        return MiniBlock(FixedChunks.of(array, valid), plain_block(array.dictionary))
+        return _fixed(FixedChunks.of(array, valid), plain_block(array.dictionary))
     if version is not FileVersion.V2_1 and leaf.rep is None and leaf.definition is None:
         value = _only_value(array)
         if value is not None:
@@ -101,7 +110,17 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | ScalarPage | MiniBloc
     bits = value_bits(array.type)
     if bits % 8 == 0 and bits // 8 >= _WIDE_FIXED_BYTES and not _has_bit_items(array.type):
         return FullZip(zip_fixed(array, valid))
-    return MiniBlock(FixedChunks.of(array, valid))
+    return _fixed(FixedChunks.of(array, valid))
+
+
+def _fixed(plain: FixedChunks, dictionary: Block | None = None) -> MiniBlock:
+    """Choose the encoding of values of one width."""
+    words = plain.words()
+    if words is not None:
+        packed = PackedChunks.of(words)
+        if packed.nbytes < (1 - _WORTH_PACKING) * words.nbytes:
+            return MiniBlock(packed, dictionary, _PACKED_POLICY)
+    return MiniBlock(plain, dictionary)
 
 
 def _only_value(array: pa.Array) -> bytes | None:

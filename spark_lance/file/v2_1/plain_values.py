@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ __all__ = [
     "ChunkBuffer",
     "ChunkValues",
     "FixedChunks",
+    "Indices",
     "VariableChunks",
     "ZipFixed",
     "ZipVariable",
@@ -156,6 +157,12 @@ class FixedChunks:
     def description(self) -> pb.CompressiveEncoding:
         """Flat, or FixedSizeList around it."""
         return _describe(self.layers, self.item_bits)
+
+    def words(self) -> npt.NDArray[Any] | None:
+        """Return the values as unsigned words, or None if they are not of 8, 16, 32 or 64 bits."""
+        if self.layers or self.item_bits not in (8, 16, 32, 64):
+            return None
+        return self.items.view(f"<u{self.item_bits // 8}")
 
     def cost(self, positions: Indices) -> Indices:
         """Return the bytes of the slots before each position."""

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
+from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
@@ -35,6 +36,9 @@ def check(table: pa.Table, version: str, takes: int = 5, page_bytes: int = 8 << 
         dataset = open_in_pylance(root, table.schema, [written])
         dataset.validate()  # type: ignore[no-untyped-call]
         assert dataset.count_rows() == table.num_rows
+        store, path = open_store(written.path)
+        reader = FileReader(store, path)
+        compare(reader.read(reader.schema.fields), table)
         groups = [[field.name] for field in table.schema if len(page_lengths(field)) == 1]
         if all(page_lengths(field) == {1} for field in table.schema):
             groups.append(table.column_names)
@@ -346,7 +350,8 @@ def test_many_columns_stay_within_the_buffer(tmp_path: Path) -> None:
     writer = FileWriter(store, path, Schema.from_arrow(schema), buffer_bytes=1 << 20)
     batches = []
     for b in range(20):
-        columns = [pa.array(np.arange(1000) + b * 1000 + i) for i in range(count)]
+        # Negative numbers are not packed.
+        columns = [pa.array(-np.arange(1000) - b * 1000 - i) for i in range(count)]
         batches.append(pa.record_batch(columns, schema=schema))
         writer.write(batches[-1])
         assert writer.bytes_written > writer.rows_written * count * 8 - (1 << 20)

@@ -31,7 +31,7 @@ from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ranges
 from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["BLOCK", "decode_inline", "decode_out_of_line", "unpack"]
+__all__ = ["BLOCK", "GROUPS", "decode_inline", "decode_out_of_line", "unpack"]
 
 BLOCK = 1024
 # Blocks per step: scratch arrays of a step stay in the cache while numpy's cost per call is spread thin.
@@ -49,7 +49,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     64: np.dtype("<u8"),
 }
 # Where each of the T / 8 groups of 8 rows goes, and also which group comes there.
-_GROUPS = {8: [0], 16: [0, 1], 32: [0, 2, 1, 3], 64: [0, 4, 2, 6, 1, 5, 3, 7]}
+GROUPS = {8: [0], 16: [0, 1], 32: [0, 2, 1, 3], 64: [0, 4, 2, 6, 1, 5, 3, 7]}
 
 _Words = npt.NDArray[Any]
 
@@ -99,10 +99,10 @@ def _unpack_rows(streams: _Words, width: int, bits: int, few: bool) -> _Words:
         # No value spans two words.
         np.right_shift(packed, np.arange(0, bits, width, dtype=dtype)[:, None], out=rows)
         rows &= mask
-        return rows.reshape(bits // 8, 8, size)[_GROUPS[bits]]
+        return rows.reshape(bits // 8, 8, size)[GROUPS[bits]]
     carry = np.empty((repeats, size), dtype=dtype)
     for row in range(period):
-        target = rows[:, row if repeats > 1 else _GROUPS[bits][row // 8] * 8 + row % 8]
+        target = rows[:, row if repeats > 1 else GROUPS[bits][row // 8] * 8 + row % 8]
         word, shift = divmod(row * width, bits)
         if shift == 0:
             np.bitwise_and(packed[:, word], mask, out=target)
@@ -115,7 +115,7 @@ def _unpack_rows(streams: _Words, width: int, bits: int, few: bool) -> _Words:
         if spill != 0:
             np.bitwise_and(target, mask, out=target)
     by_group = rows.reshape(bits // 8, 8, size)
-    return by_group[_GROUPS[bits]] if repeats > 1 else by_group
+    return by_group[GROUPS[bits]] if repeats > 1 else by_group
 
 
 def _word_type(bits: int) -> np.dtype[Any]:
