@@ -24,6 +24,7 @@ from fsspec.utils import get_protocol
 from spark_lance.errors import StoreError
 from spark_lance.io.atomic import put_if_absent
 from spark_lance.io.ranges import coalesce
+from spark_lance.io.storage_options import fsspec_options
 
 __all__ = ["OutputFile", "Store", "join", "open_store"]
 
@@ -48,14 +49,15 @@ def open_store(
 
     Args:
         uri: "/a/b", "relative/b", "file:///a/b", "memory://x", "s3://bucket/key", ...
-        storage_options: keyword arguments of the fsspec file system.
+        storage_options: keyword arguments of the fsspec file system, or Lance's names for them.
 
     Raises:
+        OptionError: a setting is given by two names.
         StoreError: the protocol is unknown, or its driver is not installed.
     """
     text = os.fspath(uri)
     protocol = get_protocol(text)
-    store = Store(protocol, dict(storage_options or {}))
+    store = Store(protocol, fsspec_options(protocol, storage_options or {}))
     path = store.strip(text)
     return store, path.rstrip("/") if path != "/" else path
 
@@ -91,7 +93,7 @@ class Store:
         except ImportError as error:
             package = _INSTALL.get(self.protocol, "its fsspec driver")
             raise StoreError(f"reading {self.protocol}:// needs a driver: pip install '{package}'") from error
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise StoreError(f"cannot open {self.protocol}:// locations: {error}") from error
 
     @property

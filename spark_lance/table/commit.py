@@ -197,7 +197,8 @@ def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: Retr
                 logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
                 write_hint(commit.store, commit.root, version)
                 return landed.manifest
-            logger.warning("attempt %d to commit to %s failed: %s", attempts, commit.root, commit.doubt)
+            reason = commit.doubt or "another writer was first"
+            logger.info("attempt %d to commit to %s failed: %s", attempts, commit.root, reason)
     except (OSError, LanceError) as error:
         if commit.doubt is None or isinstance(error, CommitOutcomeUnknownError):
             raise

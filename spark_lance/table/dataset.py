@@ -268,7 +268,8 @@ def _cut(parts: Iterable[Any], offset: int, limit: int | None) -> Iterator[Any]:
             return
         skipped = min(offset, part.num_rows)
         offset -= skipped
-        kept = part.slice(skipped, limit)
+        rows = part.num_rows - skipped
+        kept = part.slice(skipped, rows if limit is None else min(rows, limit))
         if kept.num_rows:
             limit = None if limit is None else limit - kept.num_rows
             yield kept

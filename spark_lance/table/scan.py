@@ -107,7 +107,8 @@ class ScanTask:
         """
         for table in self.tables(batch_bytes, filter):
             for first in range(0, table.num_rows, batch_size):
-                yield from _as_batches(table.slice(first, batch_size))
+                # Arrow does not stop a slice at the end of a table without columns.
+                yield from _as_batches(table.slice(first, min(batch_size, table.num_rows - first)))
 
     def _row_ids(self, rows: int) -> np.ndarray | None:
         if ROW_ID not in self.names:

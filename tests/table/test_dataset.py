@@ -136,6 +136,9 @@ def test_columns_and_filters(path: str) -> None:
     assert ds.to_table(columns=["_rowid"], filter=pc.field("_rowid") == 3).to_pydict() == {"_rowid": [3]}
     assert ds.count_rows(pc.field("id") >= 4) == 6
     assert ds.to_table(columns=[]).num_rows == 10
+    assert ds.to_table(columns=[], limit=30, offset=4).num_rows == 6
+    assert sum(batch.num_rows for batch in ds.to_batches(columns=[])) == 10
+    assert sum(batch.num_rows for batch in ds.to_batches(columns=[], filter=pc.field("id") > 7)) == 2
     with pytest.raises(SchemaError, match="no column 'x'; the table has id, t"):
         ds.to_table(columns=["x"])
     with pytest.raises(SchemaError, match="twice"):
