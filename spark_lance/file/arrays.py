@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
-__all__ = ["dictionary_types", "join", "movable", "movable_table"]
+__all__ = ["dictionary_types", "join", "movable", "movable_table", "pick_rows"]
 
 
 def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
@@ -52,6 +53,24 @@ def movable_table(table: pa.Table) -> pa.Table:
             chunks = [movable(chunk) for chunk in table.column(i).chunks]
             table = table.set_column(i, field, pa.chunked_array(chunks, field.type))
     return table
+
+
+def pick_rows(table: pa.Table, indices: np.ndarray) -> pa.Table:
+    """Return the rows at `indices` (int64), in that order."""
+    columns = [_pick(column, indices) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema) if columns else table.slice(0, len(indices))
+
+
+def _pick(column: pa.ChunkedArray, indices: np.ndarray) -> pa.ChunkedArray:
+    chunks = join(column.chunks)
+    if len(chunks) == 1:
+        return pa.chunked_array([movable(chunks[0]).take(pa.array(indices))], column.type)
+    # Chunks whose dictionaries cannot be united: every row keeps the dictionary of its chunk.
+    ends = np.cumsum([len(chunk) for chunk in chunks])
+    homes = np.searchsorted(ends, indices, side="right")
+    places = indices - np.concatenate([[0], ends])[homes]
+    rows = [chunks[home].slice(place, 1) for home, place in zip(homes, places, strict=True)]
+    return pa.chunked_array(rows, column.type)
 
 
 def _nests_fixed_lists(arrow: pa.DataType) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionError
-from spark_lance.file.arrays import movable_table
+from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
@@ -191,7 +191,7 @@ class LanceDataset:
         for home in np.unique(homes):
             first = int(ends[home - 1]) if home else 0
             parts.append(fragments[home]._take_live(scan, order[homes == home] - first))
-        return movable_table(pa.concat_tables(parts)).take(pa.array(back.reshape(-1)))
+        return pick_rows(pa.concat_tables(parts), back.reshape(-1))
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class LanceFragment:
         for run in np.split(physical, cuts):
             start, stop = int(run[0]), int(run[-1]) + 1
             table = pa.Table.from_arrays(reader.read(start, stop), schema=scan.arrow_schema)
-            parts.append(movable_table(table).take(pa.array(run - start)))
+            parts.append(pick_rows(table, run - start))
         return pa.concat_tables(parts)
 
 

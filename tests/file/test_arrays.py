@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance.file.arrays import join, movable, movable_table
+from spark_lance.file.arrays import join, movable, movable_table, pick_rows
 
 
 def nested_fixed_lists(rows: int) -> pa.Array:
@@ -51,3 +51,21 @@ def test_dictionaries_that_arrow_cannot_unite_stay_apart() -> None:
         pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["a", v])) for v in ("b", None)
     ]
     assert join(nulls) == nulls
+
+
+def test_rows_are_picked_across_chunks_of_any_kind() -> None:
+    halves = [
+        pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(values, pa.float16()))
+        for values in ([1.0, 2.0], [3.0, 4.0])
+    ]
+    table = pa.table(
+        {
+            "d": pa.chunked_array(halves),
+            "v": pa.chunked_array([nested_fixed_lists(4).slice(0, 2), nested_fixed_lists(4).slice(2)]),
+            "i": pa.chunked_array([[0, 1], [2, 3]]),
+        }
+    )
+    expected = table.to_pylist()
+    assert pick_rows(table, np.array([3, 0, 0, 2])).to_pylist() == [expected[i] for i in (3, 0, 0, 2)]
+    assert pick_rows(table.select([]), np.array([3, 0])).num_rows == 2
+    assert pick_rows(table.slice(0, 0), np.array([], np.int64)).num_rows == 0
