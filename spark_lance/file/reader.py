@@ -63,6 +63,8 @@ class FileReader:
         tail = self.source.get(tail_start, size - tail_start)
         self._footer = footer = Footer.parse(tail.slice(max(0, tail.size - FOOTER_SIZE)).to_pybytes())
         self.version = FileVersion.from_footer(footer.major, footer.minor)
+        if self.version is FileVersion.V0_1:
+            raise UnsupportedFormatError("this is a legacy file (0.1): `open_file` opens all versions")
         self._tail, self._tail_start = tail, tail_start
         column_table = footer.num_columns * _PAIR.size
         global_table = footer.num_global_buffers * _PAIR.size
@@ -158,6 +160,12 @@ class FileReader:
         """Fetch in few requests what the readers will need for rows [start, stop)."""
         self.source.release()
         self.source.prefetch([r for reader in readers for r in reader.ranges(start, stop)])
+
+    def stored_bytes(self, field: Field) -> int:
+        """Return how many bytes the pages of a field and of the fields below it take in the file."""
+        owned = [self.columns[node.id] for node in field.walk() if node.id in self.columns]
+        pages = (page for index in owned for page in self.column(index).pages)
+        return sum(size for page in pages for _, size in page.buffers)
 
     def read(
         self, fields: Sequence[Field] | None = None, start: int = 0, stop: int | None = None

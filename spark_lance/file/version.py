@@ -1,7 +1,8 @@
 """Versions of the data-file format and the numbers that name them.
 
 One version has two pairs of numbers: the pair in the file's footer and the pair in the manifest's
-`DataFile`. They differ only for 2.0, whose footer says (0, 3).
+`DataFile`. They differ only for 2.0, whose footer says (0, 3). Legacy files (0.1)
+are numbered (0, 2) or lower.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import enum
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 
-__all__ = ["DEFAULT_VERSION", "FileVersion"]
+__all__ = ["DEFAULT_VERSION", "WRITABLE_VERSIONS", "FileVersion"]
 
 
 class FileVersion(enum.Enum):
-    """A data-file version that is read and written: (text, footer numbers, manifest numbers)."""
+    """A data-file version that is read: (text, footer numbers, manifest numbers)."""
 
+    V0_1 = ("0.1", (0, 2), (0, 2))
     V2_0 = ("2.0", (0, 3), (2, 0))
     V2_1 = ("2.1", (2, 1), (2, 1))
     V2_2 = ("2.2", (2, 2), (2, 2))
@@ -35,32 +37,45 @@ class FileVersion(enum.Enum):
         """(major, minor) as the manifest's DataFile has them."""
         return self.value[2]
 
+    @property
+    def writable(self) -> bool:
+        """Whether files of this version are written, too; legacy files lose nulls and are only read."""
+        return self is not FileVersion.V0_1
+
     @classmethod
     def parse(cls, name: str) -> FileVersion:
-        """Return the version called `name` ("2.0", "2.1", "2.2", or the alias "stable").
+        """Return the version to write that is called `name` ("2.0", "2.1", "2.2", or the alias "stable").
 
         Raises:
             OptionError: no such version.
             UnsupportedFormatError: a known version that is not written here ("legacy", "2.3", "next").
         """
         text = _ALIASES.get(name.strip().lower(), name.strip())
-        for version in cls:
+        choices = ", ".join(version.text for version in WRITABLE_VERSIONS)
+        for version in WRITABLE_VERSIONS:
             if version.text == text:
                 return version
         if text in _KNOWN_UNSUPPORTED:
             raise UnsupportedFormatError(
-                f"data storage version {name!r} is not supported; use one of {', '.join(v.text for v in cls)}"
+                f"data storage version {name!r} is not written here; use one of {choices}"
             )
-        raise OptionError(
-            f"unknown data storage version {name!r}; use one of {', '.join(v.text for v in cls)}"
-        )
+        raise OptionError(f"unknown data storage version {name!r}; use one of {choices}")
+
+    @classmethod
+    def from_data_format(cls, name: str) -> FileVersion:
+        """Return the version that a manifest's data format names; "0.1" is among them.
+
+        Raises:
+            OptionError, UnsupportedFormatError: as `parse`.
+        """
+        return cls.V0_1 if name == cls.V0_1.text else cls.parse(name)
 
     @classmethod
     def from_footer(cls, major: int, minor: int) -> FileVersion:
         """Return the version whose footer carries these numbers.
 
         Raises:
-            UnsupportedFormatError: legacy (0.1) files and versions newer than 2.2.
+            UnsupportedFormatError: versions newer than 2.2.
         """
         if (major, minor) == (2, 0):
             return cls.V2_0
@@ -68,8 +83,10 @@ class FileVersion(enum.Enum):
             if version.footer == (major, minor):
                 return version
         if (major, minor) <= (0, 2):
-            raise UnsupportedFormatError("this is a legacy Lance file (0.1), which is not supported")
-        raise UnsupportedFormatError(f"Lance file version {major}.{minor} is not supported; 2.0 to 2.2 are")
+            return cls.V0_1
+        raise UnsupportedFormatError(
+            f"Lance file version {major}.{minor} is not supported; 0.1 and 2.0 to 2.2 are"
+        )
 
     @classmethod
     def from_manifest(cls, major: int, minor: int) -> FileVersion:
@@ -82,6 +99,7 @@ class FileVersion(enum.Enum):
 
 
 DEFAULT_VERSION = FileVersion.V2_2
+WRITABLE_VERSIONS = tuple(version for version in FileVersion if version.writable)
 
 _ALIASES = {"stable": "2.2", "v2.0": "2.0", "v2.1": "2.1", "v2.2": "2.2"}
 _KNOWN_UNSUPPORTED = {"legacy", "0.1", "2.3", "next"}

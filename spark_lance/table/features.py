@@ -84,8 +84,6 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
         unsupported.append("base paths (shallow clones and branches)")
     if message.HasField("branch"):
         unsupported.append(f"branches (this is branch {message.branch!r})")
-    if message.data_format.version == "0.1":
-        unsupported.append("legacy (0.1) data files")
     if unsupported:
         raise UnsupportedFormatError(f"reading this table needs {', '.join(unsupported)}", path=path)
     _check_words(message, path)
@@ -109,6 +107,8 @@ def check_writable(message: table_pb2.Manifest, path: str) -> None:
     """
     flags = message.reader_feature_flags | message.writer_feature_flags
     unsupported = _names(flags, [f for f in FEATURES if f.writes])
+    if _is_legacy(message):
+        unsupported.append("legacy (0.1) data files, which are only read; write to another location")
     if unsupported:
         raise UnsupportedFormatError(f"writing to this table needs {', '.join(unsupported)}", path=path)
 
@@ -184,8 +184,18 @@ def _has_foreign_files(message: table_pb2.Manifest) -> bool:
 
 
 def _version_text(major: int, minor: int) -> str:
-    # Version 2.0 has been numbered both 2.0 and, in footers, 0.3.
+    # Version 2.0 has been numbered both 2.0 and, in footers, 0.3; legacy files are 0.2 and lower.
+    if (major, minor) <= (0, 2):
+        return "0.1"
     return "2.0" if (major, minor) == (0, 3) else f"{major}.{minor}"
+
+
+def _is_legacy(message: table_pb2.Manifest) -> bool:
+    """Whether the table holds legacy files, or would get them."""
+    if message.data_format.version == "0.1":
+        return True
+    files = (file for fragment in message.fragments for file in fragment.files)
+    return any(_version_text(file.file_major_version, file.file_minor_version) == "0.1" for file in files)
 
 
 def _has_covering_index(index_section: bytes) -> bool:

@@ -7,7 +7,7 @@ included. (Lance table format, data files.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,9 +15,11 @@ import pyarrow as pa
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.arrays import join as join_arrays
 from spark_lance.file.nested import merge_paths
+from spark_lance.file.opening import DataFileReader, open_file
 from spark_lance.file.pages import FieldReader
-from spark_lance.file.reader import FileReader, read_field
+from spark_lance.file.reader import read_field
 from spark_lance.file.schema import Field
+from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR
@@ -36,28 +38,37 @@ def physical_rows(store: Store, root: str, fragment: table_pb2.DataFragment) -> 
     return _open_file(store, root, fragment.files[0]).num_rows
 
 
-def _open_file(store: Store, root: str, file: table_pb2.DataFile) -> FileReader:
+def _open_file(store: Store, root: str, file: table_pb2.DataFile) -> DataFileReader:
     if file.HasField("base_id"):
         raise UnsupportedFormatError("data files in other base paths are not supported", file.path)
+    version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
+    path = join(root, DATA_DIR, file.path)
+    try:
+        return open_file(
+            store, path, version=version, size=file.file_size_bytes or None, columns=_columns(file, version)
+        )
+    except FileNotFoundError as error:
+        raise FormatError("the manifest names a data file that does not exist", path) from error
+
+
+def _columns(file: table_pb2.DataFile, version: FileVersion) -> dict[int, int]:
+    """Return field id -> column number; legacy files have no columns, only fields."""
+    if version is FileVersion.V0_1:
+        return dict.fromkeys((field for field in file.fields if field >= 0), 0)
     if len(file.fields) != len(file.column_indices):
         raise FormatError(
             f"{len(file.fields)} fields but {len(file.column_indices)} column indices", file.path
         )
-    columns = {
+    return {
         field: column for field, column in zip(file.fields, file.column_indices, strict=True) if field >= 0
     }
-    path = join(root, DATA_DIR, file.path)
-    try:
-        return FileReader(store, path, size=file.file_size_bytes or None, columns=columns)
-    except FileNotFoundError as error:
-        raise FormatError("the manifest names a data file that does not exist", path) from error
 
 
 @dataclass(frozen=True)
 class _Part:
     """What one file provides of one top-level field."""
 
-    file: FileReader
+    file: DataFileReader
     field: Field
     reader: FieldReader
 
@@ -82,7 +93,7 @@ class FragmentReader:
         self, store: Store, root: str, fragment: table_pb2.DataFragment, fields: Sequence[Field]
     ) -> None:
         self.fields = tuple(fields)
-        self._files: list[FileReader] = []
+        self._files: list[DataFileReader] = []
         self._parts: list[list[_Part]] = [[] for _ in self.fields]
         taken: set[int] = set()
         wanted = {node.id for field in self.fields for node in field.walk()}
@@ -111,7 +122,7 @@ class FragmentReader:
         parents = {node.id for field in self.fields for node in field.walk() if node.kind in _STRUCTURAL}
         return ids - parents
 
-    def _add_parts(self, file: FileReader, provided: set[int]) -> None:
+    def _add_parts(self, file: DataFileReader, provided: set[int]) -> None:
         for field, parts in zip(self.fields, self._parts, strict=True):
             pruned = field.prune(lambda leaf: leaf.id in provided)
             if pruned is not None:
@@ -165,11 +176,6 @@ def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
     try:
         return float(field.arrow_type().bit_width) / 8 + 0.125
     except ValueError:
-        stored = 0
-        rows = 1
-        for part in parts:
-            ids: Mapping[int, int] = part.file.columns
-            columns = [part.file.column(ids[node.id]) for node in part.field.walk() if node.id in ids]
-            stored += sum(size for column in columns for page in column.pages for _, size in page.buffers)
-            rows = max(rows, part.file.num_rows)
+        stored = sum(part.file.stored_bytes(part.field) for part in parts)
+        rows = max((part.file.num_rows for part in parts), default=0) or 1
         return 2.0 * stored / rows + 8

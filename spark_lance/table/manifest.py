@@ -101,15 +101,15 @@ class Manifest:
 
     @cached_property
     def file_version(self) -> FileVersion:
-        """The version of new data files; taken from the existing files if the manifest does not say.
+        """The version of the table's data files; taken from these files if the manifest does not say.
 
         Raises:
-            UnsupportedFormatError: files of this version are not written here.
+            UnsupportedFormatError: files of this version are neither read nor written here.
         """
         name = self.message.data_format.version
         try:
             if name:
-                return FileVersion.parse(name)
+                return FileVersion.from_data_format(name)
             for fragment in self.fragments:
                 for file in fragment.files:
                     return FileVersion.from_manifest(file.file_major_version, file.file_minor_version)

@@ -16,12 +16,12 @@ from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.footer import FOOTER_SIZE, Footer
 from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.version import WRITABLE_VERSIONS, FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store, open_store
 from tests.strategies import canonical, tables
 
-VERSIONS = list(FileVersion)
+VERSIONS = list(WRITABLE_VERSIONS)
 
 
 class CountingStore(Store):

@@ -122,11 +122,20 @@ def test_content_without_its_flag_is_refused_too() -> None:
     based.base_paths.add(id=1, path="/elsewhere")
     branch = words(0, 0)
     branch.branch = "dev"
-    legacy = words(0, 0)
-    legacy.data_format.version = "0.1"
-    for message, name in ((based, "base paths"), (branch, "'dev'"), (legacy, "legacy")):
+    for message, name in ((based, "base paths"), (branch, "'dev'")):
         with pytest.raises(UnsupportedFormatError, match=name):
             check_readable(message, "m")
+
+
+def test_legacy_files_forbid_writing_only() -> None:
+    named = words(0, 0)
+    named.data_format.version = "0.1"
+    unnamed = words(0, 0)
+    unnamed.fragments.add().files.add(file_major_version=0, file_minor_version=2)
+    for message in (named, unnamed):
+        check_readable(message, "m")
+        with pytest.raises(UnsupportedFormatError, match="legacy"):
+            check_writable(message, "m")
 
 
 def test_branches_and_clones_of_pylance_are_refused_by_name(tmp_path: Path) -> None:

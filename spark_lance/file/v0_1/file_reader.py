@@ -1,0 +1,243 @@
+"""Opens one legacy (0.1) data file and reads columns of row ranges from it.
+
+The face is that of `spark_lance.file.reader.FileReader`. A whole batch of rows is decoded at a time; on local
+disks that copies nothing but the offsets of strings and lists.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.pages import FieldReader
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.source import PageSource
+from spark_lance.file.v0_1.metadata import PageTable, batch_offsets, read_metadata, read_schema
+from spark_lance.file.v0_1.nodes import LegacyPages, Node, open_node
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+
+__all__ = ["LegacyFieldReader", "LegacyFileReader"]
+
+
+class LegacyFieldReader:
+    """Rows of one top-level field."""
+
+    def __init__(self, field: Field, pages: LegacyPages, starts: Sequence[int]) -> None:
+        """Prepare to read; `starts` has the first row of each batch and the number of rows.
+
+        Raises:
+            UnsupportedFormatError: a type that legacy files do not have.
+        """
+        self._kind = field.arrow_type()
+        self._root: Node = open_node(field, pages)
+        self._source = pages.source
+        self._starts = starts
+        self._last: tuple[int, pa.Array] | None = None
+
+    def _batches(self, start: int, stop: int) -> list[int]:
+        """Return the numbers of the batches that have rows [start, stop)."""
+        if not 0 <= start <= stop <= self._starts[-1]:
+            raise FormatError(f"rows {start} to {stop} of a file of {self._starts[-1]} rows")
+        found = []
+        batch = bisect_right(self._starts, start) - 1
+        while batch < len(self._starts) - 1 and self._starts[batch] < stop:
+            if self._starts[batch + 1] > start:
+                found.append(batch)
+            batch += 1
+        return found
+
+    def _count(self, batch: int) -> int:
+        return self._starts[batch + 1] - self._starts[batch]
+
+    def _unread(self, start: int, stop: int) -> list[int]:
+        last = self._last[0] if self._last else -1
+        return [batch for batch in self._batches(start, stop) if batch != last]
+
+    def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the (offset, size) of bytes surely needed for rows [start, stop)."""
+        batches = self._unread(start, stop)
+        return [each for batch in batches for each in self._root.ranges(batch, self._count(batch))]
+
+    def read(self, start: int, stop: int) -> pa.ChunkedArray:
+        """Return rows [start, stop); chunks follow the batches.
+
+        Raises:
+            FormatError: the pages are damaged or the file has fewer rows.
+            UnsupportedFormatError: strings of more than 2 GiB in one batch.
+        """
+        unread = self._unread(start, stop)
+        self._source.prefetch(
+            each for batch in unread for each in self._root.late_ranges(batch, self._count(batch))
+        )
+        pieces = []
+        for batch in self._batches(start, stop):
+            first = self._starts[batch]
+            array = self._batch(batch)
+            begin, end = max(start - first, 0), min(stop - first, len(array))
+            whole = begin == 0 and end == len(array)
+            pieces.append(array if whole else array.slice(begin, end - begin))
+        return pa.chunked_array(pieces, type=self._kind)
+
+    def _batch(self, batch: int) -> pa.Array:
+        if self._last is None or self._last[0] != batch:
+            try:
+                self._last = batch, self._root.read(batch, self._count(batch))
+            except (FormatError, UnsupportedFormatError) as error:
+                raise error.at(place=f"batch {batch}") from error
+            except (pa.ArrowInvalid, OverflowError) as error:
+                raise FormatError(f"not a valid Arrow array: {error}", place=f"batch {batch}") from error
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What the footer leads to."""
+
+    schema: Schema | None
+    dictionaries: Mapping[int, tuple[int, int]]
+    starts: Sequence[int]
+    pages: PageTable
+
+
+class LegacyFileReader:
+    """An open legacy file.
+
+    Args:
+        store, path: where the file is.
+        size: its length in bytes if known.
+        field_ids: the ids of all fields in the file, as the manifest's DataFile lists them; needed only for
+            files that carry no schema.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: it is no legacy file, or its metadata is damaged.
+    """
+
+    version = FileVersion.V0_1
+
+    def __init__(
+        self, store: Store, path: str, *, size: int | None = None, field_ids: Iterable[int] = ()
+    ) -> None:
+        self.path = path
+        self.source = PageSource(store, path, size or store.size(path))
+        self._field_ids = tuple(field_ids)
+        try:
+            self._contents = self._open()
+        except (FormatError, UnsupportedFormatError) as error:
+            raise error.at(path) from error
+
+    def _open(self) -> _Contents:
+        self._metadata = metadata = read_metadata(self.source)
+        starts = batch_offsets(metadata)
+        schema: Schema | None = None
+        dictionaries: dict[int, tuple[int, int]] = {}
+        ids = [each for each in self._field_ids if each >= 0]
+        if metadata.manifest_position:
+            message = read_schema(self.source, metadata.manifest_position)
+            schema = Schema.from_protos(message.fields, message.schema_metadata)
+            ids = [field.id for field in message.fields if field.id >= 0]
+            for field in message.fields:
+                if field.HasField("dictionary"):
+                    dictionaries[field.id] = (field.dictionary.offset, field.dictionary.length)
+        first = min(ids, default=0)
+        fields = max(ids) - first + 1 if ids else 0
+        table = PageTable.read(self.source, metadata.page_table_position, first, fields, len(starts) - 1)
+        return _Contents(schema, dictionaries, starts, table)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the file, deleted ones included."""
+        return self._contents.starts[-1]
+
+    @property
+    def batch_starts(self) -> Sequence[int]:
+        """The first row of each batch, and the number of rows."""
+        return self._contents.starts
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that the file itself carries.
+
+        Raises:
+            FormatError: it carries none.
+        """
+        if self._contents.schema is None:
+            raise FormatError("the file carries no schema", self.path)
+        return self._contents.schema
+
+    @cached_property
+    def columns(self) -> Mapping[int, int]:
+        """Field id -> row of the page table, for every field in the file."""
+        if self._contents.schema is None:
+            ids = sorted(each for each in self._field_ids if each >= 0)
+        else:
+            ids = [field.id for field in self._contents.schema.walk()]
+        return {each: each - self._contents.pages.first_id for each in ids}
+
+    def open_field(self, field: Field) -> FieldReader:
+        """Return a reader of one top-level field, which may be pruned to some of its leaves.
+
+        Raises:
+            FormatError: the file lacks one of its leaves.
+            UnsupportedFormatError: a type that legacy files do not have.
+        """
+        for node in field.walk():
+            if node.id not in self.columns:
+                raise FormatError(f"the file has no field {node.name!r} (id {node.id})", self.path)
+        pages = LegacyPages(self.source, self._contents.pages, self._contents.dictionaries)
+        try:
+            return LegacyFieldReader(field, pages, self._contents.starts)
+        except (FormatError, UnsupportedFormatError) as error:
+            raise error.at(self.path, f"column {field.name!r}") from error
+
+    def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
+        """Fetch in few requests what the readers are known to need for rows [start, stop)."""
+        self.source.release()
+        self.source.prefetch([r for reader in readers for r in reader.ranges(start, stop)])
+
+    def stored_bytes(self, field: Field) -> int:
+        """Estimate the stored bytes of a field: the share of its pages in the file."""
+        pages = max(1, len(self.columns))
+        share = sum(1 for node in field.walk() if not node.children)
+        return self.source.size * share // pages
+
+    def statistics(self, field_id: int) -> pa.Table | None:
+        """Return what the file says about each page of a leaf field; None if it says nothing.
+
+        Returns:
+            One row per batch with `null_count` (int64), `min_value` and `max_value` (null: not known).
+            They describe what was written: nulls count as nulls, though numbers read back as 0 or false.
+            A page with nulls may therefore hold these values, too, whatever the bounds say. Bounds of long
+            strings are cut to 64 bytes (the upper one raised), so they are bounds only.
+
+        Raises:
+            FormatError: the statistics are damaged.
+        """
+        if not self._metadata.HasField("statistics"):
+            return None
+        stored = self._metadata.statistics
+        batches = len(self._contents.starts) - 1
+        try:
+            schema = Schema.from_protos(stored.schema)
+            found = [field for field in schema.fields if field.name == str(field_id)]
+            if not found:
+                return None
+            ids = [field.id for field in schema.walk()]
+            first = min(ids)
+            table = PageTable.read(self.source, stored.page_table_position, first, max(ids) - first + 1, 1)
+            reader = LegacyFieldReader(found[0], LegacyPages(self.source, table, {}), [0, batches])
+            rows = pa.concat_arrays(reader.read(0, batches).chunks) if batches else None
+        except (FormatError, UnsupportedFormatError) as error:
+            raise error.at(self.path, f"statistics of field {field_id}") from error
+        kind = found[0].arrow_type()
+        if not pa.types.is_struct(kind):
+            raise FormatError("the statistics are no structs", self.path, f"statistics of field {field_id}")
+        if rows is None:
+            return pa.Table.from_batches([], pa.schema(list(kind)))
+        return pa.Table.from_arrays(rows.flatten(), schema=pa.schema(list(kind)))
