@@ -4,8 +4,9 @@ No valid value at all -> constant page; so too, from 2.2 on, if all values are t
 levels. Dictionaries and values that are not whole bytes -> mini-block. Otherwise wide values -> full-zip,
 narrow ones -> mini-block.
 
-Numbers of 8 to 64 bits (dates, floats and dictionary indices are numbers too) are bit-packed if that saves
-enough.
+Numbers of 8 to 64 bits (dates, floats and dictionary indices are numbers too) become runs, bit-packed blocks
+or stay as they are, whatever is smallest by some margin. Strings, binaries and, from 2.2 on, numbers of 64
+bits get a dictionary where that is smaller by some margin; numbers of 128 bits get one in 2.1 too.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import pyarrow as pa
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.v2_1.constant_writer import MAX_INLINE_BYTES
+from spark_lance.file.v2_1.dictionary_writer import DictionaryLimits, encode_dictionary
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK
 from spark_lance.file.v2_1.encodings.bitpacking_writer import PackedChunks
+from spark_lance.file.v2_1.encodings.general_writer import Compression, compress_block
+from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, run_starts
 from spark_lance.file.v2_1.mini_block_writer import ChunkPolicy
 from spark_lance.file.v2_1.plain_values import (
     Block,
+    Bools,
     ChunkValues,
     FixedChunks,
     VariableChunks,
@@ -44,6 +49,15 @@ _POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=4096)
 _PACKED_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=BLOCK)
 # Bit packing costs time in reading: it must save this share of the bytes.
 _WORTH_PACKING = 0.03
+
+# So do runs, which besides are cut at the bounds of chunks.
+_WORTH_RUNS = 0.1
+# A dictionary costs the reader a lookup per value. Text that is not repeated can be made smaller otherwise.
+_LIMITS = DictionaryLimits()
+_WORTH_NUMBERED = 0.05
+_WORTH_NUMBERED_TEXT = 0.2
+# Dictionaries are compressed from 2.2 on if that saves this share of their bytes.
+_WORTH_COMPRESSED_ITEMS = 0.1
 
 # Wide values gain nothing from chunks: one value is already a sensible read.
 _WIDE_FIXED_BYTES = 256
@@ -99,28 +113,63 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | ScalarPage | MiniBloc
     if len(array) == 0 or (valid is not None and not valid.any()):
         return NullPage()
     if pa.types.is_dictionary(array.type):
-        return _fixed(FixedChunks.of(array, valid), plain_block(array.dictionary))
+        return _numbers(FixedChunks.of(array, valid), _items(array.dictionary, version))
     if version is not FileVersion.V2_1 and leaf.rep is None and leaf.definition is None:
         value = _only_value(array)
         if value is not None:
             return ScalarPage(value)
     if is_variable(array.type):
         chunks = VariableChunks.of(array, valid)
+        numbered = _numbered(array, valid, (1 - _WORTH_NUMBERED_TEXT) * chunks.nbytes, version)
+        if numbered is not None:
+            return numbered
         return FullZip(zip_variable(array, valid)) if _is_wide(chunks) else MiniBlock(chunks)
     bits = value_bits(array.type)
     if bits % 8 == 0 and bits // 8 >= _WIDE_FIXED_BYTES and not _has_bit_items(array.type):
         return FullZip(zip_fixed(array, valid))
-    return _fixed(FixedChunks.of(array, valid))
+    plain = FixedChunks.of(array, valid)
+    direct = _numbers(plain)
+    if plain.layers or bits not in (64, 128) or (bits == 64 and version is FileVersion.V2_1):
+        return direct
+    hashable = pa.Array.from_buffers(
+        pa.uint64() if bits == 64 else pa.binary(16), plain.count, [None, pa.py_buffer(plain.items)]
+    )
+    return _numbered(hashable, None, (1 - _WORTH_NUMBERED) * direct.values.nbytes, version) or direct
 
 
-def _fixed(plain: FixedChunks, dictionary: Block | None = None) -> MiniBlock:
-    """Choose the encoding of values of one width."""
+def _numbers(plain: FixedChunks, dictionary: Block | None = None) -> MiniBlock:
+    """Choose the encoding of values of one width, which may be indices into a dictionary."""
     words = plain.words()
-    if words is not None:
-        packed = PackedChunks.of(words)
-        if packed.nbytes < (1 - _WORTH_PACKING) * words.nbytes:
-            return MiniBlock(packed, dictionary, _PACKED_POLICY)
-    return MiniBlock(plain, dictionary)
+    if words is None:
+        return MiniBlock(plain, dictionary)
+    packed = PackedChunks.of(words)
+    pays = packed.nbytes < (1 - _WORTH_PACKING) * plain.nbytes
+    least = packed.nbytes if pays else plain.nbytes
+    starts = run_starts(words)
+    runs = RunChunks.of(words, starts)
+    if runs.nbytes < (1 - _WORTH_RUNS) * least:
+        return MiniBlock(runs, dictionary)
+    return MiniBlock(packed, dictionary, _PACKED_POLICY) if pays else MiniBlock(plain, dictionary)
+
+
+def _numbered(array: pa.Array, valid: Bools | None, limit: float, version: FileVersion) -> MiniBlock | None:
+    """Return the page with a dictionary if that takes less than `limit` bytes."""
+    encoded = encode_dictionary(array, valid, _LIMITS)
+    if encoded is None:
+        return None
+    items = _items(encoded.dictionary, version)
+    page = _numbers(FixedChunks.of(encoded, valid), items)
+    return page if page.values.nbytes + items.data.nbytes < limit else None
+
+
+def _items(array: pa.Array, version: FileVersion) -> Block:
+    """Return the block of a dictionary."""
+    block = plain_block(array)
+    if version is FileVersion.V2_1:
+        return block
+    compressed = compress_block(block, Compression("lz4"))
+    pays = compressed.data.nbytes < (1 - _WORTH_COMPRESSED_ITEMS) * block.data.nbytes
+    return compressed if pays else block
 
 
 def _only_value(array: pa.Array) -> bytes | None:

