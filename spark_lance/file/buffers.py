@@ -17,6 +17,7 @@ __all__ = [
     "bitmap_buffer",
     "check_offsets",
     "expand_ranges",
+    "is_ascii",
     "pack_bits",
     "padding",
     "unpack_bits",
@@ -87,6 +88,16 @@ def check_offsets(offsets: np.ndarray, limit: int) -> None:
         raise FormatError("an offsets array is empty")
     if int(offsets[0]) < 0 or int(offsets[-1]) > limit or bool((offsets[1:] < offsets[:-1]).any()):
         raise FormatError(f"offsets are not rising within 0 to {limit}")
+
+
+_HIGH_BITS = np.uint64(0x8080808080808080)
+
+
+def is_ascii(data: np.ndarray) -> bool:
+    """Tell whether no byte of uint8 `data` has its high bit set: such text is UTF-8 however it is cut."""
+    words = len(data) // 8 * 8
+    high = np.bitwise_or.reduce(data[:words].view(np.uint64)) & _HIGH_BITS
+    return not high and not (data[words:] & 0x80).any()
 
 
 def expand_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -16,68 +16,72 @@ Codes: k < n stands for symbol k; 255 says that the next byte is itself (a liter
 boundary of two strings. Example: with symbols ("http", "://"), the codes 00 01 ff 61 mean "http://a".
 
 (Lance file format, FSST.)
+
+Codes are expanded in pairs: two codes are an index into a table of 65536 byte strings, which Arrow's `take`
+copies to one place. That needs every escape at an even place, which filler makes so: 255 in the second place
+of a pair means nothing, because a pair (255, x) is always an escape with its literal.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
+from spark_lance.file.buffers import as_bytes
 
 __all__ = ["SYMBOL_TABLE_SIZE", "decode_fsst"]
 
 SYMBOL_TABLE_SIZE = 2312
 _MAGIC = b"TSSF"
 _ESCAPE = 255
-# Codes per step: few enough that codes, tokens and output stay in the cache, many enough to hide call costs.
-_STEP = 1 << 18
+# The token that stands for no bytes; those after it are literals.
+_NOTHING = 256
+# Below this many codes the table of pairs costs more than it saves.
+_PAIRS_FROM = 1 << 16
+# Tokens per step; a step's output is below 2 GiB, as Arrow's 32 bit offsets need.
+_STEP = 1 << 24
 
 _Bytes = npt.NDArray[np.uint8]
+_Places = npt.NDArray[np.intp]
+_Tokens = npt.NDArray[np.uint16]
+_Ends = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
-def decode_fsst(
-    symbol_table: bytes, offsets: npt.NDArray[np.int64], data: _Bytes
-) -> tuple[npt.NDArray[np.int64], _Bytes]:
+def decode_fsst(symbol_table: bytes, offsets: npt.NDArray[Any], data: _Bytes) -> tuple[_Ends, _Bytes]:
     """Expand FSST codes.
 
     Args:
         symbol_table: the table, 2312 bytes.
-        offsets: n + 1 ascending positions in `data`; string i has the codes data[offsets[i]:offsets[i + 1]].
+        offsets: n + 1 ascending positions in `data`, int32 or int64; string i has the codes
+            data[offsets[i]:offsets[i + 1]].
         data: codes, uint8.
 
     Returns:
-        n + 1 int64 offsets that start at 0, and the uint8 bytes of all strings.
+        n + 1 offsets that start at 0, int64 if they have to be, and the uint8 bytes of all strings.
 
     Raises:
         FormatError: the table is malformed, a code has no symbol, or a string ends inside an escape.
     """
     symbols = _parse_table(symbol_table)
-    base = int(offsets[0])
-    codes = data[base : int(offsets[-1])]
-    bounds = offsets - base
-    if symbols is None:
+    first = int(offsets[0])
+    codes = data[first : int(offsets[-1])]
+    bounds = offsets - first if first else offsets
+    if symbols is None or not len(codes):
         return bounds, codes
-    out_bounds = np.empty(len(bounds), dtype=np.int64)
-    pieces: list[_Bytes] = []
-    done = 0
-    first = 0
-    start = 0
-    while first < len(bounds):
-        # Whole strings only, so that no escape is cut; one string longer than a step makes a step of its own.
-        last = max(int(np.searchsorted(bounds, start + _STEP, side="right")), first + 1)
-        stop = int(bounds[last - 1])
-        ends, piece = _expand(symbols, codes[start:stop], bounds[first:last] - start)
-        out_bounds[first:last] = ends + done
-        pieces.append(piece)
-        done += len(piece)
-        first, start = last, stop
-    return out_bounds, np.concatenate(pieces)
+    escapes = _find_escapes(codes, symbol_table[0], bounds)
+    if len(codes) < _PAIRS_FROM:
+        return _expand_single(symbols, codes, escapes, bounds)
+    return _expand_pairs(symbols, codes, escapes, bounds)
 
 
 def _parse_table(table: bytes) -> pa.BinaryArray | None:
-    """Return 512 byte strings: the symbols, then (from 256) the literals; None if the data is not coded."""
+    """Return 256 symbols (empty from n on), nothing, and 256 literals; None if nothing is coded."""
     if len(table) < SYMBOL_TABLE_SIZE or table[4:8] != _MAGIC:
         raise FormatError("not an FSST symbol table")
     if table[3] == 0:
@@ -87,42 +91,115 @@ def _parse_table(table: bytes) -> pa.BinaryArray | None:
     if any(not 1 <= length <= 8 for length in lengths):
         raise FormatError("an FSST symbol must have 1 to 8 bytes")
     symbols = [table[8 + 8 * k : 8 + 8 * k + length] for k, length in enumerate(lengths)]
-    missing = [None] * (256 - count)
-    return pa.array([*symbols, *missing, *(bytes([k]) for k in range(256))], type=pa.binary())
+    missing = [b""] * (256 - count)
+    return pa.array([*symbols, *missing, b"", *(bytes([k]) for k in range(256))], type=pa.binary())
 
 
-def _expand(
-    symbols: pa.BinaryArray, codes: _Bytes, bounds: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], _Bytes]:
-    """Expand the codes of whole strings; `bounds` are positions in `codes`, those returned in the output."""
-    if not len(codes):
-        return np.zeros(len(bounds), dtype=np.int64), codes
-    tokens = codes.astype(np.uint16)
-    marks = np.flatnonzero(codes == _ESCAPE)
-    if len(marks):
-        escapes = _escapes(marks)
-        ends_here = np.zeros(len(codes) + 1, dtype=np.bool_)
-        ends_here[bounds] = True
-        if ends_here[escapes + 1].any():
+def _find_escapes(codes: _Bytes, count: int, bounds: npt.NDArray[Any]) -> _Places:
+    """Return the places of escapes; check that all other codes are symbols of a table of `count`."""
+    marks = np.flatnonzero(codes >= count)
+    if not len(marks):
+        return marks
+    escapes = _even_places(marks[codes[marks] == _ESCAPE])
+    # What is neither an escape nor its literal must be a symbol.
+    allowed = np.zeros(len(codes) + 1, dtype=np.bool_)
+    allowed[escapes] = True
+    allowed[escapes + 1] = True
+    if not bool(allowed[marks].all()):
+        raise FormatError("an FSST code has no symbol in the table")
+    if len(escapes):
+        allowed[:] = False
+        allowed[bounds] = True
+        if bool(allowed[escapes + 1].any()):
             raise FormatError("a string ends inside an FSST escape")
-        tokens[escapes + 1] |= 256
+    return escapes
+
+
+def _even_places(marks: _Places) -> _Places:
+    """Return the even places of every unbroken run of places: of a run of 255s, these are escapes."""
+    starts = np.flatnonzero(np.diff(marks, prepend=-2) != 1)
+    runs = np.diff(starts, append=len(marks))
+    in_run = np.arange(len(marks)) - np.repeat(starts, runs)
+    even: _Places = marks[in_run % 2 == 0]
+    return even
+
+
+def _take(symbols: pa.BinaryArray, tokens: _Tokens) -> tuple[npt.NDArray[np.int32], _Bytes]:
+    """Return the offsets and bytes of symbols[token] for all tokens, which must exist."""
+    _, offsets, data = pc.take(symbols, pa.array(tokens), boundscheck=False).buffers()
+    ends = np.frombuffer(offsets, dtype=np.int32)[: len(tokens) + 1]
+    return ends, as_bytes(data)[: int(ends[-1])] if data is not None else np.zeros(0, dtype=np.uint8)
+
+
+def _take_steps(symbols: pa.BinaryArray, tokens: _Tokens) -> tuple[_Ends, _Bytes]:
+    """Do as `_take`, however long the result is."""
+    if len(tokens) <= _STEP:
+        return _take(symbols, tokens)
+    ends = np.zeros(len(tokens) + 1, dtype=np.int64)
+    pieces: list[_Bytes] = []
+    for start in range(0, len(tokens), _STEP):
+        step, piece = _take(symbols, tokens[start : start + _STEP])
+        np.add(step[1:], ends[start], out=ends[start + 1 : start + len(step)])
+        pieces.append(piece)
+    return ends, np.concatenate(pieces)
+
+
+def _expand_single(
+    symbols: pa.BinaryArray, codes: _Bytes, escapes: _Places, bounds: npt.NDArray[Any]
+) -> tuple[_Ends, _Bytes]:
+    """Expand code by code."""
+    tokens = codes.astype(np.uint16)
+    if len(escapes):
+        tokens[escapes + 1] += _NOTHING + 1
         keep = np.ones(len(codes), dtype=np.bool_)
         keep[escapes] = False
         tokens = tokens[keep]
         bounds = bounds - np.searchsorted(escapes, bounds)
-    expanded = symbols.take(pa.array(tokens))
-    if expanded.null_count:
-        raise FormatError("an FSST code has no symbol in the table")
-    _, offset_buffer, value_buffer = expanded.buffers()
-    ends = np.frombuffer(offset_buffer, dtype=np.int32)[: len(tokens) + 1]
-    values = np.frombuffer(value_buffer, dtype=np.uint8)[: ends[-1]]
-    return ends[bounds].astype(np.int64), values
+    ends, data = _take(symbols, tokens)
+    return ends[bounds], data
 
 
-def _escapes(marks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return which of the positions that hold 255 are escapes: the even ones of every unbroken run."""
-    starts = np.flatnonzero(np.diff(marks, prepend=-2) != 1)
-    runs = np.diff(starts, append=len(marks))
-    in_run = np.arange(len(marks)) - np.repeat(starts, runs)
-    escapes: npt.NDArray[np.intp] = marks[in_run % 2 == 0]
-    return escapes
+def _expand_pairs(
+    symbols: pa.BinaryArray, codes: _Bytes, escapes: _Places, bounds: npt.NDArray[Any]
+) -> tuple[_Ends, _Bytes]:
+    """Expand two codes at a time."""
+    # An escape is even once the one before it is: it needs filler if their distance is odd.
+    fill = escapes[np.diff(escapes, prepend=0) % 2 == 1]
+    size = len(codes) + len(fill)
+    padded = codes
+    if len(fill):
+        padded = np.full(size + size % 2, _ESCAPE, dtype=np.uint8)
+        keep = np.ones(len(padded), dtype=np.bool_)
+        keep[fill + np.arange(len(fill))] = False
+        keep[size:] = False
+        padded[keep] = codes
+        bounds = bounds + np.searchsorted(fill, bounds)
+    elif size % 2:
+        padded = np.append(codes, np.uint8(_ESCAPE))
+    ends, data = _take_steps(_pair_table(symbols), padded.view("<u2"))
+    # A string that starts in the second half of a pair starts after the pair's first symbol.
+    offsets = ends[bounds >> 1]
+    halves = np.flatnonzero(bounds & 1)
+    lengths = np.frombuffer(symbols.buffers()[1], dtype=np.int32)[: _NOTHING + 1]
+    offsets[halves] += np.diff(lengths)[padded[bounds[halves] - 1]]
+    return offsets, data
+
+
+@cache
+def _pair_tokens() -> _Tokens:
+    """Return first and second token of all pairs, in turn."""
+    pairs = np.arange(1 << 16)
+    first, second = pairs & 255, pairs >> 8
+    tokens = np.empty((1 << 16, 2), dtype=np.uint16)
+    tokens[:, 0] = np.where(first == _ESCAPE, _NOTHING, first)
+    tokens[:, 1] = np.where(
+        first == _ESCAPE, second + _NOTHING + 1, np.where(second == _ESCAPE, _NOTHING, second)
+    )
+    return tokens.reshape(-1)
+
+
+def _pair_table(symbols: pa.BinaryArray) -> pa.BinaryArray:
+    """Return what every pair of codes stands for."""
+    _, offsets, data = pc.take(symbols, pa.array(_pair_tokens()), boundscheck=False).buffers()
+    ends = np.frombuffer(offsets, dtype=np.int32)[: (1 << 17) + 1 : 2].copy()
+    return pa.Array.from_buffers(pa.binary(), 1 << 16, [None, pa.py_buffer(ends), data])

@@ -32,12 +32,15 @@ def decode(table: bytes, strings: list[bytes], lead: bytes = b"") -> list[bytes]
 
 
 SYMBOLS = st.lists(st.binary(min_size=1, max_size=8), max_size=255)
-TOKENS = st.lists(st.tuples(st.booleans(), st.integers(0, 255)), max_size=12)
+TOKENS = st.lists(st.tuples(st.booleans(), st.one_of(st.just(255), st.integers(0, 255))), max_size=12)
+# Code by code, and in pairs.
+PAIRS_FROM = pytest.mark.parametrize("pairs_from", [0, 1 << 30])
 
 
-@given(symbols=SYMBOLS, texts=st.lists(TOKENS, max_size=8), step=st.sampled_from([1, 5, 1 << 18]))
+@PAIRS_FROM
+@given(symbols=SYMBOLS, texts=st.lists(TOKENS, max_size=8), step=st.sampled_from([1, 3, 1 << 24]))
 def test_against_a_plain_decoder(
-    symbols: list[bytes], texts: list[list[tuple[bool, int]]], step: int
+    pairs_from: int, symbols: list[bytes], texts: list[list[tuple[bool, int]]], step: int
 ) -> None:
     codes, expected = [], []
     for tokens in texts:
@@ -52,11 +55,14 @@ def test_against_a_plain_decoder(
         codes.append(code)
         expected.append(text)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fsst, "_PAIRS_FROM", pairs_from)
         patch.setattr(fsst, "_STEP", step)
         assert decode(symbol_table(symbols), codes, lead=b"\xff\x00") == expected
 
 
-def test_runs_of_escapes_keep_to_their_strings() -> None:
+@PAIRS_FROM
+def test_runs_of_escapes_keep_to_their_strings(pairs_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsst, "_PAIRS_FROM", pairs_from)
     table = symbol_table([b"ab", b"c"])
     assert decode(table, [b"\xff\xff", b"\xff\x00\x01", b"", b"\x00"]) == [b"\xff", b"\x00c", b"", b"ab"]
 
@@ -65,19 +71,31 @@ def test_data_that_is_not_coded() -> None:
     assert decode(symbol_table([], coded=0), [b"plain", b"", b"\xff"]) == [b"plain", b"", b"\xff"]
 
 
+@PAIRS_FROM
 @pytest.mark.parametrize(
     ("table", "codes"),
     [
         (symbol_table([b"a"]), [b"\x01"]),
         (symbol_table([b"a"]), [b"\x00\xff"]),
         (symbol_table([b"a"]), [b"\x00\xff", b"\x00"]),
+        (symbol_table([b"a"]), [b"\xff\xff\xff", b"\x00"]),
         (symbol_table([b"a"])[:100], [b"\x00"]),
         (b"\0" * SYMBOL_TABLE_SIZE, [b"\x00"]),
         (symbol_table([b""]), [b"\x00"]),
         (symbol_table([b"123456789"]), [b"\x00"]),
     ],
-    ids=["no symbol", "open end", "escape over a boundary", "short", "no magic", "length 0", "length 9"],
+    ids=[
+        "no symbol",
+        "open end",
+        "escape over a boundary",
+        "run over a boundary",
+        "short",
+        "no magic",
+        "length 0",
+        "length 9",
+    ],
 )
-def test_damage(table: bytes, codes: list[bytes]) -> None:
+def test_damage(pairs_from: int, table: bytes, codes: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsst, "_PAIRS_FROM", pairs_from)
     with pytest.raises(FormatError):
         decode(table, codes)

@@ -13,10 +13,12 @@ A range of values needs its index entries, then just its bytes.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.buffers import as_bytes, is_ascii
 from spark_lance.file.fsst import decode_fsst
 from spark_lance.file.v2_0.compression import ByteRun, compress, open_bytes
 from spark_lance.file.v2_0.decoder import CapacityError, Decoder, PageView, Range
@@ -28,7 +30,6 @@ from spark_lance.proto import encodings20_pb2 as pb
 __all__ = ["encode_binary", "is_variable", "open_binary", "open_fixed_size_binary", "open_fsst"]
 
 _INT32_MAX = 2**31 - 1
-_HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def is_variable(kind: pa.DataType) -> bool:
@@ -79,8 +80,8 @@ class _Fsst:
 
     def read(self, start: int, stop: int) -> pa.Array:
         bounds, nulls, codes = self._codes.parts(start, stop)
-        bounds, data = decode_fsst(self._symbol_table, bounds, np.frombuffer(codes, dtype=np.uint8))
-        return _build(self._kind, bounds, nulls, pa.py_buffer(data))
+        offsets, data = decode_fsst(self._symbol_table, bounds, as_bytes(codes))
+        return _build(self._kind, offsets, nulls, pa.py_buffer(data))
 
 
 class _FixedSizeBinary:
@@ -98,33 +99,29 @@ class _FixedSizeBinary:
         return _build(self._kind, bounds, None, data)
 
 
-def _build(kind: pa.DataType, bounds: Bounds, nulls: Bools | None, data: pa.Buffer) -> pa.Array:
+def _build(
+    kind: pa.DataType,
+    bounds: Bounds | npt.NDArray[np.int32],
+    nulls: Bools | None,
+    data: pa.Buffer,
+) -> pa.Array:
     """Build the Arrow array of checked offsets (from 0) and bytes.
 
     Raises:
         CapacityError: too many bytes for the 32-bit offsets of the type.
         FormatError: the type is text and the bytes are not UTF-8.
     """
-    offsets: np.ndarray[tuple[int], np.dtype[np.int32]] | Bounds = bounds
-    if not (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
-        if int(bounds[-1]) > _INT32_MAX:
-            raise CapacityError
-        offsets = bounds.astype(np.int32)
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    if not large and int(bounds[-1]) > _INT32_MAX:
+        raise CapacityError
+    offsets = bounds.astype(np.int64 if large else np.int32, copy=False)
     array = pa.Array.from_buffers(kind, len(bounds) - 1, [null_bitmap(nulls), pa.py_buffer(offsets), data])
-    if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and not _is_ascii(data):
+    if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and not is_ascii(as_bytes(data)):
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
             raise FormatError(f"text is not UTF-8: {error}") from error
     return array
-
-
-def _is_ascii(data: pa.Buffer) -> bool:
-    """Tell whether no byte has its high bit set: such bytes are UTF-8 however they are cut into values."""
-    values = np.frombuffer(data, dtype=np.uint8)
-    words = len(values) // 8 * 8
-    high = np.bitwise_or.reduce(values[:words].view(np.uint64)) & _HIGH_BITS
-    return not high and not (values[words:] & 0x80).any()
 
 
 def _open_bytes(encoding: pb.ArrayEncoding, page: PageView) -> ByteRun:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
-from spark_lance.file.buffers import pack_bits
+from spark_lance.file.buffers import is_ascii, pack_bits
 from spark_lance.file.v2_1.chunks import Bytes
 
 __all__ = [
@@ -185,14 +185,14 @@ def _variable(block: Variable, arrow: pa.DataType, validity: Bytes | None) -> pa
 
 def _all_utf8(block: Variable) -> bool:
     """Tell whether every string is valid UTF-8, which Arrow promises to everyone downstream."""
+    if is_ascii(block.data):
+        return True
     # All bytes together are valid, and no string starts inside a character: then each is valid.
     ends = pa.py_buffer(np.array([0, len(block.data)], dtype=np.int64))
     try:
         pa.Array.from_buffers(pa.large_string(), 1, [None, ends, buffer_of(block.data)]).validate(full=True)
     except pa.ArrowInvalid:
         return False
-    if not len(block.data) or bool((block.data.view(np.int8) >= 0).all()):
-        return True
     starts = block.offsets[:-1][np.diff(block.offsets) > 0]
     return bool((block.data[starts] & 0xC0 != 0x80).all())
 

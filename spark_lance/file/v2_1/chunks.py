@@ -143,9 +143,7 @@ class Ranges:
             out[:body].reshape(count - 1, size)[:] = alike
             out[body:] = self.data[int(self.starts[-1]) : int(ends[-1])]
             return out
-        view = self.data.data
-        pieces = zip(self.starts.tolist(), ends.tolist(), strict=True)
-        return as_bytes(b"".join([view[start:end] for start, end in pieces]))
+        return gather(self.data, self.starts, self.sizes)
 
     def matrix(self, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return pieces of `size` bytes as the rows of a matrix of `dtype`; a view if they lie evenly."""

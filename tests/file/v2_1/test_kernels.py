@@ -19,7 +19,7 @@ from spark_lance.file.v2_1 import ENCODINGS
 from spark_lance.file.v2_1.blocks import FixedSizeList, FixedWidth, PackedStruct, Variable, to_arrow
 from spark_lance.file.v2_1.chunks import Chunks, Ranges
 from spark_lance.file.v2_1.codec import Resolver
-from spark_lance.file.v2_1.encodings import bitpacking, fsst
+from spark_lance.file.v2_1.encodings import bitpacking
 from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -299,59 +299,6 @@ def test_highly_compressible_data_is_not_taken_for_damage() -> None:
     plain = decompress(pb.BufferCompression(scheme=pb.COMPRESSION_ZSTD), pieces([stored]))
     assert plain.sizes.tolist() == [len(data)]
     assert not plain.data.any()
-
-
-def symbol_table(symbols: list[bytes], coded: int = 1) -> bytes:
-    head = bytes([len(symbols), 0, 0, coded]) + b"TSSF"
-    return (head + b"".join(s.ljust(8, b"\0") for s in symbols) + bytes(map(len, symbols))).ljust(2312, b"\0")
-
-
-SYMBOLS = st.lists(st.binary(min_size=1, max_size=8), max_size=255)
-TOKENS = st.lists(st.tuples(st.booleans(), st.one_of(st.just(255), st.integers(0, 255))), max_size=12)
-
-
-@pytest.mark.parametrize("pairs_from", [0, 1 << 30])
-@given(symbols=SYMBOLS, texts=st.lists(TOKENS, max_size=8), step=st.sampled_from([1, 3, 1 << 24]))
-def test_fsst(pairs_from: int, symbols: list[bytes], texts: list[list[tuple[bool, int]]], step: int) -> None:
-    codes, expected = [], []
-    for tokens in texts:
-        code, text = b"", b""
-        for literal, value in tokens:
-            plain = literal or value >= len(symbols)
-            code += bytes([255, value]) if plain else bytes([value])
-            text += bytes([value]) if plain else symbols[value]
-        codes.append(code)
-        expected.append(text)
-    bounds = np.cumsum([0, *map(len, codes)])
-    block = Variable(bounds, np.frombuffer(b"".join(codes), np.uint8))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsst, "_PAIRS_FROM", pairs_from)
-        patch.setattr(fsst, "_STEP", step)
-        assert strings(fsst.expand(symbol_table(symbols), block)) == expected
-
-
-@pytest.mark.parametrize("pairs_from", [0, 1 << 30])
-@pytest.mark.parametrize(
-    ("table", "codes"),
-    [
-        (symbol_table([b"a"]), [b"\x01"]),
-        (symbol_table([b"a"]), [b"\x00\xff"]),
-        (symbol_table([b"a"]), [b"\xff", b"\x00"]),
-        (symbol_table([b"a"]), [b"\x00\xff", b"\x00"]),
-        (symbol_table([b"a"]), [b"\xff\xff\xff", b"\x00"]),
-        (symbol_table([b"a"])[:100], [b"\x00"]),
-        (b"\0" * 2312, [b"\x00"]),
-        (symbol_table([b""]), [b"\x00"]),
-        (symbol_table([b"123456789"]), [b"\x00"]),
-    ],
-)
-def test_damaged_fsst(
-    monkeypatch: pytest.MonkeyPatch, pairs_from: int, table: bytes, codes: list[bytes]
-) -> None:
-    monkeypatch.setattr(fsst, "_PAIRS_FROM", pairs_from)
-    block = Variable(np.cumsum([0, *map(len, codes)]), np.frombuffer(b"".join(codes), np.uint8))
-    with pytest.raises(FormatError):
-        fsst.expand(table, block)
 
 
 def bits_of(flags: Sequence[bool] | npt.NDArray[np.bool_]) -> bytes:
