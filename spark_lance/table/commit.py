@@ -42,12 +42,14 @@ from spark_lance.table.conflicts import Verdict, verdict
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.operations import OPERATIONS, Builder, Stamp, empty_manifest
+from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
 from spark_lance.table.refs import list_versions, load_latest, write_hint
+from spark_lance.table.row_changes import RowChanges
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
 
-__all__ = ["Surroundings", "commit_operation", "create_table"]
+__all__ = ["REAL", "Surroundings", "commit_operation", "create_table"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ def commit_operation(
     *,
     read_version: int,
     properties: Mapping[str, str] | None = None,
+    rows: RowChanges | None = None,
     retry: RetryPolicy = DEFAULT_RETRY,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
@@ -87,6 +90,8 @@ def commit_operation(
         operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
         read_version: the version that the operation was computed from.
         properties: key-value pairs kept with the transaction.
+        rows: the rows that a Delete deletes; without them a delete by another writer in one of the same
+            fragments is a conflict.
         retry: how often to start over when other writers win.
         surroundings: clock, sleep and random numbers.
 
@@ -99,7 +104,7 @@ def commit_operation(
         CommitOutcomeUnknownError: the commit may have landed; nothing of it may be deleted.
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
-    commit = _Commit(store, root, Transaction.new(operation, read_version, properties), surroundings)
+    commit = _Commit(store, root, Transaction.new(operation, read_version, properties), surroundings, rows)
     build = _builder(commit.transaction)
     return _run(commit, lambda: _rebase(commit, build), retry)
 
@@ -147,7 +152,9 @@ class _Commit:
     """One commit on its way.
 
     Attributes:
+        rows: the rows that the operation deletes, if it tells.
         checked: no version up to this one is in the way.
+        merging: deletions of another writer are to be merged into the operation's fragments.
         recorded: name of the transaction file that was written.
         doubt: the failure of a put that may still land; None if the fate of every put is known.
     """
@@ -156,6 +163,8 @@ class _Commit:
     root: str
     transaction: Transaction
     surroundings: Surroundings
+    rows: RowChanges | None = None
+    merging: bool = False
     recorded: str = ""
     doubt: OSError | None = None
 
@@ -167,8 +176,11 @@ class _Commit:
         return Stamp(self.root, self.transaction.file_name, self.surroundings.time_ns())
 
     def is_ours(self, manifest: Manifest) -> bool:
-        """Whether a stored version was made by this commit. Its uuid is in the transaction's file name."""
-        return manifest.transaction_file == self.transaction.file_name
+        """Whether a stored version was made by this commit: its transaction's file name has our uuid.
+
+        The rest of the name may differ, for merging moves the version that the commit is computed from.
+        """
+        return manifest.transaction_file.endswith(f"-{self.transaction.uuid}.txn")
 
 
 @dataclass(frozen=True)
@@ -253,6 +265,12 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
         _check(commit, theirs)
         commit.checked = version
     check_writable(latest.message, latest.path)
+    if commit.merging and commit.rows is not None:
+        outcome = commit.rows.apply(commit.store, commit.root, latest)
+        predicate = commit.transaction.message.delete.predicate
+        operation = delete_message(outcome.updated, outcome.removed, predicate)
+        commit.transaction = commit.transaction.rebased(operation, latest.version)
+        commit.merging = False
     return build(latest, commit.transaction.operation, commit.stamp())
 
 
@@ -282,7 +300,8 @@ def _check(commit: _Commit, theirs: Manifest) -> None:
         ) from error
     outcome = verdict(ours, transaction)
     name = transaction.name or "an operation unknown to this release"
-    if outcome is Verdict.RETRY:
+    commit.merging |= outcome is Verdict.MERGE
+    if outcome is Verdict.RETRY or (outcome is Verdict.MERGE and commit.rows is None):
         raise RetryableConflictError(f"{where} ({name}) conflicts, {since}: run the operation again")
     if outcome is Verdict.INCOMPATIBLE:
         raise IncompatibleConflictError(f"{where} ({name}) is incompatible, {since}: reload the table")

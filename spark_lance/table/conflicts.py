@@ -5,6 +5,7 @@ one that was committed since the version ours was computed from ("theirs"):
 
     .  fine: ours stays as it is         b  fine: ours is renumbered onto theirs
     R  run our operation again           X  cannot work: what ours was computed from is gone
+    m  merge the rows deleted by both    (only as the outcome of a rule)
     other letters are rules, functions of the two operations
 
 Rows stand for the operations that are executed here; an operation of theirs that is not known at all is
@@ -30,6 +31,7 @@ class Verdict(enum.Enum):
 
     FINE = "."
     REBASE = "b"
+    MERGE = "m"
     RETRY = "R"
     INCOMPATIBLE = "X"
 
@@ -59,6 +61,7 @@ _GRID = """
 ours \\ theirs  Ap Ov De Up CI Rw Me Pr Re RF UC DR MW UB DO Cl
 append          b  X  .  .  .  .  n  n  X  b  .  .  X  .  .  .
 overwrite       b  o  .  .  .  .  .  .  .  .  k  .  X  .  .  .
+delete          .  X  d  d  .  f  R  .  X  .  .  f  X  .  .  .
 """
 
 
@@ -80,7 +83,40 @@ def _same_config_key(ours: Any, theirs: transaction_pb2.Transaction.UpdateConfig
     return Verdict.INCOMPATIBLE if updated & set(ours.config_upsert_values) else Verdict.FINE
 
 
-_RULES: dict[str, Rule] = {"n": _tightened, "o": _both_overwrite, "k": _same_config_key}
+def _both_delete(ours: Any, theirs: Any) -> Verdict:
+    """d: both delete rows. Where they share fragments the rows decide, unless ours only drops whole ones."""
+    if not _fragments(ours) & _fragments(theirs):
+        return Verdict.FINE
+    return Verdict.MERGE if ours.updated_fragments else Verdict.RETRY
+
+
+def _same_fragments(ours: Any, theirs: Any) -> Verdict:
+    """f: theirs moved or replaced what ours changes."""
+    return Verdict.RETRY if _fragments(ours) & _fragments(theirs) else Verdict.FINE
+
+
+def _fragments(operation: Any) -> set[int]:
+    """Return the ids of the existing fragments that an operation changes, moves or removes."""
+    pb = transaction_pb2.Transaction
+    if isinstance(operation, pb.Delete):
+        changed = {*operation.deleted_fragment_ids}
+    elif isinstance(operation, pb.Update):
+        changed = {*operation.removed_fragment_ids}
+    elif isinstance(operation, pb.DataReplacement):
+        return {replacement.fragment_id for replacement in operation.replacements}
+    else:
+        groups = [operation, *operation.groups]
+        return {fragment.id for group in groups for fragment in group.old_fragments}
+    return changed | {fragment.id for fragment in operation.updated_fragments}
+
+
+_RULES: dict[str, Rule] = {
+    "n": _tightened,
+    "o": _both_overwrite,
+    "k": _same_config_key,
+    "d": _both_delete,
+    "f": _same_fragments,
+}
 
 
 def _read_grid() -> dict[str, dict[str, Verdict | Rule]]:

@@ -17,6 +17,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.align import Aligner
+from spark_lance.table.delete import delete_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.fragment import FragmentReader, physical_rows
 from spark_lance.table.manifest import Manifest, read_manifest
@@ -105,6 +106,22 @@ class LanceDataset:
             row = {"version": file.version, "timestamp": manifest.timestamp}
             found.append({**row, "metadata": dict(manifest.table_metadata)})
         return found
+
+    def delete(self, predicate: pc.Expression) -> LanceDataset:
+        """Delete the rows for which an expression over the columns is true; return the version without them.
+
+        Rows are looked for in this version. If another writer changed the same rows meanwhile, or moved them,
+        they are looked for again in the newest version. A version is made even if no row matches.
+
+        Raises:
+            ExpressionError: the expression does not fit the columns.
+            CommitError: other writers were in the way; see its subclasses.
+            UnsupportedFormatError: the table uses a feature that is not written here.
+        """
+        return self._at(delete_rows(self.store, self.root, self.manifest, predicate))
+
+    def _at(self, manifest: Manifest) -> LanceDataset:
+        return LanceDataset(self.uri, self.store, self.root, manifest)
 
     def get_fragments(self) -> list[LanceFragment]:
         """Return the fragments in scan order."""

@@ -5,10 +5,13 @@
     {fragment}-{read_version}-{id}.bin     32-bit Roaring bitmap in its portable form
 
 Both hold offsets over the fragment's physical rows, counted from 0. The file is cumulative: it replaces the
-one of the version before. Either kind may hold any number of rows.
+one of the version before. Either kind may hold any number of rows; written are arrow files up to 5000 rows
+and bitmaps beyond, and what is a bitmap once remains one.
 """
 
 from __future__ import annotations
+
+import secrets
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +23,11 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import deletion_path
 
-__all__ = ["keep_mask", "read_deletions"]
+__all__ = ["MAX_ARROW_ROWS", "keep_mask", "read_deletions", "write_deletions"]
 
 UInt32Array = npt.NDArray[np.uint32]
 
+MAX_ARROW_ROWS = 5000
 _MAX_U32 = 2**32 - 1
 _COLUMN = pa.field("row_id", pa.uint32(), nullable=False)
 
@@ -73,6 +77,39 @@ def read_deletions(
     return offsets
 
 
+def write_deletions(
+    store: Store,
+    root: str,
+    fragment: table_pb2.DataFragment,
+    offsets: UInt32Array,
+    *,
+    version: int,
+    bitmap: bool = False,
+) -> table_pb2.DeletionFile:
+    """Write a new deletion file for a fragment and return its entry; the old file stays for old versions.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        fragment: the fragment as it is in `version`.
+        offsets: all of its deleted rows, those of its present file included: ascending, each once.
+        version: the version that the deletion is computed from.
+        bitmap: write a bitmap even for few rows.
+    """
+    kinds = table_pb2.DeletionFile
+    was_bitmap = fragment.HasField("deletion_file") and fragment.deletion_file.file_type == kinds.BITMAP
+    as_bitmap = bitmap or was_bitmap or len(offsets) > MAX_ARROW_ROWS
+    entry = table_pb2.DeletionFile(
+        file_type=kinds.BITMAP if as_bitmap else kinds.ARROW_ARRAY,
+        read_version=version,
+        id=secrets.randbits(64),
+        num_deleted_rows=len(offsets),
+    )
+    data = BitMap(offsets).serialize() if as_bitmap else _pack_arrow(offsets)
+    store.put(deletion_path(root, fragment.id, entry), data)
+    return entry
+
+
 def keep_mask(deleted: UInt32Array, start: int, stop: int) -> npt.NDArray[np.bool_]:
     """Return, for the physical rows [start, stop), which are not deleted.
 
@@ -86,6 +123,14 @@ def keep_mask(deleted: UInt32Array, start: int, stop: int) -> npt.NDArray[np.boo
     first, last = np.searchsorted(deleted, np.array([start, min(stop, _MAX_U32)], np.uint32))
     keep[deleted[first:last].astype(np.int64) - start] = False
     return keep
+
+
+def _pack_arrow(offsets: UInt32Array) -> bytes:
+    schema = pa.schema([_COLUMN])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(offsets, pa.uint32())], schema=schema))
+    return bytes(sink.getvalue())
 
 
 def _parse_arrow(data: bytes) -> UInt32Array:

@@ -51,6 +51,14 @@ class Transaction:
         getattr(message, _OPERATION_NAMES[operation.DESCRIPTOR.name]).CopyFrom(operation)
         return cls(message)
 
+    def rebased(self, operation: Message, read_version: int) -> Transaction:
+        """Return the same commit, under the same uuid, with its operation fitted onto a newer version."""
+        message = transaction_pb2.Transaction()
+        message.CopyFrom(self.message)
+        message.read_version = read_version
+        getattr(message, _OPERATION_NAMES[operation.DESCRIPTOR.name]).CopyFrom(operation)
+        return Transaction(message)
+
     @classmethod
     def parse(cls, data: bytes) -> Transaction:
         """Decode a serialized transaction.

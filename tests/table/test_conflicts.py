@@ -8,17 +8,20 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+import spark_lance
 from spark_lance.errors import CommitError, IncompatibleConflictError, RetryableConflictError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commit import commit_operation
 from spark_lance.table.conflicts import CONFLICTS, Verdict, verdict
+from spark_lance.table.delete import find_rows
 from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.operations.append import append_message
+from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite_message
-from spark_lance.table.refs import load_latest
 from spark_lance.table.transaction import Transaction
 
 Loose = Callable[..., list[table_pb2.DataFragment]]
@@ -59,6 +62,12 @@ def test_the_fixed_cells() -> None:
             Verdict.INCOMPATIBLE: "update_mem_wal_state",
             Verdict.RETRY: "overwrite",
         },
+        "delete": {
+            Verdict.FINE: "append delete update create_index rewrite project reserve_fragments update_config "
+            "data_replacement update_bases data_overlay clone",
+            Verdict.INCOMPATIBLE: "overwrite restore update_mem_wal_state",
+            Verdict.RETRY: "merge",
+        },
     }
     for ours, cells in expected.items():
         named = {theirs: outcome for outcome, names in cells.items() for theirs in names.split()}
@@ -95,6 +104,34 @@ def test_config_keys_that_an_overwrite_and_an_update_share() -> None:
         pb.UpdateConfig(config_updates=pb.UpdateMap(update_entries=[pb.UpdateMapEntry(key="z")])),
     ):
         assert verdict(ours, Transaction.new(apart, 1)) is Verdict.FINE
+
+
+def test_deletes_and_what_others_did_to_the_same_fragments() -> None:
+    fragments = [table_pb2.DataFragment(id=number) for number in range(4)]
+    ours = Transaction.new(pb.Delete(updated_fragments=fragments[1:2], deleted_fragment_ids=[2]), 1)
+    whole = Transaction.new(pb.Delete(deleted_fragment_ids=[1, 2]), 1)
+    group = pb.Rewrite.RewriteGroup
+    replaced = pb.DataReplacementGroup
+    for number in range(4):
+        overlaps = number in (1, 2)
+        merged: list[Any] = [
+            pb.Delete(updated_fragments=[fragments[number]]),
+            pb.Delete(deleted_fragment_ids=[number]),
+            pb.Update(updated_fragments=[fragments[number]]),
+            pb.Update(removed_fragment_ids=[number], new_fragments=[fragments[2]]),
+        ]
+        moved: list[Any] = [
+            pb.Rewrite(old_fragments=[fragments[number]], new_fragments=[fragments[2]]),
+            pb.Rewrite(groups=[group(old_fragments=[fragments[number]], new_fragments=[fragments[2]])]),
+            pb.DataReplacement(replacements=[replaced(fragment_id=number)]),
+        ]
+        for operation in merged:
+            theirs = Transaction.new(operation, 1)
+            assert verdict(ours, theirs) is (Verdict.MERGE if overlaps else Verdict.FINE)
+            assert verdict(whole, theirs) is (Verdict.RETRY if overlaps else Verdict.FINE)
+        for operation in moved:
+            theirs = Transaction.new(operation, 1)
+            assert verdict(ours, theirs) is (Verdict.RETRY if overlaps else Verdict.FINE)
 
 
 def test_an_unknown_operation_is_incompatible_with_everything() -> None:
@@ -143,35 +180,57 @@ def outcome(attempt: Callable[[], object]) -> str:
     return "fine"
 
 
+def _rows_of_one(dataset: spark_lance.LanceDataset) -> Any:
+    changes = find_rows(dataset.store, dataset.root, dataset.manifest, pc.field("a") == 2)
+    outcome = changes.apply(dataset.store, dataset.root, dataset.manifest)
+    return delete_message(outcome.updated, outcome.removed, "a = 2")
+
+
+# The operation for pylance and the message for us, both made from the version that is then left behind.
+Ours = tuple[Callable[[Any], Any], Callable[[spark_lance.LanceDataset, list[table_pb2.DataFragment]], Any]]
+OURS: dict[str, Ours] = {
+    "append": (
+        lambda theirs: lance.LanceOperation.Append(_written(theirs)),
+        lambda ours, fragments: append_message(fragments),
+    ),
+    "overwrite": (
+        lambda theirs: lance.LanceOperation.Overwrite(ROWS.schema, _written(theirs)),
+        lambda ours, fragments: overwrite_message(ours.lance_schema, fragments),
+    ),
+    "delete": (
+        lambda theirs: lance.LanceOperation.Delete([theirs.get_fragments()[0].delete("a = 2")], [], "a = 2"),
+        lambda ours, fragments: _rows_of_one(ours),
+    ),
+}
+
+
+def _written(dataset: Any) -> Any:
+    return lance.fragment.write_fragments(ROWS, dataset.uri, mode="append")
+
+
 @pytest.mark.parametrize("theirs", THEIRS)
-@pytest.mark.parametrize("ours", ["append", "overwrite"])
+@pytest.mark.parametrize("ours", OURS)
 def test_pairs_end_as_with_pylance(tmp_path: Path, loose: Loose, ours: str, theirs: str) -> None:
     outcomes = []
+    as_theirs, as_ours = OURS[ours]
     for side in ("lance", "spark_lance"):
         path = tmp_path / side
         lance.write_dataset(ROWS, path)
-        fragments = loose(path, ROWS, mode="append")
-        pylance_fragments = lance.fragment.write_fragments(ROWS, str(path), mode="append")
         if theirs == "rewrite":
             # Two small fragments to compact, so that the version read by ours is the second one.
             lance.write_dataset(ROWS, path, mode="append")
-        read_version = lance.dataset(str(path)).version
+        dataset = lance.dataset(str(path))
+        operation = as_theirs(dataset)
+        message = as_ours(spark_lance.dataset(path), loose(path, ROWS, mode="append"))
         THEIRS[theirs](path)
         if side == "lance":
-            operation = (
-                lance.LanceOperation.Append(pylance_fragments)
-                if ours == "append"
-                else lance.LanceOperation.Overwrite(ROWS.schema, pylance_fragments)
-            )
             outcomes.append(
-                outcome(lambda: lance.LanceDataset.commit(str(path), operation, read_version=read_version))  # noqa: B023
+                outcome(lambda: lance.LanceDataset.commit(str(path), operation, read_version=dataset.version))  # noqa: B023
             )
         else:
             store, root = open_store(path)
-            schema = load_latest(store, root).schema
-            message = append_message(fragments) if ours == "append" else overwrite_message(schema, fragments)
             outcomes.append(
-                outcome(lambda: commit_operation(store, root, message, read_version=read_version))  # noqa: B023
+                outcome(lambda: commit_operation(store, root, message, read_version=dataset.version))  # noqa: B023
             )
     assert outcomes[0] == outcomes[1]
     if outcomes[0] == "fine":

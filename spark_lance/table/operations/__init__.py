@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.append import append
+from spark_lance.table.operations.delete import delete
 from spark_lance.table.operations.next_version import Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite
 
@@ -22,7 +23,7 @@ Builder = Callable[[Manifest, Any, Stamp], Manifest]
 # recognized as the work of others.
 OPERATIONS: dict[str, Builder | None] = {
     "append": append,
-    "delete": None,
+    "delete": delete,
     "overwrite": overwrite,
     "create_index": None,
     "rewrite": None,

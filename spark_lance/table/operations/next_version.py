@@ -17,7 +17,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import Naming, manifest_path
 from spark_lance.table.rowids import append_row_ids, count_row_ids, encode_row_versions
 
-__all__ = ["Stamp", "empty_manifest", "finish_version", "number_fragments", "start_version"]
+__all__ = ["Stamp", "empty_manifest", "finish_version", "keep_marks", "number_fragments", "start_version"]
 
 WRITER_LIBRARY = "spark_lance"
 WRITER_VERSION = "0.1.0"
@@ -66,6 +66,13 @@ def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
     message.writer_version.library = WRITER_LIBRARY
     message.writer_version.version = WRITER_VERSION
     return message
+
+
+def keep_marks(message: table_pb2.Manifest) -> None:
+    """Record the highest fragment id before the fragments that carry it are dropped."""
+    highest = max((fragment.id for fragment in message.fragments), default=-1)
+    if highest >= 0:
+        message.max_fragment_id = max(highest, message.max_fragment_id)
 
 
 def number_fragments(message: table_pb2.Manifest, added: Iterable[table_pb2.DataFragment]) -> None:

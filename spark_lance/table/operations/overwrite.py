@@ -13,7 +13,13 @@ from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.operations.next_version import Stamp, finish_version, number_fragments, start_version
+from spark_lance.table.operations.next_version import (
+    Stamp,
+    finish_version,
+    keep_marks,
+    number_fragments,
+    start_version,
+)
 
 __all__ = ["overwrite", "overwrite_message"]
 
@@ -46,7 +52,7 @@ def overwrite(base: Manifest, operation: transaction_pb2.Transaction.Overwrite, 
     if operation.initial_bases:
         raise UnsupportedFormatError("an overwrite that adds base paths")
     message = start_version(base, stamp)
-    _keep_marks(message)
+    keep_marks(message)
     message.ClearField("fields")
     message.fields.MergeFrom(operation.schema)
     message.schema_metadata.clear()
@@ -60,13 +66,6 @@ def overwrite(base: Manifest, operation: transaction_pb2.Transaction.Overwrite, 
         message.max_allocated_field_id = max(message.max_allocated_field_id, highest)
     number_fragments(message, operation.fragments)
     return finish_version(message, b"", base.naming, stamp)
-
-
-def _keep_marks(message: table_pb2.Manifest) -> None:
-    """Record the highest fragment id before the fragments that carry it are dropped."""
-    highest = max((fragment.id for fragment in message.fragments), default=-1)
-    if highest >= 0:
-        message.max_fragment_id = max(highest, message.max_fragment_id)
 
 
 def _common_file_version(operation: transaction_pb2.Transaction.Overwrite) -> FileVersion | None:
