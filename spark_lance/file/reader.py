@@ -175,7 +175,7 @@ class FileReader:
         Raises:
             FormatError, UnsupportedFormatError: as `open_field`, or damage inside the pages.
         """
-        chosen = self.schema.fields if fields is None else fields
+        chosen = [field.described() for field in self.schema.fields] if fields is None else fields
         end = self.num_rows if stop is None else min(stop, self.num_rows)
         readers = [self.open_field(field) for field in chosen]
         self.prefetch(readers, start, end)

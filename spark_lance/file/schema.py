@@ -75,6 +75,28 @@ class Field:
             or self.metadata.get(EXTENSION_NAME) == "lance.blob.v2"
         )
 
+    def described(self) -> Field:
+        """Return the field as scans yield it: blobs, here or further down, as structs that describe them.
+
+        Version 1 blobs (logical type large_binary) become struct<position, size>, version 2 blobs (struct)
+        become struct<kind, position, size, blob_id, blob_uri>. (Lance file format, blobs.)
+        """
+        if self.kind == "blob":
+            known = _DESCRIPTORS.get(self.logical_type)
+            if known is None or self.is_descriptor:
+                return self
+            children, metadata = known
+            return replace(self, logical_type="struct", children=children, metadata=metadata)
+        if not self.children:
+            return self
+        children = tuple(child.described() for child in self.children)
+        return self if children == self.children else replace(self, children=children)
+
+    @property
+    def is_descriptor(self) -> bool:
+        """Whether this is a blob as `described`; its children are no fields of the table and have id -1."""
+        return self.kind == "blob" and bool(self.children) and all(c.id == -1 for c in self.children)
+
     @property
     def list_size(self) -> int:
         """Length of a fixed-size list of structs."""
@@ -126,6 +148,24 @@ class Field:
             return self if keep(self) else None
         children = tuple(kept for child in self.children if (kept := child.prune(keep)) is not None)
         return replace(self, children=children) if children else None
+
+
+_DESCRIPTORS: dict[str, tuple[tuple[Field, ...], dict[str, str]]] = {
+    "large_binary": (
+        (Field(-1, "position", "uint64"), Field(-1, "size", "uint64")),
+        {"lance-encoding:blob": "true"},
+    ),
+    "struct": (
+        (
+            Field(-1, "kind", "uint8", nullable=False),
+            Field(-1, "position", "uint64", nullable=False),
+            Field(-1, "size", "uint64", nullable=False),
+            Field(-1, "blob_id", "uint32", nullable=False),
+            Field(-1, "blob_uri", "string", nullable=False),
+        ),
+        {"lance-encoding:blob": "true", "lance-encoding:packed": "true"},
+    ),
+}
 
 
 def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
@@ -203,17 +243,23 @@ class Schema:
         """
         flat = list(messages)
         children: dict[int, list[file_pb2.Field]] = {-1: []}
+        described = -1
         for message in flat:
             if message.parent_id not in children:
                 raise FormatError(
                     f"field {message.name!r} names a parent {message.parent_id} that is not before it"
                 )
-            # Children of blob descriptors carry id -1 in file schemas: they are no parents of anything.
-            if message.id >= 0:
-                if message.id in children:
-                    raise FormatError(f"field id {message.id} occurs twice")
-                children[message.id] = []
+            if message.id < 0:
+                # In file schemas the children of blob descriptors have neither an id nor a parent; they
+                # follow their field, and are no parents of anything.
+                parent = described if message.parent_id == -1 else message.parent_id
+                children[parent].append(message)
+                continue
+            if message.id in children:
+                raise FormatError(f"field id {message.id} occurs twice")
+            children[message.id] = []
             children[message.parent_id].append(message)
+            described = message.id if "lance-encoding:blob" in message.metadata else -1
 
         def build(message: file_pb2.Field, depth: int) -> Field:
             if depth > _MAX_DEPTH:

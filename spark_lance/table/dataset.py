@@ -15,8 +15,10 @@ from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionErro
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store, open_store
-from spark_lance.proto import table_pb2
+from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.align import Aligner
+from spark_lance.table.blobs import BlobFile, blob_path, descriptors, homes, open_blobs
+from spark_lance.table.commit import commit_operation
 from spark_lance.table.delete import delete_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.fragment import FragmentReader, physical_rows
@@ -209,6 +211,25 @@ class LanceDataset:
             first = int(ends[home - 1]) if home else 0
             parts.append(fragments[home]._take_live(scan, order[homes == home] - first))
         return pick_rows(pa.concat_tables(parts), back.reshape(-1))
+
+    def take_blobs(self, blob_column: str, indices: Sequence[int] | np.ndarray) -> list[BlobFile | None]:
+        """Return the blobs of the rows at positions `indices` as binary files, None for nulls.
+
+        Args:
+            blob_column: a blob column; dots lead into structs.
+            indices: 0-based, in scan order. (pylance's second argument is `ids`; there `indices` is named.)
+
+        Raises:
+            IndexError: a position is outside the table.
+            SchemaError: there is no such column, or it is no blob column.
+            FormatError, UnsupportedFormatError: a descriptor is damaged or of an unknown kind.
+            FileNotFoundError: an object outside the table, to which a descriptor points, does not exist.
+        """
+        path = blob_path(self.lance_schema, blob_column)
+        found = descriptors(self.take(indices, [path[0].name]).column(0), path)
+        counts = [fragment.count_rows() for fragment in self.get_fragments()]
+        fragments = [self.manifest.fragments[home] for home in homes(counts, list(map(int, indices)))]
+        return open_blobs(self.store, self.root, path[-1], found, fragments)
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,9 @@ class Scan:
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The table fields among the chosen columns, in their order."""
-        return tuple(self.manifest.schema.field(name) for name in self.names if name not in _SYSTEM)
+        """The table fields among the chosen columns, in their order; blobs as their descriptors."""
+        named = (self.manifest.schema.field(name) for name in self.names if name not in _SYSTEM)
+        return tuple(field.described() for field in named)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -211,7 +212,7 @@ class Scan:
 
     def _with_filter_columns(self, filter: pc.Expression) -> Scan:
         """Return the scan that also reads the columns which only the filter names."""
-        table_schema = self.manifest.schema.to_arrow()
+        table_schema = pa.schema([f.described().arrow_field() for f in self.manifest.schema.fields])
         for name in _SYSTEM:
             table_schema = table_schema.append(pa.field(name, pa.uint64()))
         extra = [name for name in filter_columns(filter, table_schema) if name not in self.names]

@@ -188,6 +188,8 @@ class LegacyFileReader:
             UnsupportedFormatError: a type that legacy files do not have.
         """
         for node in field.walk():
+            if node.kind == "blob":
+                raise UnsupportedFormatError(f"blob column {node.name!r} in a legacy file", self.path)
             if node.id not in self.columns:
                 raise FormatError(f"the file has no field {node.name!r} (id {node.id})", self.path)
         pages = LegacyPages(self.source, self._contents.pages, self._contents.dictionaries)

@@ -50,7 +50,7 @@ class FieldReader:
 
         Raises:
             FormatError: a column is missing.
-            UnsupportedFormatError: a type that 2.0 does not store, or a blob column.
+            UnsupportedFormatError: a type that 2.0 does not store, or a blob column not as descriptors.
         """
         self._kind = field.arrow_type()
         self._root = _open_node(field, columns, source)
@@ -90,10 +90,8 @@ def _open_node(field: Field, columns: Mapping[int, ColumnMetadata], source: Page
     if field.id not in columns:
         raise FormatError(f"field {field.name!r} has no column")
     column = columns[field.id]
-    if field.kind == "blob" or column.blob:
-        raise UnsupportedFormatError(
-            f"field {field.name!r} is a blob column, which is not supported in 2.0 files"
-        )
+    if (field.kind == "blob" or column.blob) and not (field.is_descriptor and column.blob):
+        raise UnsupportedFormatError(f"blob column {field.name!r} is read as descriptors only")
     items = _open_node(field.children[0], columns, source) if field.kind == "list" else None
     return _Column(field, column, source, items)
 

@@ -23,7 +23,7 @@ from spark_lance.file.v2_1.encodings import (
     variable,
     variable_packed_struct,
 )
-from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
+from spark_lance.file.v2_1.layouts import blob, constant, full_zip, mini_block
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 
 __all__ = ["ENCODINGS", "LAYOUTS"]
@@ -32,7 +32,7 @@ LAYOUTS: Mapping[str, Callable[[Any, PageBytes, Resolver], DecodedPage] | None] 
     "mini_block_layout": mini_block.decode,
     "constant_layout": constant.decode,
     "full_zip_layout": full_zip.decode,
-    "blob_layout": None,
+    "blob_layout": blob.decode,
     "sparse_layout": None,
 }
 

@@ -91,8 +91,8 @@ class _PathReader:
         self, path: tuple[Field, ...], columns: Mapping[int, ColumnMetadata], source: PageSource
     ) -> None:
         leaf = path[-1]
-        if leaf.kind == "blob":
-            raise UnsupportedFormatError(f"blob column {leaf.name!r} cannot be read")
+        if leaf.kind == "blob" and not leaf.is_descriptor:
+            raise UnsupportedFormatError(f"blob column {leaf.name!r} is read as descriptors only")
         column = columns.get(leaf.id)
         if column is None:
             raise FormatError(f"field {leaf.name!r} has no column in the file")

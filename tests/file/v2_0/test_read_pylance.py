@@ -124,11 +124,13 @@ def test_packed_struct(tmp_path: Path) -> None:
     assert reader.read(None, 3, 5)["a"].combine_chunks().equals(values[3:5])
 
 
-def test_blob_columns_are_refused(tmp_path: Path) -> None:
+def test_blob_columns_are_read_as_descriptors_only(tmp_path: Path) -> None:
     values = pa.array([b"abc", None, b""], pa.large_binary())
     reader = written_by_pylance(one_column(values, blob="true"), tmp_path)
+    pairs = [(row["position"], row["size"]) for row in reader.read()["a"].to_pylist()]
+    assert pairs == [(0, 3), (1, 0), (0, 0)]
     with pytest.raises(UnsupportedFormatError, match="blob"):
-        reader.read()
+        reader.read(reader.schema.fields)
 
 
 @settings(max_examples=60)

@@ -408,10 +408,16 @@ def test_damaged_levels(rep: list[int], definition: list[int], rows: int) -> Non
 
 def test_layouts_that_are_refused() -> None:
     twin = Twin([Layer(ITEM, True, False)], "int32")
-    for name in ("blob_layout", "sparse_layout"):
+    layout = pb.PageLayout()
+    layout.sparse_layout.SetInParent()
+    with pytest.raises(UnsupportedFormatError, match="sparse_layout"):
+        decode(layout, [], twin, 1)
+    for inner in (None, "constant_layout"):
         layout = pb.PageLayout()
-        getattr(layout, name).SetInParent()
-        with pytest.raises(UnsupportedFormatError, match=name):
+        layout.blob_layout.SetInParent()
+        if inner is not None:
+            getattr(layout.blob_layout.inner_layout, inner).SetInParent()
+        with pytest.raises(UnsupportedFormatError, match="blob descriptors"):
             decode(layout, [], twin, 1)
     with pytest.raises(UnsupportedFormatError):
         decode(pb.PageLayout(), [], twin, 1)

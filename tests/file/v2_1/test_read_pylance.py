@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -296,11 +297,15 @@ def test_packed_struct_of_varying_width(tmp_path: Path) -> None:
     check(one_column(in_list.cast(pa.list_(field))), "2.2", tmp_path / "list")
 
 
-def test_blobs_are_refused(tmp_path: Path) -> None:
-    blobs = one_column(pa.array([b"x" * 100], pa.large_binary()), blob="true")
+def test_blobs_are_read_as_descriptors_only(tmp_path: Path) -> None:
+    blobs = one_column(pa.array([b"x" * 100, None, b""], pa.large_binary()), blob="true")
     for version in VERSIONS:
+        reader = open_file(pylance_file(blobs, version, tmp_path / version))
+        sizes = [row and row["size"] for row in reader.read()["a"].to_pylist()]
+        assert sizes == [100, None, 0]
+        raw = replace(reader.schema.field("a"), logical_type="large_binary", children=())
         with pytest.raises(UnsupportedFormatError, match="blob"):
-            open_file(pylance_file(blobs, version, tmp_path / version)).read()
+            reader.read([raw])
 
 
 @settings(max_examples=100)

@@ -1,0 +1,67 @@
+"""Blob pages of version 2.1: descriptors of values that stand elsewhere in the file.
+
+    inner_layout   a mini-block page of packed (u64 position, u64 size), all of them valid
+    layers         the real layers, outside the inner page's
+
+A value of size 0 has no bytes; its position then holds levels: definition << 16 | repetition, so that an
+empty value has position 0. Example, layers [NULLABLE_ITEM], rows "abc" (at 64), null, "":
+
+    (64, 3)  (65536, 0)  (0, 0)
+
+(Lance file format 2.1, blob pages.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.buffers import view_as
+from spark_lance.file.v2_1.blocks import Block, FixedWidth, PackedStruct
+from spark_lance.file.v2_1.chunks import Ints
+from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.layouts import mini_block
+from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+from spark_lance.file.v2_1.repdef import Levels, number_layers
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["decode"]
+
+
+def decode(layout: pb.BlobLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
+    """Decode the descriptors of a page; those of nulls are null structs.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: blobs in lists, or descriptors that are no mini-block page.
+    """
+    name = layout.inner_layout.WhichOneof("layout")
+    if name != "mini_block_layout":
+        raise UnsupportedFormatError(f"blob descriptors in a page of layout {name!r} are not supported")
+    inner = mini_block.decode(layout.inner_layout.mini_block_layout, page, resolver)
+    if inner.levels.rep is not None or inner.levels.definition is not None:
+        raise FormatError("blob descriptors have levels of their own")
+    layers = number_layers(layout.layers)
+    if any(layer.is_list for layer in layers):
+        raise UnsupportedFormatError("lists of blobs are not supported in 2.1 files")
+    position, size = _columns(inner.values)
+    levels = np.where(size == 0, position, 0)
+    if bool((levels & 0xFFFF).any()):
+        raise FormatError("a blob outside of lists has a repetition level")
+    definition = levels >> np.uint64(16)
+    highest = layers[-1].upper if layers else 0
+    if len(definition) and int(definition.max()) > highest:
+        raise FormatError(f"a definition level is above {highest}")
+    return DecodedPage(Levels(layers, None, definition.astype(np.uint16)), inner.values)
+
+
+def _columns(values: Block) -> tuple[Ints, Ints]:
+    """Return positions and sizes, uint64."""
+    if not isinstance(values, PackedStruct) or len(values.children) != 2:
+        raise FormatError("blob descriptors are not pairs")
+    first, second = values.children
+    if not (isinstance(first, FixedWidth) and isinstance(second, FixedWidth)):
+        raise FormatError("blob descriptors are not pairs of numbers")
+    if first.bits != 64 or second.bits != 64:
+        raise FormatError(f"blob descriptors of {first.bits} and {second.bits} bits")
+    return view_as(first.data, "<u8"), view_as(second.data, "<u8")

@@ -1,0 +1,241 @@
+"""The bytes of blob columns: descriptors to file-like objects that read only what is asked for.
+
+A scan yields descriptors. Versions 2.0 and 2.1: struct<position, size>, bytes in the data file itself; null
+is a null struct or, in 2.0, (1, 0). Version 2.2: struct<kind, position, size, blob_id, blob_uri>, where the
+kind tells where the bytes are:
+
+    0 inline     at `position` in the data file
+    1 packed     at `position` in a sidecar file that several blobs share
+    2 dedicated  the whole of a sidecar file
+    3 external   at `position` in the object `blob_uri`; the whole object if size is 0
+
+The sidecar of data file data/NAME.lance is data/NAME/BITS.blob, BITS = the 32 bits of `blob_id` as digits,
+lowest first: blob 2 is 01000000000000000000000000000000.blob. (Lance file format, blobs.)
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.io.store import Store, join, open_store
+from spark_lance.proto import table_pb2
+from spark_lance.table.paths import DATA_DIR
+
+__all__ = ["BlobFile", "blob_path", "descriptors", "homes", "open_blobs"]
+
+_SUFFIX = ".lance"
+_INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
+
+
+class BlobFile(io.RawIOBase):
+    """One blob as a read-only binary file; nothing is fetched before it is read, and then only that.
+
+    Wrap it in `io.BufferedReader` for many small reads. All reads raise FormatError if a file of the table is
+    missing or too short, and FileNotFoundError or StoreError if that holds for an external object.
+    """
+
+    def __init__(self, store: Store, path: str, position: int, size: int) -> None:
+        super().__init__()
+        self._store = store
+        self._path = path
+        self._position = position
+        self._size = size
+        self._at = 0
+
+    def size(self) -> int:
+        """Return the number of bytes of the blob."""
+        return self._size
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the current position in the blob."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position and return it; positions behind the end read as empty.
+
+        Raises:
+            ValueError: a position before the start, or an unknown `whence`.
+        """
+        bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}
+        if whence not in bases:
+            raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
+        if bases[whence] + offset < 0:
+            raise ValueError(f"position {bases[whence] + offset} is before the start")
+        self._at = bases[whence] + offset
+        return self._at
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset` without moving.
+
+        Raises:
+            ValueError: a negative number, or the file is closed.
+        """
+        if self.closed:
+            raise ValueError("the blob is closed")
+        if offset < 0 or length < 0:
+            raise ValueError("offset and length cannot be negative")
+        wanted = min(length, max(0, self._size - offset))
+        if not wanted:
+            return b""
+        return bytes(self._store.read_ranges(self._path, [(self._position + offset, wanted)])[0])
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next `size` bytes, fewer at the end; all that follow if `size` is negative or None."""
+        length = self._size if size is None or size < 0 else size
+        data = self.read_range(self._at, length)
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        """Return all bytes from here to the end."""
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes and return how many there were."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+def blob_path(schema: Schema, column: str) -> tuple[Field, ...]:
+    """Return the fields from the top-level one down to the blob column `column`; dots lead into structs.
+
+    Raises:
+        SchemaError: there is no such column, or it is no blob column.
+    """
+    first, *rest = column.split(".")
+    path = [schema.field(first)]
+    for name in rest:
+        inner = [child for child in path[-1].children if child.name == name]
+        if path[-1].kind != "struct" or not inner:
+            raise SchemaError(f"no column {column!r}: {path[-1].name!r} has no child {name!r}")
+        path.append(inner[0])
+    if path[-1].kind != "blob":
+        raise SchemaError(f"column {column!r} of type {path[-1].logical_type} is no blob column")
+    return tuple(path)
+
+
+def descriptors(column: pa.ChunkedArray, path: Sequence[Field]) -> list[dict[str, Any] | None]:
+    """Return the blob descriptors in a column that was read with the path's top-level field."""
+    for child in path[1:]:
+        column = pc.struct_field(column, child.name)
+    found: list[dict[str, Any] | None] = column.to_pylist()
+    return found
+
+
+def homes(counts: Sequence[int], rows: Sequence[int]) -> Iterator[int]:
+    """Yield for each row position which of the fragments, of so many rows each, holds it."""
+    ends = list(accumulate(counts))
+    return (bisect_right(ends, row) for row in rows)
+
+
+def open_blobs(
+    store: Store,
+    root: str,
+    field: Field,
+    found: Sequence[Mapping[str, Any] | None],
+    fragments: Sequence[table_pb2.DataFragment],
+) -> list[BlobFile | None]:
+    """Return one file per descriptor, None for nulls.
+
+    Args:
+        store, root: the table.
+        field: the blob field.
+        found: descriptors.
+        fragments: for each descriptor, the fragment that it was read from.
+
+    Raises:
+        FormatError: a descriptor points outside its data file, or names a sidecar that does not exist.
+        FileNotFoundError: an external object does not exist.
+        UnsupportedFormatError: a kind of descriptor that is not known.
+    """
+    opened: list[BlobFile | None] = []
+    sizes: dict[str, int] = {}
+    for descriptor, fragment in zip(found, fragments, strict=True):
+        if descriptor is None or _is_null(descriptor):
+            opened.append(None)
+            continue
+        place = _Place(store, root, _data_file(fragment, field), sizes)
+        opened.append(place.open(descriptor))
+    return opened
+
+
+def _is_null(descriptor: Mapping[str, Any]) -> bool:
+    return "kind" not in descriptor and (descriptor["position"], descriptor["size"]) == (1, 0)
+
+
+def _data_file(fragment: table_pb2.DataFragment, field: Field) -> table_pb2.DataFile:
+    for file in fragment.files:
+        if field.id in file.fields:
+            return file
+    raise FormatError(f"fragment {fragment.id} has no file with column {field.name!r}")
+
+
+class _Place:
+    """Where the blobs of one data file are; `sizes` keeps the lengths of files that were asked for."""
+
+    def __init__(self, store: Store, root: str, file: table_pb2.DataFile, sizes: dict[str, int]) -> None:
+        self._store = store
+        self._path = join(root, DATA_DIR, file.path)
+        self._sizes = sizes
+        if file.file_size_bytes:
+            sizes.setdefault(self._path, file.file_size_bytes)
+
+    def open(self, descriptor: Mapping[str, Any]) -> BlobFile:
+        position, size = descriptor["position"], descriptor["size"]
+        kind = descriptor.get("kind", _INLINE)
+        if kind == _EXTERNAL:
+            return self._external(descriptor["blob_uri"], position, size)
+        if kind == _INLINE:
+            path = self._path
+        elif kind in (_PACKED, _DEDICATED):
+            path = self._sidecar(descriptor["blob_id"])
+        else:
+            raise UnsupportedFormatError(f"blobs of kind {kind} are not supported", self._path)
+        if not size:
+            return BlobFile(self._store, path, 0, 0)
+        try:
+            length = self._length(self._store, path)
+        except FileNotFoundError as error:
+            raise FormatError("a file that a blob points into does not exist", path) from error
+        if position + size > length:
+            raise FormatError(f"a blob of {size} bytes at {position} in a file of {length} bytes", path)
+        return BlobFile(self._store, path, position, size)
+
+    def _length(self, store: Store, path: str) -> int:
+        if path not in self._sizes:
+            self._sizes[path] = store.size(path)
+        return self._sizes[path]
+
+    def _sidecar(self, blob_id: int) -> str:
+        bits = f"{blob_id:032b}"[::-1]
+        return join(self._path.removesuffix(_SUFFIX), f"{bits}.blob")
+
+    def _external(self, uri: str, position: int, size: int) -> BlobFile:
+        if "://" not in uri:
+            raise UnsupportedFormatError(f"an external blob at the relative location {uri!r}", self._path)
+        # The table's options may hold credentials: other kinds of stores do not get them.
+        shares = uri.partition("://")[0] == self._store.protocol
+        store, path = open_store(uri, self._store.options if shares else None)
+        if not size and not position:
+            size = store.size(path)
+        return BlobFile(store, path, position, size)
