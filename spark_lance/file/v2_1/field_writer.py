@@ -14,6 +14,7 @@ from spark_lance.file.v2_1.constant_writer import null_page, scalar_page
 from spark_lance.file.v2_1.full_zip_writer import full_zip_page
 from spark_lance.file.v2_1.mini_block_writer import PageParts, mini_block_page
 from spark_lance.file.v2_1.ravel import Leaf, ravel
+from spark_lance.file.v2_1.settings import Settings
 from spark_lance.file.version import FileVersion
 
 __all__ = ["FieldWriter"]
@@ -23,7 +24,8 @@ class FieldWriter:
     """Writes the columns of one top-level field; they are numbered from `column_base` on, depth first.
 
     Raises:
-        SchemaError: a type that this version, or Lance as a whole, cannot store in this place.
+        SchemaError: a type that this version, or Lance as a whole, cannot store in this place; field metadata
+            for the writer that has no meaning.
         UnsupportedFormatError: packed structs and blobs, which are not written.
     """
 
@@ -95,6 +97,8 @@ def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in
         raise SchemaError(f"column {path!r}: Lance cannot store a list inside a fixed-size list of structs")
     if kind == "fsl_struct" and in_list:
         raise SchemaError(f"column {path!r}: Lance cannot store a fixed-size list of structs inside a list")
+    if not field.children:
+        Settings.of(field)
     in_list |= kind in ("list", "map")
     in_fixed_list |= kind == "fsl_struct"
     for child in field.children:

@@ -337,6 +337,18 @@ class VariableChunks:
         """Return the bytes of the values before each position and of their offsets."""
         return self.offsets[positions] + positions * (self.width // 8)
 
+    def samples(self, count: int, size: int) -> ChunkBuffer:
+        """Return up to `count` chunks of about `size` bytes from all over the page."""
+        slots = int(min(max(1, size * self.count // max(1, self.nbytes)), self.count))
+        starts = np.unique(np.linspace(0, self.count - slots, count).astype(np.int64))
+        pieces = []
+        for start in starts.tolist():
+            offsets = self.offsets[start : start + slots + 1]
+            part = VariableChunks(offsets - offsets[0], self.data[offsets[0] : offsets[-1]], self.width)
+            pieces += [piece.data for piece in part.chunk(np.array([0, slots]))]
+        sizes = np.cumsum([0, *(len(piece) for piece in pieces)])
+        return ChunkBuffer(np.concatenate(pieces), sizes)
+
     def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
         """Return the one buffer: offsets, bytes, padding to the offset width."""
         step = self.width // 8

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from spark_lance.file.v2_1.plain_values import U8, Block
+from spark_lance.file.v2_1.plain_values import U8, Block, ChunkBuffer, ChunkValues, Indices, ZipVariable
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["Compression", "compress_block"]
+__all__ = ["CompressedChunks", "Compression", "compress_block", "compress_pieces", "compress_zipped"]
 
 _SCHEMES = {"zstd": pb.COMPRESSION_ZSTD, "lz4": pb.COMPRESSION_LZ4}
 _CODECS = {"zstd": "zstd", "lz4": "lz4_raw"}
@@ -45,5 +46,65 @@ class Compression:
 def compress_block(block: Block, compression: Compression) -> Block:
     """Return the block with its one buffer compressed."""
     packed: pa.Buffer = compression.codec().compress(block.data)
-    data: U8 = np.frombuffer(compression.prefix(len(block.data)) + packed.to_pybytes(), np.uint8)
+    data: U8 = np.frombuffer(compression.prefix(block.data.nbytes) + packed.to_pybytes(), np.uint8)
     return Block(compression.describe(block.description), block.count, data)
+
+
+@dataclass(frozen=True)
+class CompressedChunks:
+    """Values of another encoding, the first buffer of every chunk compressed."""
+
+    values: ChunkValues
+    compression: Compression
+
+    @property
+    def count(self) -> int:
+        """Number of slots."""
+        return self.values.count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots before they are compressed."""
+        return self.values.nbytes
+
+    @property
+    def description(self) -> pb.CompressiveEncoding:
+        """General around the description of the values."""
+        return self.compression.describe(self.values.description)
+
+    def cost(self, positions: Indices) -> Indices:
+        """Return the bytes of the slots before each position, before they are compressed."""
+        return self.values.cost(positions)
+
+    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+        """Return the buffers of the values, the first one compressed."""
+        first, *others = self.values.chunk(bounds)
+        return [compress_pieces(first, self.compression), *others]
+
+
+def compress_pieces(pieces: ChunkBuffer, compression: Compression) -> ChunkBuffer:
+    """Compress each piece on its own; empty pieces stay empty."""
+    codec = compression.codec()
+    plain = pa.py_buffer(pieces.data)
+    parts: list[bytes | pa.Buffer] = []
+    sizes = np.zeros(len(pieces.starts), np.int64)
+    for c, (start, stop) in enumerate(pairwise(pieces.starts.tolist())):
+        if start < stop:
+            prefix, packed = (
+                compression.prefix(stop - start),
+                codec.compress(plain.slice(start, stop - start)),
+            )
+            parts += [prefix, packed]
+            sizes[c + 1] = len(prefix) + packed.size
+    return ChunkBuffer(np.frombuffer(b"".join(parts), np.uint8), np.cumsum(sizes))
+
+
+def compress_zipped(values: ZipVariable, compression: Compression) -> ZipVariable:
+    """Compress every full-zip value on its own."""
+    _, offsets, data = values.data.buffers()
+    held = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    cuts = np.frombuffer(offsets, np.int64)[values.data.offset :][: len(values.data) + 1]
+    packed = compress_pieces(ChunkBuffer(held, cuts), compression)
+    buffers = [None, pa.py_buffer(packed.starts), pa.py_buffer(packed.data)]
+    array = pa.Array.from_buffers(pa.large_binary(), len(values.data), buffers)
+    return ZipVariable(compression.describe(values.description), array, values.bits_per_offset)

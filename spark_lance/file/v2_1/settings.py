@@ -1,0 +1,102 @@
+"""What field metadata asks of the writer, key by key.
+
+    lance-encoding:compression                   zstd, lz4, none; fsst stands for the default
+    lance-encoding:compression-level             a number, for zstd
+    lance-encoding:rle-threshold                 runs if there are less than this share of the values
+    lance-encoding:bss                           on, off, auto: byte-stream split below zstd or lz4
+    lance-encoding:dict-divisor                  a dictionary has at most one item per so many values
+    lance-encoding:dict-size-ratio               and takes at most this share of the bytes without it
+    lance-encoding:dict-values-compression       zstd, lz4, none: for the items of dictionaries (2.2)
+    lance-encoding:dict-values-compression-level   a number, for zstd
+    lance-encoding:structural-encoding           miniblock, fullzip
+
+The field is that of the leaf column. (Lance file format 2.1, field metadata for encodings.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.schema import Field
+from spark_lance.file.v2_1.encodings.general_writer import Compression
+
+__all__ = ["Settings"]
+
+_PREFIX = "lance-encoding:"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The wishes of one field; None = the writer chooses.
+
+    `plain` means that nothing is to be compressed by a general scheme, `items_plain` the same for dictionary
+    items.
+    """
+
+    compression: Compression | None = None
+    plain: bool = False
+    rle_threshold: float | None = None
+    split_bytes: str = "auto"
+    dictionary_divisor: float | None = None
+    dictionary_ratio: float | None = None
+    items_compression: Compression | None = None
+    items_plain: bool = False
+    structure: str | None = None
+
+    @classmethod
+    def of(cls, field: Field) -> Settings:
+        """Read the metadata of a field.
+
+        Raises:
+            SchemaError: a value has no meaning.
+        """
+        if not any(key.startswith(_PREFIX) for key in field.metadata):
+            return _DEFAULT
+        scheme = _word(field, "compression", ("zstd", "lz4", "none", "fsst"))
+        items = _word(field, "dict-values-compression", ("zstd", "lz4", "none"))
+        return cls(
+            compression=_compression(field, scheme, "compression-level"),
+            plain=scheme == "none",
+            rle_threshold=_number(field, "rle-threshold"),
+            split_bytes=_word(field, "bss", ("on", "off", "auto")) or "auto",
+            dictionary_divisor=_number(field, "dict-divisor"),
+            dictionary_ratio=_number(field, "dict-size-ratio"),
+            items_compression=_compression(field, items, "dict-values-compression-level"),
+            items_plain=items == "none",
+            structure=_word(field, "structural-encoding", ("miniblock", "fullzip")),
+        )
+
+
+_DEFAULT = Settings()
+
+
+def _compression(field: Field, scheme: str | None, level_key: str) -> Compression | None:
+    if scheme is None or scheme not in ("zstd", "lz4"):
+        return None
+    level = _number(field, level_key)
+    return Compression(scheme, None if level is None else int(level))
+
+
+def _word(field: Field, key: str, known: Collection[str]) -> str | None:
+    text = field.metadata.get(_PREFIX + key)
+    if text is None:
+        return None
+    if text.lower() not in known:
+        raise _senseless(field, key, text)
+    return text.lower()
+
+
+def _number(field: Field, key: str) -> float | None:
+    text = field.metadata.get(_PREFIX + key)
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise _senseless(field, key, text) from None
+
+
+def _senseless(field: Field, key: str, text: str) -> SchemaError:
+    return SchemaError(f"column {field.name!r}: {_PREFIX}{key} is {text!r}, which has no meaning")
