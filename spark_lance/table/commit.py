@@ -37,7 +37,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
-from spark_lance.proto import table_pb2
+from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.conflicts import Verdict, verdict
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
@@ -45,7 +45,7 @@ from spark_lance.table.operations import OPERATIONS, Builder, Stamp, empty_manif
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
-from spark_lance.table.refs import list_versions, load_latest, write_hint
+from spark_lance.table.refs import list_versions, load_latest, load_version, write_hint
 from spark_lance.table.row_changes import RowChanges
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
 
@@ -97,7 +97,7 @@ def commit_operation(
 
     Raises:
         TableNotFoundError: there is no table.
-        VersionNotFoundError: the table has not reached `read_version`.
+        VersionNotFoundError: the table has not reached `read_version`, or lacks a version to restore.
         RetryableConflictError: another commit changed what the operation was computed from.
         IncompatibleConflictError: another commit makes the operation meaningless, or cannot be judged.
         RetriesExhaustedError: other writers won every attempt.
@@ -105,6 +105,8 @@ def commit_operation(
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
     commit = _Commit(store, root, Transaction.new(operation, read_version, properties), surroundings, rows)
+    if isinstance(operation, transaction_pb2.Transaction.Restore):
+        commit.restored = load_version(store, root, operation.version)
     build = _builder(commit.transaction)
     return _run(commit, lambda: _rebase(commit, build), retry)
 
@@ -153,6 +155,7 @@ class _Commit:
 
     Attributes:
         rows: the rows that the operation deletes, if it tells.
+        restored: the version that a Restore brings back.
         checked: no version up to this one is in the way.
         merging: deletions of another writer are to be merged into the operation's fragments.
         recorded: name of the transaction file that was written.
@@ -164,6 +167,7 @@ class _Commit:
     transaction: Transaction
     surroundings: Surroundings
     rows: RowChanges | None = None
+    restored: Manifest | None = None
     merging: bool = False
     recorded: str = ""
     doubt: OSError | None = None
@@ -173,7 +177,8 @@ class _Commit:
 
     def stamp(self) -> Stamp:
         """Return what marks a version as this commit's."""
-        return Stamp(self.root, self.transaction.file_name, self.surroundings.time_ns())
+        name = self.transaction.file_name
+        return Stamp(self.root, name, self.surroundings.time_ns(), self.restored)
 
     def is_ours(self, manifest: Manifest) -> bool:
         """Whether a stored version was made by this commit: its transaction's file name has our uuid.

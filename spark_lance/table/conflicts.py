@@ -62,6 +62,7 @@ ours \\ theirs  Ap Ov De Up CI Rw Me Pr Re RF UC DR MW UB DO Cl
 append          b  X  .  .  .  .  n  n  X  b  .  .  X  .  .  .
 overwrite       b  o  .  .  .  .  .  .  .  .  k  .  X  .  .  .
 delete          .  X  d  d  .  f  R  .  X  .  .  f  X  .  .  .
+restore         b  .  .  .  .  .  .  .  .  .  s  .  X  .  .  .
 """
 
 
@@ -95,6 +96,17 @@ def _same_fragments(ours: Any, theirs: Any) -> Verdict:
     return Verdict.RETRY if _fragments(ours) & _fragments(theirs) else Verdict.FINE
 
 
+def _schema_texts(ours: Any, theirs: transaction_pb2.Transaction.UpdateConfig) -> Verdict:
+    """s: their update changes metadata of the schema or of fields, which ours would silently take back."""
+    return Verdict.INCOMPATIBLE if _updates_schema(theirs) else Verdict.FINE
+
+
+def _updates_schema(update: transaction_pb2.Transaction.UpdateConfig) -> bool:
+    """Whether a config update touches metadata of the schema or of fields."""
+    older_form = bool(update.schema_metadata)
+    return older_form or update.HasField("schema_metadata_updates") or bool(update.field_metadata_updates)
+
+
 def _fragments(operation: Any) -> set[int]:
     """Return the ids of the existing fragments that an operation changes, moves or removes."""
     pb = transaction_pb2.Transaction
@@ -116,6 +128,7 @@ _RULES: dict[str, Rule] = {
     "k": _same_config_key,
     "d": _both_delete,
     "f": _same_fragments,
+    "s": _schema_texts,
 }
 
 

@@ -19,6 +19,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.align import Aligner
 from spark_lance.table.blobs import BlobFile, blob_path, descriptors, homes, open_blobs
 from spark_lance.table.commit import commit_operation
+from spark_lance.table.commit import commit_operation
 from spark_lance.table.delete import delete_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.fragment import FragmentReader, physical_rows
@@ -121,6 +122,19 @@ class LanceDataset:
             UnsupportedFormatError: the table uses a feature that is not written here.
         """
         return self._at(delete_rows(self.store, self.root, self.manifest, predicate))
+
+    def restore(self) -> LanceDataset:
+        """Make this version's content the newest version, and return that.
+
+        Schema, rows, indices, config and metadata come back as they were here; files that a clean-up has
+        deleted do not.
+
+        Raises:
+            CommitError: the commit failed; see its subclasses.
+            UnsupportedFormatError: the table uses a feature that is not written here.
+        """
+        operation = transaction_pb2.Transaction.Restore(version=self.version)
+        return self._at(commit_operation(self.store, self.root, operation, read_version=self.latest_version))
 
     def _at(self, manifest: Manifest) -> LanceDataset:
         return LanceDataset(self.uri, self.store, self.root, manifest)

@@ -15,7 +15,16 @@ from google.protobuf.message import DecodeError
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import table_pb2
 
-__all__ = ["FEATURES", "STABLE_ROW_IDS", "Feature", "Words", "check_readable", "check_writable", "recompute"]
+__all__ = [
+    "FEATURES",
+    "STABLE_ROW_IDS",
+    "STICKY",
+    "Feature",
+    "Words",
+    "check_readable",
+    "check_writable",
+    "recompute",
+]
 
 DELETION_FILES = 1
 STABLE_ROW_IDS = 2
@@ -30,7 +39,7 @@ MANAGED_BLOBS = 16384
 FIELD_ID_MARK = 32768
 WRITE_SEEDS = 65536
 
-_STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
+STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
 
 
 class Words(enum.Enum):
@@ -120,7 +129,7 @@ def recompute(message: table_pb2.Manifest, index_section: bytes) -> None:
         message: the manifest about to be written; changed in place.
         index_section: the serialized IndexSection that goes with it, empty if there is none.
     """
-    both = message.reader_feature_flags & (_STICKY | STABLE_ROW_IDS)
+    both = message.reader_feature_flags & (STICKY | STABLE_ROW_IDS)
     if any(fragment.HasField("deletion_file") for fragment in message.fragments):
         both |= DELETION_FILES
     if message.base_paths:

@@ -68,6 +68,12 @@ def test_the_fixed_cells() -> None:
             Verdict.INCOMPATIBLE: "overwrite restore update_mem_wal_state",
             Verdict.RETRY: "merge",
         },
+        "restore": {
+            Verdict.REBASE: "append",
+            Verdict.INCOMPATIBLE: "update_mem_wal_state",
+            Verdict.FINE: "delete update create_index rewrite project reserve_fragments update_config merge "
+            "data_replacement update_bases data_overlay clone overwrite restore",
+        },
     }
     for ours, cells in expected.items():
         named = {theirs: outcome for outcome, names in cells.items() for theirs in names.split()}
@@ -156,6 +162,9 @@ THEIRS: dict[str, Callable[[Path], object]] = {
     "tighten": lambda path: _stale(path).alter_columns({"path": "b", "nullable": False}),
     "restore": lambda path: _stale(path).restore(),
     "update_config": lambda path: _stale(path).update_config({"k": "v"}),
+    "update_metadata": lambda path: _stale(path).update_metadata({"k": "v"}),
+    "update_schema": lambda path: _stale(path).update_schema_metadata({"k": "v"}),
+    "update_field": lambda path: _stale(path).update_field_metadata({"a": {"k": "v"}}),
 }
 
 
@@ -200,6 +209,10 @@ OURS: dict[str, Ours] = {
     "delete": (
         lambda theirs: lance.LanceOperation.Delete([theirs.get_fragments()[0].delete("a = 2")], [], "a = 2"),
         lambda ours, fragments: _rows_of_one(ours),
+    ),
+    "restore": (
+        lambda theirs: lance.LanceOperation.Restore(1),
+        lambda ours, fragments: pb.Restore(version=1),
     ),
 }
 

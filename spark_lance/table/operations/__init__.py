@@ -14,6 +14,7 @@ from spark_lance.table.operations.append import append
 from spark_lance.table.operations.delete import delete
 from spark_lance.table.operations.next_version import Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite
+from spark_lance.table.operations.restore import restore
 
 __all__ = ["OPERATIONS", "Builder", "Stamp", "empty_manifest"]
 
@@ -28,7 +29,7 @@ OPERATIONS: dict[str, Builder | None] = {
     "create_index": None,
     "rewrite": None,
     "merge": None,
-    "restore": None,
+    "restore": restore,
     "reserve_fragments": None,
     "update": None,
     "project": None,

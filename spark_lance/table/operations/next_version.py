@@ -33,11 +33,13 @@ class Stamp:
         root: the table's root path.
         transaction_file: name of the transaction's file.
         time_ns: the time of the commit in nanoseconds since the epoch, UTC.
+        restored: the older version that a Restore brings back.
     """
 
     root: str
     transaction_file: str
     time_ns: int
+    restored: Manifest | None = None
 
 
 def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manifest:

@@ -1,0 +1,53 @@
+"""Restore: an older version's content as the newest version.
+
+Everything comes from the older version: schema, fragments, indices, config and metadata. Only what must never
+go back stays as it is now: the counters of fragment ids, row ids and field ids, and the flags that once set
+stay set. (Lance table format, restore.)
+"""
+
+from __future__ import annotations
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.features import STABLE_ROW_IDS, STICKY, check_writable
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.next_version import Stamp, finish_version, keep_marks, start_version
+
+__all__ = ["restore"]
+
+
+def restore(base: Manifest, operation: transaction_pb2.Transaction.Restore, stamp: Stamp) -> Manifest:
+    """Return the version after `base` with the content of `stamp.restored`.
+
+    Raises:
+        UnsupportedFormatError: that version has no stable row ids, and `base` has; or it needs a feature that
+            is not written here.
+        ValueError: the stamp does not hold the operation's version.
+    """
+    source = stamp.restored
+    if source is None or source.version != operation.version:
+        raise ValueError(f"restoring version {operation.version} needs that version in the stamp")
+    check_writable(source.message, source.path)
+    if base.uses_stable_row_ids and not source.uses_stable_row_ids:
+        raise UnsupportedFormatError(
+            f"version {source.version} has no stable row ids; a table that has them keeps them", base.path
+        )
+    message = start_version(source, stamp)
+    message.version = base.version + 1
+    keep_marks(message)
+    _keep_counters(message, base.message)
+    message.reader_feature_flags |= base.message.reader_feature_flags & (STICKY | STABLE_ROW_IDS)
+    return finish_version(message, source.index_section, base.naming, stamp)
+
+
+def _keep_counters(message: table_pb2.Manifest, newest: table_pb2.Manifest) -> None:
+    """Raise every counter to where the newest version has it."""
+    highest = max((fragment.id for fragment in newest.fragments), default=-1)
+    if newest.HasField("max_fragment_id"):
+        highest = max(highest, newest.max_fragment_id)
+    if highest >= 0:
+        message.max_fragment_id = max(highest, message.max_fragment_id)
+    message.next_row_id = max(message.next_row_id, newest.next_row_id)
+    for name in ("max_allocated_field_id", "max_clustering_id"):
+        if newest.HasField(name):
+            setattr(message, name, max(getattr(message, name), getattr(newest, name)))
