@@ -19,7 +19,6 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.align import Aligner
 from spark_lance.table.blobs import BlobFile, blob_path, descriptors, homes, open_blobs
 from spark_lance.table.commit import commit_operation
-from spark_lance.table.commit import commit_operation
 from spark_lance.table.delete import delete_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.fragment import FragmentReader, physical_rows
