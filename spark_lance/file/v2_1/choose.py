@@ -20,6 +20,7 @@ Field metadata, see settings.py, has the last word.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -212,13 +213,16 @@ def _numbers(plain: FixedChunks, settings: Settings, dictionary: Block | None = 
         return MiniBlock(plain, dictionary)
     packed = PackedChunks.of(words)
     pays = packed.nbytes < (1 - _WORTH_PACKING) * plain.nbytes
-    runs = RunChunks.of(words, run_starts(words))
+    limit = (1 - _WORTH_RUNS) * (packed.nbytes if pays else plain.nbytes)
     if settings.rle_threshold is None:
-        in_runs = runs.nbytes < (1 - _WORTH_RUNS) * (packed.nbytes if pays else plain.nbytes)
+        starts = run_starts(words, limit / (words.dtype.itemsize + 1))
     else:
-        in_runs = len(runs.starts) < settings.rle_threshold * len(words)
-    if in_runs:
-        return MiniBlock(runs, dictionary)
+        starts = run_starts(words, settings.rle_threshold * len(words))
+        limit = math.inf
+    if starts is not None:
+        runs = RunChunks.of(words, starts)
+        if runs.nbytes < limit:
+            return MiniBlock(runs, dictionary)
     if wanted is not None:
         return MiniBlock(_compressed_words(plain, wanted, settings), None, _COMPRESSED_POLICY)
     return MiniBlock(packed, dictionary, _PACKED_POLICY) if pays else MiniBlock(plain, dictionary)

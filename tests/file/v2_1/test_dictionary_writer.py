@@ -153,7 +153,9 @@ def test_what_becomes_runs() -> None:
 def test_runs_are_cut_at_chunks(pieces: list[tuple[int, int]], cuts: list[int]) -> None:
     words = np.repeat(*np.array(pieces).T).astype(np.uint16)
     bounds = np.array(sorted({0, len(words), *(cut % len(words) for cut in cuts)}))
-    values, lengths = RunChunks.of(words, run_starts(words)).chunk(bounds)
+    starts = run_starts(words, len(words) + 1)
+    assert starts is not None
+    values, lengths = RunChunks.of(words, starts).chunk(bounds)
     for c in range(len(bounds) - 1):
         some = values.data[values.starts[c] : values.starts[c + 1]].view(np.uint16)
         counts = lengths.data[lengths.starts[c] : lengths.starts[c + 1]]

@@ -23,10 +23,15 @@ _LONGEST = 255
 _Words = npt.NDArray[Any]
 
 
-def run_starts(words: _Words) -> Indices:
-    """Return where the runs of equal words start, 0 included; there is at least one word."""
-    changes: Indices = np.flatnonzero(words[1:] != words[:-1])
-    return np.concatenate([[0], changes + 1])
+def run_starts(words: _Words, most: float) -> Indices | None:
+    """Return where the runs of equal words start, 0 included, or None if there are `most` of them or more.
+
+    There is at least one word.
+    """
+    changed = words[1:] != words[:-1]
+    if np.count_nonzero(changed) + 1 >= most:
+        return None
+    return np.concatenate([[0], np.flatnonzero(changed) + 1])
 
 
 def describe_runs(bits: int) -> pb.CompressiveEncoding:
@@ -71,7 +76,9 @@ class RunChunks:
 
     def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
         """Return the run values and the run lengths."""
-        starts = np.union1d(self.starts, bounds[:-1])
+        # Two sorted runs, which a stable sort merges; a run may start where a chunk does.
+        starts = np.sort(np.concatenate([self.starts, bounds[:-1]]), kind="stable")
+        starts = starts[np.append(True, starts[1:] != starts[:-1])]
         lengths = np.diff(starts, append=len(self.words))
         entries = -(-lengths // _LONGEST)
         ends = np.cumsum(entries)
