@@ -4,24 +4,28 @@
     OutOfLineBitpacking(16)    blocks of 1024 levels of W bits: 64 * W words of 16 bits, without a header.
                                A tail of less than 1024 levels is stored as raw words if that takes no
                                more room than a block, else as a block filled up with zeros.
+    Rle(16), from 2.2 on       u64 bytes of the run values, the values (u16), a u8 length per run
 
 In a block, word j of lane l (0..63) is word j * 64 + l; lane l is a stream of 16 levels, W bits each, least
 significant bit first; level r of lane l is level (r mod 8) * 128 + (r div 8) * 64 + l of the block.
-(Lance file format 2.1, out-of-line bit-packing.)
+(Lance file format 2.1, out-of-line bit-packing; 2.2, rle.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, describe_runs, run_starts
 from spark_lance.file.v2_1.plain_values import ChunkBuffer, flat
 from spark_lance.file.v2_1.ravel import Leaf
+from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["LevelChunks", "pack_levels"]
+__all__ = ["LevelBuffers", "LevelChunks", "pack_levels"]
 
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
@@ -30,58 +34,86 @@ Indices = npt.NDArray[np.int64]
 _WORD = 16
 _BLOCK = 1024
 _LANES = _BLOCK // _WORD
+# Runs must save this much, since the reader unpacks blocks faster.
+_WORTH_RUNS = 0.75
+_RUN_BYTES = 3
+# A chunk costs runs its size word, and the run that goes on into the next chunk.
+_CHUNK_RUNS = 4
+_MAX_BYTES = 2**16 - 1
+
+
+@dataclass(frozen=True)
+class LevelBuffers:
+    """One level buffer per chunk, and what the page says about them."""
+
+    data: ChunkBuffer
+    description: pb.CompressiveEncoding
 
 
 @dataclass(frozen=True)
 class LevelChunks:
-    """The levels of a page and how they are packed; a width of 16 bits stands for Flat."""
+    """The levels of a page and how they are packed; a width of 16 bits stands for Flat.
+
+    With `runs_allowed` levels become runs where that is smaller by some margin.
+    """
 
     rep: U16 | None
     rep_bits: int
     definition: U16 | None
     def_bits: int
+    runs_allowed: bool
 
     @classmethod
-    def of(cls, leaf: Leaf) -> LevelChunks:
+    def of(cls, leaf: Leaf, version: FileVersion) -> LevelChunks:
         """Choose the widths: a page too short to fill a block stays Flat."""
+        runs_allowed = version is not FileVersion.V2_1
         if leaf.num_levels < _BLOCK:
-            return cls(leaf.rep, _WORD, leaf.definition, _WORD)
-        return cls(leaf.rep, leaf.lists.bit_length(), leaf.definition, leaf.max_definition.bit_length())
+            return cls(leaf.rep, _WORD, leaf.definition, _WORD, runs_allowed)
+        rep_bits, def_bits = leaf.lists.bit_length(), leaf.max_definition.bit_length()
+        return cls(leaf.rep, rep_bits, leaf.definition, def_bits, runs_allowed)
 
     @property
     def bits_per_level(self) -> int:
-        """Bits that one level takes in a chunk, besides incomplete blocks."""
+        """Bits that one level takes in a chunk at most, besides incomplete blocks."""
         return (0 if self.rep is None else self.rep_bits) + (0 if self.definition is None else self.def_bits)
 
-    @property
-    def rep_description(self) -> pb.CompressiveEncoding:
-        """What the page says about the rep buffers."""
-        return _describe(self.rep_bits)
-
-    @property
-    def def_description(self) -> pb.CompressiveEncoding:
-        """What the page says about the def buffers."""
-        return _describe(self.def_bits)
-
-    def cut(self, bounds: Indices) -> tuple[ChunkBuffer | None, ChunkBuffer | None]:
+    def cut(self, bounds: Indices) -> tuple[LevelBuffers | None, LevelBuffers | None]:
         """Return the rep and def buffers of chunks with levels `bounds[c]:bounds[c + 1]`."""
-        return _cut(self.rep, self.rep_bits, bounds), _cut(self.definition, self.def_bits, bounds)
+        return self._cut(self.rep, self.rep_bits, bounds), self._cut(self.definition, self.def_bits, bounds)
+
+    def _cut(self, levels: U16 | None, bits: int, bounds: Indices) -> LevelBuffers | None:
+        if levels is None:
+            return None
+        if self.runs_allowed:
+            most = _WORTH_RUNS * len(levels) * bits / (8 * _RUN_BYTES)
+            starts = run_starts(levels, most)
+            # Runs are cut at the bounds of chunks, each of which has a size word besides.
+            runs = None if starts is None else RunChunks.of(levels, starts)
+            if runs is not None and runs.nbytes // _RUN_BYTES + len(bounds) * _CHUNK_RUNS < most:
+                data = _level_runs(runs, bounds)
+                if np.diff(data.starts).max() <= _MAX_BYTES:
+                    return LevelBuffers(data, describe_runs(_WORD))
+        if bits == _WORD:
+            return LevelBuffers(
+                ChunkBuffer(np.ascontiguousarray(levels).view(np.uint8), bounds * 2), flat(_WORD)
+            )
+        description = pb.CompressiveEncoding(
+            out_of_line_bitpacking=pb.OutOfLineBitpacking(
+                uncompressed_bits_per_value=_WORD, values=flat(bits)
+            )
+        )
+        return LevelBuffers(pack_levels(levels, bits, bounds), description)
 
 
-def _describe(bits: int) -> pb.CompressiveEncoding:
-    if bits == _WORD:
-        return flat(_WORD)
-    return pb.CompressiveEncoding(
-        out_of_line_bitpacking=pb.OutOfLineBitpacking(uncompressed_bits_per_value=_WORD, values=flat(bits))
-    )
-
-
-def _cut(levels: U16 | None, bits: int, bounds: Indices) -> ChunkBuffer | None:
-    if levels is None:
-        return None
-    if bits == _WORD:
-        return ChunkBuffer(np.ascontiguousarray(levels).view(np.uint8), bounds * 2)
-    return pack_levels(levels, bits, bounds)
+def _level_runs(runs: RunChunks, bounds: Indices) -> ChunkBuffer:
+    """Return the runs of each chunk in one buffer: size of the values, values, lengths."""
+    values, lengths = runs.chunk(bounds)
+    parts: list[bytes] = []
+    value_cuts, length_cuts = pairwise(values.starts.tolist()), pairwise(lengths.starts.tolist())
+    for (a, b), (c, d) in zip(value_cuts, length_cuts, strict=True):
+        parts += [(b - a).to_bytes(8, "little"), values.data[a:b].tobytes(), lengths.data[c:d].tobytes()]
+    starts = values.starts + lengths.starts + 8 * np.arange(len(bounds))
+    return ChunkBuffer(np.frombuffer(b"".join(parts), np.uint8), starts)
 
 
 def pack_levels(levels: U16, bits: int, bounds: Indices) -> ChunkBuffer:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.file.v2_1.level_writer import LevelChunks
+from spark_lance.file.v2_1.level_writer import LevelBuffers, LevelChunks
 from spark_lance.file.v2_1.plain_values import Block, ChunkBuffer, ChunkValues
 from spark_lance.file.v2_1.ravel import Leaf
 from spark_lance.file.version import FileVersion
@@ -69,7 +69,7 @@ def mini_block_page(
     slot in a row, or wider values, than a chunk can take.
     """
     widths = _WIDTHS[version]
-    levels = LevelChunks.of(leaf)
+    levels = LevelChunks.of(leaf, version)
     bounds = _cut(leaf, values, policy, levels.bits_per_level, widths)
     if bounds is None:
         return None
@@ -86,9 +86,9 @@ def mini_block_page(
         has_large_chunk=version is FileVersion.V2_2,
     )
     if rep is not None:
-        layout.rep_compression.CopyFrom(levels.rep_description)
+        layout.rep_compression.CopyFrom(rep.description)
     if definition is not None:
-        layout.def_compression.CopyFrom(levels.def_description)
+        layout.def_compression.CopyFrom(definition.description)
     if dictionary is not None:
         layout.dictionary.CopyFrom(dictionary.description)
         layout.num_dictionary_items = dictionary.count
@@ -134,12 +134,12 @@ def _cut(
 
 def _assemble(
     level_bounds: Indices,
-    level_buffers: list[ChunkBuffer | None],
+    level_buffers: list[LevelBuffers | None],
     value_buffers: list[ChunkBuffer],
     widths: _Widths,
 ) -> ChunkBuffer:
     """Lay out all chunks one behind the other."""
-    present = [buffer for buffer in level_buffers if buffer is not None]
+    present = [buffer.data for buffer in level_buffers if buffer is not None]
     sizes = [np.diff(buffer.starts) for buffer in (*present, *value_buffers)]
     head_halves = 1 + len(present) + widths.size_halves * len(value_buffers)
     head_bytes = -(-2 * head_halves // 8) * 8
