@@ -63,6 +63,7 @@ append          b  X  .  .  .  .  n  n  X  b  .  .  X  .  .  .
 overwrite       b  o  .  .  .  .  .  .  .  .  k  .  X  .  .  .
 delete          .  X  d  d  .  f  R  .  X  .  .  f  X  .  .  .
 restore         b  .  .  .  .  .  .  .  .  .  s  .  X  .  .  .
+update_config   .  v  .  .  .  .  g  .  t  .  c  .  .  .  .  .
 """
 
 
@@ -79,9 +80,55 @@ def _both_overwrite(ours: Any, theirs: Any) -> Verdict:
 
 def _same_config_key(ours: Any, theirs: transaction_pb2.Transaction.UpdateConfig) -> Verdict:
     """k: their config update sets or deletes a key that we set."""
-    updated = {entry.key for entry in theirs.config_updates.update_entries}
-    updated.update(theirs.upsert_values, theirs.delete_keys)
-    return Verdict.INCOMPATIBLE if updated & set(ours.config_upsert_values) else Verdict.FINE
+    written, deleted = _config_keys(theirs)
+    shared = (written | deleted) & set(ours.config_upsert_values)
+    return Verdict.INCOMPATIBLE if shared else Verdict.FINE
+
+
+def _config_overwritten(ours: transaction_pb2.Transaction.UpdateConfig, theirs: Any) -> Verdict:
+    """v: their overwrite set a key that we update, or replaced the schema that we annotate."""
+    shared = _same_config_key(theirs, ours)
+    schema = _names_schema(ours) or ours.field_metadata_updates
+    return Verdict.INCOMPATIBLE if schema else shared
+
+
+def _schema_merged(ours: transaction_pb2.Transaction.UpdateConfig, theirs: Any) -> Verdict:
+    """g: theirs brought a schema of its own, with its own metadata."""
+    return Verdict.RETRY if _changes_schema(ours) else Verdict.FINE
+
+
+def _schema_restored(ours: transaction_pb2.Transaction.UpdateConfig, theirs: Any) -> Verdict:
+    """t: the schema that we annotate was taken back."""
+    return _schema_texts(theirs, ours)
+
+
+def _both_update_config(
+    ours: transaction_pb2.Transaction.UpdateConfig, theirs: transaction_pb2.Transaction.UpdateConfig
+) -> Verdict:
+    """c: one key set by both, or set by one and deleted by the other; or metadata of one schema or field."""
+    pairs = [
+        (_config_keys(ours), _config_keys(theirs)),
+        (_map_keys(ours.table_metadata_updates), _map_keys(theirs.table_metadata_updates)),
+    ]
+    clash = any(
+        written & (their_written | their_deleted) or deleted & their_written
+        for (written, deleted), (their_written, their_deleted) in pairs
+    )
+    schema = _names_schema(ours) and _names_schema(theirs)
+    fields = set(ours.field_metadata_updates) & set(theirs.field_metadata_updates)
+    return Verdict.INCOMPATIBLE if clash or schema or fields else Verdict.FINE
+
+
+def _config_keys(update: transaction_pb2.Transaction.UpdateConfig) -> tuple[set[str], set[str]]:
+    """Return the config keys that an update, also one of the older form, sets and deletes."""
+    written, deleted = _map_keys(update.config_updates)
+    return written | set(update.upsert_values), deleted | set(update.delete_keys)
+
+
+def _map_keys(updates: transaction_pb2.Transaction.UpdateMap) -> tuple[set[str], set[str]]:
+    """Return the keys that are set and deleted. Keys that `replace` drops do not count, as for pylance."""
+    written = {entry.key for entry in updates.update_entries if entry.HasField("value")}
+    return written, {entry.key for entry in updates.update_entries} - written
 
 
 def _both_delete(ours: Any, theirs: Any) -> Verdict:
@@ -98,13 +145,19 @@ def _same_fragments(ours: Any, theirs: Any) -> Verdict:
 
 def _schema_texts(ours: Any, theirs: transaction_pb2.Transaction.UpdateConfig) -> Verdict:
     """s: their update changes metadata of the schema or of fields, which ours would silently take back."""
-    return Verdict.INCOMPATIBLE if _updates_schema(theirs) else Verdict.FINE
+    return Verdict.INCOMPATIBLE if _changes_schema(theirs) else Verdict.FINE
 
 
-def _updates_schema(update: transaction_pb2.Transaction.UpdateConfig) -> bool:
-    """Whether a config update touches metadata of the schema or of fields."""
-    older_form = bool(update.schema_metadata)
-    return older_form or update.HasField("schema_metadata_updates") or bool(update.field_metadata_updates)
+def _changes_schema(update: transaction_pb2.Transaction.UpdateConfig) -> bool:
+    """Whether a config update changes metadata of the schema or of fields; an empty one does not."""
+    updates = update.schema_metadata_updates
+    changes = updates.update_entries or updates.replace or update.schema_metadata
+    return bool(changes or update.field_metadata_updates)
+
+
+def _names_schema(update: transaction_pb2.Transaction.UpdateConfig) -> bool:
+    """Whether a config update speaks of the schema's metadata at all."""
+    return bool(update.schema_metadata) or update.HasField("schema_metadata_updates")
 
 
 def _fragments(operation: Any) -> set[int]:
@@ -129,6 +182,10 @@ _RULES: dict[str, Rule] = {
     "d": _both_delete,
     "f": _same_fragments,
     "s": _schema_texts,
+    "v": _config_overwritten,
+    "g": _schema_merged,
+    "t": _schema_restored,
+    "c": _both_update_config,
 }
 
 

@@ -23,6 +23,7 @@ from spark_lance.table.delete import delete_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.fragment import FragmentReader, physical_rows
 from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.operations.update_config import Texts, field_at, text_updates
 from spark_lance.table.refs import latest_version, list_versions, load_latest, load_version
 from spark_lance.table.scan import Scan, rows_without_columns
 from spark_lance.table.write import (
@@ -134,6 +135,57 @@ class LanceDataset:
         """
         operation = transaction_pb2.Transaction.Restore(version=self.version)
         return self._at(commit_operation(self.store, self.root, operation, read_version=self.latest_version))
+
+    def config(self) -> dict[str, str]:
+        """Return the table's settings."""
+        return dict(self.manifest.config)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The table's own metadata; that of its schema is `schema.metadata`."""
+        return dict(self.manifest.table_metadata)
+
+    def update_config(self, values: Texts, *, replace: bool = False) -> LanceDataset:
+        """Set settings of the table and return the new version.
+
+        Args:
+            values: keys to set; None deletes a key. Keys beginning with `lance.` belong to the format.
+            replace: drop all other keys.
+
+        Raises:
+            IncompatibleConflictError: another writer has updated one of the keys meanwhile.
+            CommitError: the commit failed; see its subclasses.
+        """
+        return self._update(config_updates=text_updates(values, replace=replace))
+
+    def delete_config_keys(self, keys: Sequence[str]) -> LanceDataset:
+        """Delete settings of the table, whether or not they exist; errors as `update_config`."""
+        return self.update_config(dict.fromkeys(keys))
+
+    def update_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:
+        """Set metadata of the table; arguments and errors as `update_config`."""
+        return self._update(table_metadata_updates=text_updates(values, replace=replace))
+
+    def update_schema_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:
+        """Set metadata of the schema, as `schema.metadata` shows it; arguments and errors as `update_config`."""
+        return self._update(schema_metadata_updates=text_updates(values, replace=replace))
+
+    def update_field_metadata(self, updates: Mapping[str, Texts], *, replace: bool = False) -> LanceDataset:
+        """Set metadata of fields, named by path (`a.b` is a field of a struct), as `update_config` does.
+
+        Raises:
+            SchemaError: a field does not exist, or the metadata makes it a key.
+            CommitError: another writer was in the way; see its subclasses.
+        """
+        by_id = {
+            field_at(self.manifest, path).id: text_updates(values, replace=replace)
+            for path, values in updates.items()
+        }
+        return self._update(field_metadata_updates=by_id)
+
+    def _update(self, **updates: Any) -> LanceDataset:
+        operation = transaction_pb2.Transaction.UpdateConfig(**updates)
+        return self._at(commit_operation(self.store, self.root, operation, read_version=self.version))
 
     def _at(self, manifest: Manifest) -> LanceDataset:
         return LanceDataset(self.uri, self.store, self.root, manifest)

@@ -74,6 +74,9 @@ def test_the_fixed_cells() -> None:
             Verdict.FINE: "delete update create_index rewrite project reserve_fragments update_config merge "
             "data_replacement update_bases data_overlay clone overwrite restore",
         },
+        "update_config": {
+            Verdict.FINE: " ".join(OPERATIONS),
+        },
     }
     for ours, cells in expected.items():
         named = {theirs: outcome for outcome, names in cells.items() for theirs in names.split()}
@@ -138,6 +141,23 @@ def test_deletes_and_what_others_did_to_the_same_fragments() -> None:
         for operation in moved:
             theirs = Transaction.new(operation, 1)
             assert verdict(ours, theirs) is (Verdict.RETRY if overlaps else Verdict.FINE)
+
+
+def test_config_updates_of_the_older_form_count_too() -> None:
+    updates = pb.UpdateMap(update_entries=[pb.UpdateMapEntry(key="k", value="2")])
+    ours = Transaction.new(pb.UpdateConfig(config_updates=updates), 1)
+    schema = Transaction.new(pb.UpdateConfig(schema_metadata_updates=pb.UpdateMap()), 1)
+    old_values, old_keys, old_schema = (
+        Transaction.new(message, 1)
+        for message in (
+            pb.UpdateConfig(upsert_values={"k": "1"}),
+            pb.UpdateConfig(delete_keys=["k"]),
+            pb.UpdateConfig(schema_metadata={"m": "1"}),
+        )
+    )
+    assert verdict(ours, old_values) is verdict(ours, old_keys) is Verdict.INCOMPATIBLE
+    assert verdict(ours, old_schema) is verdict(schema, old_values) is Verdict.FINE
+    assert verdict(schema, old_schema) is Verdict.INCOMPATIBLE
 
 
 def test_an_unknown_operation_is_incompatible_with_everything() -> None:

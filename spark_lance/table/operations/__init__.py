@@ -15,6 +15,7 @@ from spark_lance.table.operations.delete import delete
 from spark_lance.table.operations.next_version import Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite
 from spark_lance.table.operations.restore import restore
+from spark_lance.table.operations.update_config import update_config
 
 __all__ = ["OPERATIONS", "Builder", "Stamp", "empty_manifest"]
 
@@ -33,7 +34,7 @@ OPERATIONS: dict[str, Builder | None] = {
     "reserve_fragments": None,
     "update": None,
     "project": None,
-    "update_config": None,
+    "update_config": update_config,
     "data_replacement": None,
     "update_mem_wal_state": None,
     "clone": None,

@@ -1,0 +1,98 @@
+"""UpdateConfig: settings of the table, and metadata of the table, of its schema and of its fields.
+
+Each of the four is a map of texts. An update sets keys, deletes keys (an entry without a value), or begins by
+emptying the map (`replace`). Fields are named by their ids. (Lance table format, config.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+from spark_lance.errors import SchemaError, UnsupportedFormatError
+from spark_lance.file.schema import Field
+from spark_lance.proto import transaction_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
+
+__all__ = ["Texts", "field_at", "text_updates", "update_config"]
+
+Texts = Mapping[str, str | None]
+UpdateMap = transaction_pb2.Transaction.UpdateMap
+
+# Metadata that is stored a second time in the field itself: primary and clustering keys.
+_KEYS_OF_KEYS = ("lance-schema:unenforced-primary-key", "lance-schema:unenforced-clustering-key")
+
+
+def text_updates(values: Texts, *, replace: bool = False) -> UpdateMap:
+    """Return the update of one map.
+
+    Args:
+        values: keys to set; None deletes a key, which need not exist.
+        replace: drop all keys that are not among them.
+    """
+    entry = transaction_pb2.Transaction.UpdateMapEntry
+    entries = [entry(key=key, value=value) for key, value in values.items()]
+    return UpdateMap(update_entries=entries, replace=replace)
+
+
+def field_at(manifest: Manifest, path: str) -> Field:
+    """Return a field by its name; dots lead into nested fields.
+
+    Raises:
+        SchemaError: there is no such field.
+    """
+    name, *inner = path.split(".")
+    field = manifest.schema.field(name)
+    for name in inner:
+        children = {child.name: child for child in field.children}
+        if name not in children:
+            raise SchemaError(f"there is no field {path!r}: {field.name!r} has {sorted(children)}")
+        field = children[name]
+    return field
+
+
+def update_config(
+    base: Manifest, operation: transaction_pb2.Transaction.UpdateConfig, stamp: Stamp
+) -> Manifest:
+    """Return the version after `base` with the operation's updates made.
+
+    Raises:
+        SchemaError: a field does not exist, or its key metadata would change.
+        UnsupportedFormatError: the operation is in the form that earlier writers used.
+    """
+    if operation.upsert_values or operation.delete_keys or operation.schema_metadata:
+        raise UnsupportedFormatError("a config update in its older form")
+    message = start_version(base, stamp)
+    _update_texts(message.config, operation.config_updates)
+    _update_texts(message.table_metadata, operation.table_metadata_updates)
+    _update_bytes(message.schema_metadata, operation.schema_metadata_updates)
+    fields = {field.id: field for field in message.fields}
+    for number, updates in operation.field_metadata_updates.items():
+        if number not in fields:
+            raise SchemaError(f"there is no field with the id {number}")
+        field = fields[number]
+        touched = {entry.key for entry in updates.update_entries}
+        touched.update(field.metadata if updates.replace else ())
+        if any(key.startswith(_KEYS_OF_KEYS) for key in touched):
+            raise SchemaError(f"field {field.name!r}: a config update cannot change key metadata")
+        _update_bytes(field.metadata, updates)
+    return finish_version(message, base.index_section, base.naming, stamp)
+
+
+def _update_texts(target: MutableMapping[str, str], updates: UpdateMap) -> None:
+    if updates.replace:
+        target.clear()
+    for entry in updates.update_entries:
+        if entry.HasField("value"):
+            target[entry.key] = entry.value
+        else:
+            target.pop(entry.key, None)
+
+
+def _update_bytes(target: MutableMapping[str, bytes], updates: UpdateMap) -> None:
+    texts: dict[str, str] = {}
+    _update_texts(texts, updates)
+    gone = {entry.key for entry in updates.update_entries} if not updates.replace else set(target)
+    for key in gone:
+        target.pop(key, None)
+    target.update({key: value.encode() for key, value in texts.items()})
