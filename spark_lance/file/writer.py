@@ -21,7 +21,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.file.arrays import join
 from spark_lance.file.buffers import as_bytes, padding
 from spark_lance.file.columns import owned_columns
@@ -87,7 +87,7 @@ class FileWriter:
 
     Raises:
         SchemaError: the version cannot store a type.
-        UnsupportedFormatError: a type or field metadata that is not written here.
+        UnsupportedFormatError: a type, field metadata or version that is not written here.
     """
 
     def __init__(
@@ -104,6 +104,8 @@ class FileWriter:
         self._path = path
         self._page_bytes = page_bytes
         self._buffer_bytes = buffer_bytes
+        if not version.writable:
+            raise UnsupportedFormatError(f"files of version {version.text} are not written here", path)
         self._format = PAGE_FORMATS[version]
         self._owners = owned_columns(schema.fields, version)
         self._columns = []
