@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.file.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, ColumnMetadata, EncodedPage
@@ -17,7 +19,7 @@ from spark_lance.file.v2_1.field_reader import FieldReader as FieldReader21
 from spark_lance.file.v2_1.field_writer import FieldWriter as FieldWriter21
 from spark_lance.file.version import FileVersion
 
-__all__ = ["PAGE_FORMATS", "FieldReader", "FieldWriter", "PageFormat"]
+__all__ = ["PAGE_FORMATS", "FieldReader", "FieldWriter", "PageFormat", "RowReader"]
 
 
 class FieldReader(Protocol):
@@ -33,6 +35,14 @@ class FieldReader(Protocol):
             FormatError: the pages are damaged.
             UnsupportedFormatError: an encoding is not supported.
         """
+
+
+@runtime_checkable
+class RowReader(Protocol):
+    """What a field reader can do besides if its file version lets single rows be decoded."""
+
+    def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
+        """Return rows by ascending number, without repeats; raises as `FieldReader.read`."""
 
 
 class FieldWriter(Protocol):

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
@@ -17,14 +19,14 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.footer import FOOTER_SIZE, Footer
 from spark_lance.file.metadata import ColumnMetadata, parse_column
-from spark_lance.file.pages import PAGE_FORMATS, FieldReader
+from spark_lance.file.pages import PAGE_FORMATS, FieldReader, RowReader
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.source import PageSource
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import file_pb2
 
-__all__ = ["FileReader", "read_field"]
+__all__ = ["FileReader", "read_field", "take_field"]
 
 _TAIL = 64 << 10
 _PAIR = struct.Struct("<QQ")
@@ -197,6 +199,21 @@ def read_field(reader: FieldReader, field: Field, path: str, start: int, stop: i
         array = reader.read(start, stop)
         if len(array) != stop - start:
             raise FormatError(f"rows {start} to {stop} decoded to {len(array)} rows")
+        return array
+    except (FormatError, UnsupportedFormatError) as error:
+        raise error.at(path, f"column {field.name!r}") from error
+
+
+def take_field(reader: RowReader, field: Field, path: str, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
+    """Return some rows of a field, by ascending number without repeats.
+
+    Raises:
+        FormatError, UnsupportedFormatError: with the path and the column's name.
+    """
+    try:
+        array = reader.take(rows)
+        if len(array) != len(rows):
+            raise FormatError(f"{len(rows)} rows decoded to {len(array)}")
         return array
     except (FormatError, UnsupportedFormatError) as error:
         raise error.at(path, f"column {field.name!r}") from error

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
 from spark_lance.io.store import Store
 
 __all__ = ["PageSource"]
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 
 _EMPTY = pa.py_buffer(b"")
 
@@ -30,6 +35,11 @@ class PageSource:
         self._fetched: dict[tuple[int, int], pa.Buffer] = {}
         if self._mapped is not None and self._mapped.size < size:
             raise FormatError(f"the file has {self._mapped.size} bytes where {size} were expected", path=path)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the whole file is at hand in memory, so that nothing is fetched."""
+        return self._mapped is not None
 
     def get(self, offset: int, size: int) -> pa.Buffer:
         """Return `size` bytes from `offset`, without a copy where possible.
@@ -50,11 +60,30 @@ class PageSource:
             known = self._store.read_ranges(self.path, [(offset, size)])[0]
         return known
 
+    def gather(self, offsets: Ints, sizes: Ints) -> tuple[Bytes, Ints]:
+        """Return bytes that have these ranges of the file in them, and where each range starts there.
+
+        Args:
+            offsets, sizes: int64, ascending.
+
+        Raises:
+            FormatError: a range is not inside the file.
+        """
+        if len(offsets) and (int(offsets.min()) < 0 or int((offsets + sizes).max()) > self.size):
+            raise FormatError(f"a part of a page is not inside the file of {self.size} bytes", self.path)
+        if self._mapped is not None:
+            return np.frombuffer(self._mapped, dtype=np.uint8), offsets
+        ranges = list(zip(offsets.tolist(), sizes.tolist(), strict=True))
+        data = b"".join(self._store.read_ranges(self.path, ranges))
+        return np.frombuffer(data, dtype=np.uint8), np.cumsum(sizes) - sizes
+
     def prefetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Fetch all the ranges that are not in memory yet, in few requests."""
         if self._mapped is not None:
             return
         wanted = [r for r in dict.fromkeys(ranges) if r[1] > 0 and r not in self._fetched]
+        if not wanted:
+            return
         for key, data in zip(wanted, self._store.read_ranges(self.path, wanted), strict=True):
             self._fetched[key] = data
 

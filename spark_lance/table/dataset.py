@@ -38,8 +38,6 @@ __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 17
-# Rows looked up together are read in one go when they are no further apart than this.
-_TAKE_GAP = 1024
 
 
 def dataset(
@@ -353,13 +351,7 @@ class LanceFragment:
         deleted = read_deletions(parent.store, parent.root, self.metadata, reader.num_rows).astype(np.int64)
         # Before the k-th deleted row there are deleted[k] - k live ones.
         physical = positions + np.searchsorted(deleted - np.arange(len(deleted)), positions, side="right")
-        cuts = np.flatnonzero(np.diff(physical) > _TAKE_GAP) + 1
-        parts = []
-        for run in np.split(physical, cuts):
-            start, stop = int(run[0]), int(run[-1]) + 1
-            table = pa.Table.from_arrays(reader.read(start, stop), schema=scan.arrow_schema)
-            parts.append(pick_rows(table, run - start))
-        return pa.concat_tables(parts)
+        return pa.Table.from_arrays(reader.take(physical), schema=scan.arrow_schema)
 
 
 def _cut(parts: Iterable[Any], offset: int, limit: int | None) -> Iterator[Any]:

@@ -7,17 +7,21 @@ included. (Lance table format, data files.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.arrays import join as join_arrays
+from spark_lance.file.arrays import pick_rows
 from spark_lance.file.nested import merge_paths
 from spark_lance.file.opening import DataFileReader, open_file
-from spark_lance.file.pages import FieldReader
-from spark_lance.file.reader import read_field
+from spark_lance.file.pages import FieldReader, RowReader
+from spark_lance.file.reader import read_field, take_field
 from spark_lance.file.schema import Field
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store, join
@@ -25,6 +29,10 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR
 
 __all__ = ["FragmentReader", "physical_rows"]
+
+# Rows looked up together are read in one go when they are no further apart than this.
+_TAKE_GAP = 1024
+_PARALLEL_COLUMNS = 16
 
 
 def physical_rows(store: Store, root: str, fragment: table_pb2.DataFragment) -> int:
@@ -74,6 +82,10 @@ class _Part:
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
         return read_field(self.reader, self.field, self.file.path, start, stop)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
+        assert isinstance(self.reader, RowReader)
+        return take_field(self.reader, self.field, self.file.path, rows)
 
 
 class FragmentReader:
@@ -137,20 +149,54 @@ class FragmentReader:
         for file in self._files:
             readers = [part.reader for parts in self._parts for part in parts if part.file is file]
             file.prefetch(readers, start, stop)
-        columns = [
-            self._read_field(field, parts, start, stop)
-            for field, parts in zip(self.fields, self._parts, strict=True)
-        ]
+        columns = self._columns(stop - start, lambda part: part.read(start, stop))
         for file in self._files:
             file.source.release()
         return columns
 
-    def _read_field(self, field: Field, parts: Sequence[_Part], start: int, stop: int) -> pa.ChunkedArray:
+    def take(self, rows: npt.NDArray[np.int64]) -> list[pa.ChunkedArray]:
+        """Return physical rows of every field, by ascending number without repeats.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `read`.
+        """
+        parts = [part for parts in self._parts for part in parts]
+        if not all(isinstance(part.reader, RowReader) for part in parts):
+            return self._take_runs(rows)
+        if all(file.source.is_mapped for file in self._files):
+            return self._columns(len(rows), lambda part: part.take(rows))
+        # Every column asks for its bytes in two or three turns: the columns wait for theirs at the same time.
+        with ThreadPoolExecutor(_PARALLEL_COLUMNS) as pool:
+            waiting = {id(part): pool.submit(part.take, rows) for part in parts}
+            return self._columns(len(rows), lambda part: waiting[id(part)].result())
+
+    def _take_runs(self, rows: npt.NDArray[np.int64]) -> list[pa.ChunkedArray]:
+        """Take rows by reading whole runs of rows that are near each other."""
+        schema = pa.schema([field.arrow_field() for field in self.fields])
+        tables = [pa.Table.from_batches([], schema)]
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) > _TAKE_GAP) + 1):
+            if len(run):
+                start, stop = int(run[0]), int(run[-1]) + 1
+                tables.append(
+                    pick_rows(pa.Table.from_arrays(self.read(start, stop), schema=schema), run - start)
+                )
+        return list(pa.concat_tables(tables).columns)
+
+    def _columns(self, rows: int, read: Callable[[_Part], pa.ChunkedArray]) -> list[pa.ChunkedArray]:
+        """Return what `read` gives for the parts of every field, put together."""
+        return [
+            self._column(field, parts, rows, read)
+            for field, parts in zip(self.fields, self._parts, strict=True)
+        ]
+
+    def _column(
+        self, field: Field, parts: Sequence[_Part], rows: int, read: Callable[[_Part], pa.ChunkedArray]
+    ) -> pa.ChunkedArray:
         if not parts:
-            return pa.chunked_array([pa.nulls(stop - start, field.arrow_type())])
+            return pa.chunked_array([pa.nulls(rows, field.arrow_type())])
         if len(parts) == 1 and parts[0].field == field:
-            return parts[0].read(start, stop)
-        arrays = [_combined(part.read(start, stop)) for part in parts]
+            return read(parts[0])
+        arrays = [_combined(read(part)) for part in parts]
         try:
             return pa.chunked_array([merge_paths(field, arrays)])
         except FormatError as error:

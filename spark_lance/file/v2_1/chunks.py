@@ -96,8 +96,8 @@ class Ranges:
             i = int(np.flatnonzero(self.sizes < sizes)[0])
             raise FormatError(f"{what}: chunk {i} needs {int(sizes[i])} bytes and has {int(self.sizes[i])}")
 
-    def select(self, keep: npt.NDArray[np.bool_] | slice) -> Ranges:
-        """Return some of the pieces: those of a slice, or those whose flag is set."""
+    def select(self, keep: npt.NDArray[np.bool_ | np.intp] | slice) -> Ranges:
+        """Return some of the pieces: those of a slice, those whose flag is set, or those of given numbers."""
         return Ranges(self.data, self.starts[keep], self.sizes[keep])
 
     def part(self, skip: Ints | int, sizes: Ints) -> Ranges:

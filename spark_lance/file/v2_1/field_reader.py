@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
+import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.arrays import movable
 from spark_lance.file.columns import paths
 from spark_lance.file.metadata import ColumnMetadata
 from spark_lance.file.nested import merge_paths
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
+from spark_lance.file.v2_1.chunks import Ints
 from spark_lance.file.v2_1.page import decode_page, page_ranges, page_rows
+from spark_lance.file.v2_1.row_page import RowPage
 from spark_lance.file.version import FileVersion
 
 __all__ = ["FieldReader"]
 
 # A row address has 32 bits for the row in a fragment.
 _MAX_ROWS = 1 << 32
+# A read of at most one row in so many of a page does not decode the page.
+_NARROW = 16
 
 
 class FieldReader:
@@ -66,6 +72,19 @@ class FieldReader:
             arrays = [merge_paths(self._field, pieces) for pieces in _align(parts)]
         return pa.chunked_array(arrays, type=self._type)
 
+    def take(self, rows: Ints) -> pa.ChunkedArray:
+        """Return some rows as the field's Arrow type, decoding little more than these.
+
+        Args:
+            rows: ascending row numbers without repeats.
+
+        Raises:
+            FormatError: the file is damaged, or has fewer rows.
+            UnsupportedFormatError: a page uses something that this release does not know.
+        """
+        parts = [path.take(rows) for path in self._paths]
+        return pa.chunked_array([merge_paths(self._field, p) for p in _align(parts)], type=self._type)
+
 
 def _align(parts: Sequence[Sequence[pa.Array]]) -> list[list[pa.Array]]:
     """Cut several sequences of arrays that cover the same rows at all their boundaries."""
@@ -108,6 +127,9 @@ class _PathReader:
         if self.num_rows > _MAX_ROWS:
             raise FormatError(f"a column of {self.num_rows} rows", place=f"column {column.index}")
         self._last: tuple[int, int, pa.Array] | None = None
+        self._row_pages: dict[int, RowPage] = {}
+        # Where a read begins that goes on from the one before it.
+        self._next = 0
 
     @property
     def num_rows(self) -> int:
@@ -134,7 +156,11 @@ class _PathReader:
     def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
         wanted: list[tuple[int, int]] = []
         for number, first, end in self._spans(start, stop):
-            if not self._is_decoded(number, first, end):
+            if self._is_decoded(number, first, end):
+                continue
+            if self._is_narrow(number, first, end):
+                wanted += self._row_page(number).ranges()
+            else:
                 wanted += page_ranges(self._pages[number], self._path, first, end)
         return wanted
 
@@ -144,8 +170,49 @@ class _PathReader:
         _, known, array = self._last
         return known <= first and end <= known + len(array)
 
+    def _is_narrow(self, number: int, first: int, end: int) -> bool:
+        """Tell whether decoding just these rows pays: they are few, and nobody is reading row after row."""
+        rows = self._starts[number + 1] - self._starts[number]
+        return self._starts[number] + first != self._next and (end - first) * _NARROW <= rows
+
     def read(self, start: int, stop: int) -> list[pa.Array]:
-        return [self._read_page(*span) for span in self._spans(start, stop)]
+        arrays = []
+        for number, first, end in self._spans(start, stop):
+            if not self._is_decoded(number, first, end) and self._is_narrow(number, first, end):
+                arrays.append(self._take_page(number, np.arange(first, end)))
+            else:
+                arrays.append(self._read_page(number, first, end))
+            self._next = self._starts[number] + end
+        return arrays
+
+    def take(self, rows: Ints) -> list[pa.Array]:
+        """Return ascending rows, one array for each page that has some of them."""
+        if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < self.num_rows:
+            raise FormatError(
+                f"rows {rows[0]} to {rows[-1]} of a column of {self.num_rows} rows",
+                place=f"column {self._index}",
+            )
+        homes = np.searchsorted(self._starts, rows, side="right") - 1
+        firsts = np.flatnonzero(np.diff(homes, prepend=-1)).tolist()
+        arrays = []
+        for first, end in pairwise([*firsts, len(rows)]):
+            number = int(homes[first])
+            arrays.append(self._take_page(number, rows[first:end] - self._starts[number]))
+        return arrays
+
+    def _row_page(self, number: int) -> RowPage:
+        if number not in self._row_pages:
+            self._row_pages[number] = RowPage(self._pages[number], self._path, self._source)
+        return self._row_pages[number]
+
+    def _take_page(self, number: int, rows: Ints) -> pa.Array:
+        start, stop = int(rows[0]), int(rows[-1]) + 1
+        if self._is_decoded(number, start, stop):
+            return movable(self._read_page(number, start, stop)).take(pa.array(rows - start))
+        try:
+            return self._row_page(number).take(rows)
+        except (FormatError, UnsupportedFormatError) as error:
+            raise error.at(place=f"column {self._index}, page {number}") from error.__cause__
 
     def _read_page(self, number: int, first: int, end: int) -> pa.Array:
         if not self._is_decoded(number, first, end):

@@ -8,7 +8,7 @@ the type of the top-level field with everything but that path left out: structs 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +28,10 @@ from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.repdef import Unraveler
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_page", "page_ranges", "page_rows", "path_type"]
+__all__ = ["RESOLVER", "build", "decode_page", "page_layout", "page_ranges", "page_rows", "path_type"]
 
 _INT32_MAX = 2**31 - 1
-_RESOLVER = Resolver(ENCODINGS)
+RESOLVER = Resolver(ENCODINGS)
 # What numpy, Arrow and struct raise when damaged numbers reach them; ArrowInvalid and ArrowIndexError are
 # a ValueError and an IndexError.
 _DAMAGE = (ValueError, IndexError, OverflowError, struct.error)
@@ -145,18 +145,27 @@ def decode_page(
     if name is None or decode is None:
         raise UnsupportedFormatError(f"page layout {name!r} is not supported")
     buffers = [source.get(offset, size) for offset, size in plan.ranges]
-    leaf = path[-1].arrow_type()
-    try:
-        decoded = decode(getattr(plan.layout, name), PageBytes(buffers, plan.length, leaf), _RESOLVER)
-        array = _nest(decoded, path, leaf)
-    except FormatError:
-        raise
-    except _DAMAGE as error:
-        raise FormatError(f"the page is damaged: {error}") from error
+    content = PageBytes(buffers, plan.length, path[-1].arrow_type())
+    array = build(path, lambda: decode(getattr(plan.layout, name), content, RESOLVER))
     expected = page_rows(page, path) if plan.length == page.length else stop - start
     if len(array) != expected:
         raise FormatError(f"a page of {expected} rows decodes to {len(array)}")
     return array, plan.first
+
+
+def build(path: Sequence[Field], decode: Callable[[], DecodedPage]) -> pa.Array:
+    """Return what `decode` yields as an array of type `path_type(path)`.
+
+    Raises:
+        FormatError: the bytes are damaged, whatever way that showed.
+        UnsupportedFormatError: an encoding that is not known.
+    """
+    try:
+        return _nest(decode(), path, path[-1].arrow_type())
+    except FormatError:
+        raise
+    except _DAMAGE as error:
+        raise FormatError(f"the page is damaged: {error}") from error
 
 
 def _nest(decoded: DecodedPage, path: Sequence[Field], leaf: pa.DataType) -> pa.Array:

@@ -30,7 +30,7 @@ from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.repdef import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode", "plain_width"]
+__all__ = ["decode", "plain_width", "row_width"]
 
 
 _Words = npt.NDArray[Any]
@@ -68,6 +68,22 @@ def plain_width(layout: pb.FullZipLayout) -> int | None:
     return None if layout.bits_per_value % 8 else layout.bits_per_value // 8
 
 
+def row_width(layout: pb.FullZipLayout) -> int | None:
+    """Return the bytes per row, control word included, if all rows have one width, else None."""
+    width = layout.bits_per_value
+    if layout.bits_rep or layout.WhichOneof("details") != "bits_per_value" or width % 8:
+        return None
+    # Without lists, every level is visible.
+    return _control_size(layout) + width // 8
+
+
+def _control_size(layout: pb.FullZipLayout) -> int:
+    bits = layout.bits_rep + layout.bits_def
+    if bits > 32:
+        raise FormatError(f"control words of {bits} bits")
+    return 0 if bits == 0 else 1 if bits <= 8 else 2 if bits <= 16 else 4
+
+
 def decode(layout: pb.FullZipLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
     """Decode a page.
 
@@ -75,10 +91,7 @@ def decode(layout: pb.FullZipLayout, page: PageBytes, resolver: Resolver) -> Dec
         FormatError: the bytes are damaged.
         UnsupportedFormatError: an encoding that is not known.
     """
-    bits = layout.bits_rep + layout.bits_def
-    if bits > 32:
-        raise FormatError(f"control words of {bits} bits")
-    size = 0 if bits == 0 else 1 if bits <= 8 else 2 if bits <= 16 else 4
+    size = _control_size(layout)
     layers = number_layers(layout.layers)
     max_visible = Levels(layers, None, None).max_visible
     control = _Control(size, layout.bits_def, max_visible)
@@ -101,7 +114,7 @@ def _decode_fixed(
     if layout.bits_per_value % 8:
         raise FormatError(f"full-zip values of {layout.bits_per_value} bits")
     width = layout.bits_per_value // 8
-    count = layout.num_items
+    count = page.rows if page.partial else layout.num_items
     if not layout.bits_rep:
         stride = control.size + width
         if count * stride > len(data):
@@ -111,7 +124,7 @@ def _decode_fixed(
         return words, resolver.zipped(layout.value_compression, rows[:, control.size :])
     bounds = _row_bounds(page, len(data))
     positions = _fixed_positions(data, control, width, bounds)
-    words = _level_words(data, control, positions, count)
+    words = _level_words(data, control, positions, None if page.partial else count)
     starts = positions[control.definition(words) <= control.max_visible] + control.size
     if len(starts) and int(starts[-1]) + width > len(data):
         raise FormatError("a full-zip value leaves its page")
@@ -131,7 +144,7 @@ def _decode_variable(
     else:
         positions = bounds[:-1]
         _require(data, positions, bounds[1:], control.size)
-    words = _level_words(data, control, positions, layout.num_items)
+    words = _level_words(data, control, positions, None if page.partial else layout.num_items)
     definition = control.definition(words)
     valid = definition == 0
     heads = positions + control.size
@@ -167,8 +180,8 @@ def _row_bounds(page: PageBytes, size: int) -> Ints:
     return bounds
 
 
-def _level_words(data: Bytes, control: _Control, positions: Ints, count: int) -> _Words:
-    if len(positions) != count:
+def _level_words(data: Bytes, control: _Control, positions: Ints, count: int | None) -> _Words:
+    if count is not None and len(positions) != count:
         raise FormatError(f"a page of {count} levels has {len(positions)}")
     return control.words(data, positions)
 

@@ -25,6 +25,8 @@ Example, 2.2, Flat(8), values 1 and 2, no levels: word 10 00 00 00, chunk
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,14 +34,41 @@ from spark_lance.errors import FormatError
 from spark_lance.file.v2_1.blocks import Block, DictionaryBlock, FixedWidth
 from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum
 from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.encodings.picking import levels_pickable, pick, pick_levels, pickable
 from spark_lance.file.v2_1.layouts.levels import decode_levels
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.repdef import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode"]
+__all__ = ["ChunkTable", "DecodedChunks", "can_pick", "chunk_table", "decode", "decode_chunks", "pick_values"]
 
 _MAX_COUNT = 1 << 32
+
+
+@dataclass(frozen=True)
+class ChunkTable:
+    """Where the chunks of a page are and how much each holds.
+
+    Attributes:
+        counts: values per chunk.
+        bounds: position of every chunk in buffer 1, and the end.
+    """
+
+    counts: Ints
+    bounds: Ints
+
+    @property
+    def sizes(self) -> Ints:
+        """Bytes per chunk."""
+        return np.diff(self.bounds)
+
+
+@dataclass(frozen=True)
+class DecodedChunks:
+    """The levels and values of some chunks, and how many levels each has (0 in a page without levels)."""
+
+    page: DecodedPage
+    level_counts: Ints
 
 
 def decode(layout: pb.MiniBlockLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
@@ -49,7 +78,29 @@ def decode(layout: pb.MiniBlockLayout, page: PageBytes, resolver: Resolver) -> D
         FormatError: the bytes are damaged.
         UnsupportedFormatError: an encoding that is not known.
     """
-    counts, spans = _chunk_table(layout, page.buffer(0), page.buffer(1))
+    data = page.buffer(1)
+    table = chunk_table(layout, page.buffer(0), len(data))
+    spans = Ranges(data, table.bounds[:-1], table.sizes)
+    dictionary = page.buffer(2) if layout.HasField("dictionary") else None
+    return decode_chunks(layout, spans, table.counts, dictionary, resolver).page
+
+
+def decode_chunks(
+    layout: pb.MiniBlockLayout, spans: Ranges, counts: Ints, dictionary: Bytes | None, resolver: Resolver
+) -> DecodedChunks:
+    """Decode chunks of a page at once.
+
+    Args:
+        layout: the page's description.
+        spans: the bytes of the chunks.
+        counts: values per chunk.
+        dictionary: the page's dictionary buffer if it has one.
+        resolver: finds the codecs.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: an encoding that is not known.
+    """
     level_counts, parts = _chunk_parts(layout, spans)
     at = 0
     rep: npt.NDArray[np.uint16] | None = None
@@ -63,20 +114,67 @@ def decode(layout: pb.MiniBlockLayout, page: PageBytes, resolver: Resolver) -> D
     if not layout.HasField("value_compression"):
         raise FormatError("a mini-block page without a value encoding")
     values = resolver.mini_block(layout.value_compression, Chunks(tuple(parts[at:]), counts))
-    if layout.HasField("dictionary"):
-        values = _with_dictionary(layout, values, page.buffer(2), resolver)
-    return DecodedPage(Levels(number_layers(layout.layers), rep, definition), values)
+    if dictionary is not None:
+        values = _with_dictionary(layout, values, dictionary, resolver)
+    levels = Levels(number_layers(layout.layers), rep, definition)
+    return DecodedChunks(DecodedPage(levels, values), level_counts)
 
 
-def _chunk_table(layout: pb.MiniBlockLayout, words: Bytes, data: Bytes) -> tuple[Ints, Ranges]:
-    """Return the number of values of every chunk, and where the chunks are in `data`."""
+def can_pick(layout: pb.MiniBlockLayout) -> bool:
+    """Tell whether single values of the page can be had by `pick_values`."""
+    return (
+        not layout.HasField("rep_compression")
+        and layout.num_buffers == 1
+        and pickable(layout.value_compression)
+        and (not layout.HasField("def_compression") or levels_pickable(layout.def_compression))
+    )
+
+
+def pick_values(
+    layout: pb.MiniBlockLayout,
+    spans: Ranges,
+    counts: Ints,
+    places: Ints,
+    dictionary: Bytes | None,
+    resolver: Resolver,
+) -> DecodedPage:
+    """Return single values of a page that `can_pick` allows.
+
+    Args:
+        layout: the page's description.
+        spans: for every wanted value, the bytes of its chunk.
+        counts: values in that chunk.
+        places: the place of the wanted one, 0 <= place < count.
+        dictionary: the page's dictionary buffer if it has one.
+        resolver: finds the codecs.
+
+    Raises:
+        FormatError: the bytes are damaged.
+    """
+    level_counts, parts = _chunk_parts(layout, spans)
+    definition: npt.NDArray[np.uint16] | None = None
+    if layout.HasField("def_compression"):
+        if not np.array_equal(level_counts, counts):
+            raise FormatError("a chunk has another number of levels than values")
+        definition = pick_levels(layout.def_compression, parts[0], counts, places)
+    values = pick(layout.value_compression, parts[-1], counts, places)
+    if dictionary is not None:
+        values = _with_dictionary(layout, values, dictionary, resolver)
+    return DecodedPage(Levels(number_layers(layout.layers), None, definition), values)
+
+
+def chunk_table(layout: pb.MiniBlockLayout, words: Bytes, size: int) -> ChunkTable:
+    """Read the chunk words of a page whose buffer 1 has `size` bytes.
+
+    Raises:
+        FormatError: they do not describe the page.
+    """
     dtype = np.dtype("<u4" if layout.has_large_chunk else "<u2")
     if len(words) == 0 or len(words) % dtype.itemsize:
         raise FormatError(f"a chunk table of {len(words)} bytes")
     if layout.num_items > _MAX_COUNT:
         raise FormatError(f"a page of {layout.num_items} items")
     table = words.view(dtype).astype(np.int64)
-    sizes = ((table >> 4) + 1) * 8
     logs = table & 15
     if bool((logs[:-1] == 0).any()):
         raise FormatError("a chunk that is not the last must hold at least two values")
@@ -84,10 +182,10 @@ def _chunk_table(layout: pb.MiniBlockLayout, words: Bytes, data: Bytes) -> tuple
     counts[-1] = layout.num_items - int(counts[:-1].sum())
     if counts[-1] < 0:
         raise FormatError(f"the chunks hold more than the page's {layout.num_items} items")
-    bounds = exclusive_sum(sizes)
-    if int(bounds[-1]) > len(data):
-        raise FormatError(f"chunks of {int(bounds[-1])} bytes in a buffer of {len(data)}")
-    return counts, Ranges(data, bounds[:-1], sizes)
+    bounds = exclusive_sum(((table >> 4) + 1) * 8)
+    if int(bounds[-1]) > size:
+        raise FormatError(f"chunks of {int(bounds[-1])} bytes in a buffer of {size}")
+    return ChunkTable(counts, bounds)
 
 
 def _chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> tuple[Ints, list[Ranges]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,12 +21,14 @@ __all__ = ["DecodedPage", "PageBytes"]
 class PageBytes:
     """The buffers of a page, its number of rows, and the leaf's Arrow type.
 
-    A layout needs the type only where the bytes alone do not say how wide a value is.
+    A layout needs the type only where the bytes alone do not say how wide a value is. `partial` says that the
+    buffers were cut to some of the page's rows, so that its description counts more levels.
     """
 
-    buffers: Sequence[pa.Buffer]
+    buffers: Sequence[Any]
     rows: int
     arrow: pa.DataType
+    partial: bool = False
 
     def buffer(self, index: int) -> Bytes:
         """Return buffer `index` as bytes.

@@ -1,0 +1,199 @@
+"""Single values out of mini-block chunks, without decoding the chunks around them.
+
+Every function here is given, for each wanted value, the buffer of the chunk that holds it, the number of
+values in that chunk, and the value's place among them; it yields one value each. Encodings that cannot do
+this (run lengths, whole-chunk compression) are not `pickable`: their chunks are decoded.
+(Lance file format: flat, variable, fsst, inline and out-of-line bit packing, fixed-size list.)
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.buffers import pack_bits
+from spark_lance.file.fsst import decode_fsst
+from spark_lance.file.v2_1.blocks import Block, FixedWidth, Variable
+from spark_lance.file.v2_1.chunks import Bytes, Ints, Ranges, exclusive_sum, gather, gather_integers
+from spark_lance.file.v2_1.codec import compression_name
+from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, GROUPS
+from spark_lance.file.v2_1.encodings.flat import flat_bits
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["levels_pickable", "pick", "pick_levels", "pickable"]
+
+_LEVEL_BITS = 16
+
+
+def pickable(encoding: pb.CompressiveEncoding) -> bool:
+    """Tell whether `pick` can be used for values in this encoding."""
+    name = compression_name(encoding)
+    if name == "flat":
+        return not encoding.flat.HasField("data")
+    if name == "inline_bitpacking":
+        packing = encoding.inline_bitpacking
+        return packing.uncompressed_bits_per_value in GROUPS and not packing.HasField("values")
+    if name == "variable":
+        variable = encoding.variable
+        return compression_name(variable.offsets) == "flat" and not variable.HasField("values")
+    if name == "fsst":
+        return pickable(encoding.fsst.values) and compression_name(encoding.fsst.values) == "variable"
+    if name == "fixed_size_list":
+        return _list_bits(encoding.fixed_size_list) is not None
+    return False
+
+
+def levels_pickable(encoding: pb.CompressiveEncoding) -> bool:
+    """Tell whether `pick_levels` can be used for levels in this encoding."""
+    name = compression_name(encoding)
+    if name == "out_of_line_bitpacking":
+        packing = encoding.out_of_line_bitpacking
+        return (
+            packing.uncompressed_bits_per_value == _LEVEL_BITS and compression_name(packing.values) == "flat"
+        )
+    return name == "flat" and encoding.flat.bits_per_value == _LEVEL_BITS and pickable(encoding)
+
+
+def pick(encoding: pb.CompressiveEncoding, pieces: Ranges, counts: Ints, places: Ints) -> Block:
+    """Return one value per piece.
+
+    Args:
+        encoding: one that is `pickable`.
+        pieces: for each wanted value, the value buffer of its chunk.
+        counts: values in that chunk.
+        places: which of them is wanted, 0 <= place < count.
+
+    Raises:
+        FormatError: the bytes are damaged.
+    """
+    name = compression_name(encoding)
+    if name == "flat":
+        return _pick_flat(flat_bits(encoding.flat), pieces, places)
+    if name == "inline_bitpacking":
+        return _pick_inline(encoding.inline_bitpacking.uncompressed_bits_per_value, pieces, places)
+    if name == "variable":
+        return _pick_variable(encoding.variable, pieces, counts, places)
+    if name == "fsst":
+        codes = _pick_variable(encoding.fsst.values.variable, pieces, counts, places)
+        return Variable(*decode_fsst(encoding.fsst.symbol_table, codes.offsets, codes.data))
+    bits = _list_bits(encoding.fixed_size_list) if name == "fixed_size_list" else None
+    if bits is None:
+        raise UnsupportedFormatError(f"single values of encoding {name!r} cannot be picked")
+    return _pick_flat(bits, pieces, places)
+
+
+def pick_levels(
+    encoding: pb.CompressiveEncoding, pieces: Ranges, counts: Ints, places: Ints
+) -> npt.NDArray[np.uint16]:
+    """Return one level per piece; arguments as `pick`, for an encoding that is `levels_pickable`."""
+    if compression_name(encoding) == "flat":
+        return _pick_flat(_LEVEL_BITS, pieces, places).data.view("<u2")
+    width = encoding.out_of_line_bitpacking.values.flat.bits_per_value
+    if width > _LEVEL_BITS:
+        raise FormatError(f"levels of {_LEVEL_BITS} bits packed to {width} bits")
+    full = counts // BLOCK
+    # The values behind the last whole block are plain words if the buffer has just that size.
+    size = width * (BLOCK // 8)
+    plain = (pieces.sizes == full * size + counts % BLOCK * 2) & (places >= full * BLOCK)
+    levels = np.empty(len(places), dtype=np.uint16)
+    tails = pieces.select(plain).part((full * size)[plain], (counts % BLOCK * 2)[plain])
+    levels[plain] = _pick_flat(_LEVEL_BITS, tails, places[plain] % BLOCK).data.view("<u2")
+    block = (places // BLOCK)[~plain]
+    packed = pieces.select(~plain)
+    packed.require((block + 1) * size, "bit-packed levels")
+    widths = np.full(len(block), width, dtype=np.int64)
+    levels[~plain] = _unpack(packed.data, packed.starts + block * size, widths, places[~plain] % BLOCK, 16)
+    return levels
+
+
+def _list_bits(fsl: pb.FixedSizeList) -> int | None:
+    """Return the bits of one list value if it is nothing but flat bytes, else None."""
+    items = 1
+    while True:
+        items *= fsl.items_per_value
+        name = compression_name(fsl.values)
+        if fsl.has_validity or not items:
+            return None
+        if name == "flat":
+            bits = items * fsl.values.flat.bits_per_value
+            return None if fsl.values.flat.HasField("data") or bits % 8 or bits >> 31 else bits
+        if name != "fixed_size_list":
+            return None
+        fsl = fsl.values.fixed_size_list
+
+
+def _pick_flat(bits: int, pieces: Ranges, places: Ints) -> FixedWidth:
+    count = len(places)
+    if bits == 1:
+        pieces.require(places // 8 + 1, "flat bits")
+        found = pieces.data[pieces.starts + places // 8] >> (places % 8).astype(np.uint8) & 1
+        return FixedWidth(1, count, pack_bits(found))
+    width = bits // 8
+    if width > len(pieces.data):
+        raise FormatError(f"flat values of {bits} bits do not fit the page")
+    pieces.require((places + 1) * width, "flat values")
+    positions = pieces.starts + places * width
+    return FixedWidth(bits, count, pieces.data[positions[:, None] + np.arange(width)].reshape(-1))
+
+
+def _pick_variable(variable: pb.Variable, pieces: Ranges, counts: Ints, places: Ints) -> Variable:
+    width = flat_bits(variable.offsets.flat) // 8
+    if width not in (4, 8):
+        raise FormatError(f"byte strings with offsets of {width * 8} bits")
+    heads = (counts + 1) * width
+    pieces.require(heads, "offsets of byte strings")
+    at = pieces.starts + places * width
+    # Offsets of 2**63 or more turn negative and fail the comparison.
+    first = gather_integers(pieces.data, at, width).astype(np.int64)
+    last = gather_integers(pieces.data, at + width, width).astype(np.int64)
+    if bool((first < heads).any()) or bool((last > pieces.sizes).any()) or bool((first > last).any()):
+        raise FormatError("offsets of byte strings leave their chunk")
+    offsets = exclusive_sum(last - first)
+    # Strings that overlap could take more bytes than there are.
+    if int(offsets[-1]) > len(pieces.data):
+        raise FormatError("byte strings are longer than their page")
+    return Variable(offsets, gather(pieces.data, pieces.starts + first, last - first))
+
+
+def _pick_inline(bits: int, pieces: Ranges, places: Ints) -> FixedWidth:
+    if bool((places >= BLOCK).any()):
+        raise FormatError(f"a bit-packed chunk holds at most {BLOCK} values")
+    widths = pieces.column(0, bits // 8)
+    if bool((widths > bits).any()):
+        raise FormatError(f"values of {bits} bits packed to {int(widths.max())} bits")
+    pieces.require(widths * (BLOCK // 8) + bits // 8, "bit-packed values")
+    values = _unpack(pieces.data, pieces.starts + bits // 8, widths, places, bits)
+    return FixedWidth(bits, len(places), values.view(np.uint8))
+
+
+@cache
+def _rows(bits: int) -> Ints:
+    """Return, for every place in a block of words of `bits` bits, its row in its lane."""
+    lanes = BLOCK // bits
+    rows = np.arange(bits).reshape(bits // 8, 8)[GROUPS[bits]]
+    # The value at [row mod 8][place of the group][lane] comes from that row.
+    return np.broadcast_to(rows.T[:, :, None], (8, bits // 8, lanes)).reshape(-1).astype(np.int64)
+
+
+def _unpack(data: Bytes, starts: Ints, widths: Ints, places: Ints, bits: int) -> npt.NDArray[Any]:
+    """Return one value of a packed block of words of `bits` bits for each (start, width, place)."""
+    values = np.zeros(len(places), dtype=f"<u{bits // 8}")
+    used = np.flatnonzero(widths)
+    widths, places = widths[used], places[used]
+    word, shift = np.divmod(_rows(bits)[places] * widths, bits)
+    size = bits // 8
+    lanes = BLOCK // bits
+    at = starts[used] + (word * lanes + places % lanes) * size
+    low = gather_integers(data, at, size).astype(np.uint64)
+    spill = shift + widths > bits
+    next_word = gather_integers(data, np.where(spill, at + lanes * size, at), size).astype(np.uint64)
+    # A shift by 64 is undefined: where nothing spills, nothing is shifted.
+    high = next_word << np.where(spill, bits - shift, 0).astype(np.uint64)
+    mask = np.uint64(2**64 - 1) >> (64 - widths).astype(np.uint64)
+    picked = (low >> shift.astype(np.uint64) | np.where(spill, high, np.uint64(0))) & mask
+    values[used] = picked.astype(values.dtype)
+    return values
