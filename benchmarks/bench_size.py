@@ -103,11 +103,49 @@ def vectors(count: int = 20_000) -> pa.Table:
     )
 
 
+def kinds(count: int = 200_000) -> pa.Table:
+    """One made-up column of each kind that the other tables lack."""
+    rng = np.random.default_rng(7)
+    small = pa.array(rng.integers(0, 1000, count), pa.int32())
+    lengths = rng.integers(0, 8, count // 4)
+    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, small.take(pa.array(np.arange(lengths.sum()) % count)))
+    codes = rng.integers(0, 2**31, count)
+    parts = zip(("alpha", "beta", "gamma", "delta") * (count // 4), codes, strict=True)
+    urls = [f"https://example.org/{part}/item/{code}?page={code % 97}" for part, code in parts]
+    columns: dict[str, pa.Array] = {
+        "signed": pa.array(rng.integers(-1000, 1000, count), pa.int32()),
+        "small nullable": pa.array(rng.integers(0, 100, count), pa.int16(), mask=rng.random(count) < 0.1),
+        "random int64": pa.array(rng.integers(-(2**62), 2**62, count)),
+        "random float64": pa.array(rng.normal(size=count)),
+        "float32 in [0, 1)": pa.array(rng.random(count, np.float32)),
+        "prices": pa.array(np.round(rng.gamma(2, 20, count), 2)),
+        "sorted timestamp": pa.array(np.sort(rng.integers(0, 10**15, count)), pa.timestamp("us")),
+        "date": pa.array(np.sort(rng.integers(18_000, 20_000, count)), pa.int32()).cast(pa.date32()),
+        "bool": pa.array(rng.random(count) < 0.3),
+        "decimal": pa.array(rng.integers(0, 10**6, count)).cast(pa.decimal128(20, 0)),
+        "uuid": pa.array([bytes(row) for row in rng.integers(0, 256, (count, 16), np.uint8)], pa.binary(16)),
+        "hex": pa.array([f"{code:08x}" for code in codes]),
+        "url": pa.array(urls),
+        "short text": pa.array([f"{code % 5000}" for code in codes]),
+        "binary": pa.array([f"{code:020}".encode() for code in codes]),
+        "category": pa.array([f"category {code % 9}" for code in codes]).dictionary_encode(),
+        "mostly null": pa.array(codes, mask=rng.random(count) < 0.99),
+        "vector of 8": pa.FixedSizeListArray.from_arrays(
+            pa.array(rng.normal(size=8 * count), pa.float32()), 8
+        ),
+        "list": pa.concat_arrays([lists] * 4),
+        "struct": pa.StructArray.from_arrays([small, pa.array(codes)], ["a", "b"]),
+    }
+    return pa.table(columns)
+
+
 TABLES: dict[str, Callable[[], pa.Table]] = {
     "flights": real_flights,
     "digits": digits,
     "sentences": sentences,
     "vectors": vectors,
+    "kinds": kinds,
 }
 
 
