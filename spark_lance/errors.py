@@ -21,6 +21,8 @@ __all__ = [
     "StoreError",
     "TableExistsError",
     "TableNotFoundError",
+    "TagExistsError",
+    "TagNotFoundError",
     "UnsupportedFormatError",
     "VersionNotFoundError",
 ]
@@ -73,6 +75,17 @@ class TableExistsError(LanceError, FileExistsError):
 
 class VersionNotFoundError(LanceError, LookupError):
     """The asked version does not exist, or was cleaned up: list the versions that are left."""
+
+
+class TagNotFoundError(VersionNotFoundError):
+    """The table has no such tag: list its tags."""
+
+
+class TagExistsError(LanceError, FileExistsError):
+    """The tag names a version already: update it, or delete it first."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class SchemaError(LanceError, ValueError):

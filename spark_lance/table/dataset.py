@@ -26,6 +26,7 @@ from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.operations.update_config import Texts, field_at, text_updates
 from spark_lance.table.refs import latest_version, list_versions, load_latest, load_version
 from spark_lance.table.scan import Scan, rows_without_columns
+from spark_lance.table.tags import Tags, resolve_version
 from spark_lance.table.write import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -42,23 +43,26 @@ _BATCH_ROWS = 1 << 17
 
 def dataset(
     uri: str | os.PathLike[str],
-    version: int | None = None,
+    version: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> LanceDataset:
     """Open a table at its latest or a given version.
 
     Args:
         uri: a path or an fsspec URI.
-        version: a version number; the latest by default.
+        version: a version number or a tag; the latest version by default.
         storage_options: options of the fsspec file system.
 
     Raises:
         TableNotFoundError: there is no table.
-        VersionNotFoundError: it has no such version.
+        VersionNotFoundError: it has no such version or tag.
         UnsupportedFormatError: it uses a feature that this release does not read.
     """
     store, root = open_store(uri, storage_options)
-    manifest = load_latest(store, root) if version is None else load_version(store, root, version)
+    if version is None:
+        manifest = load_latest(store, root)
+    else:
+        manifest = load_version(store, root, resolve_version(store, root, version))
     return LanceDataset(os.fspath(uri), store, root, manifest)
 
 
@@ -91,13 +95,19 @@ class LanceDataset:
         """The schema with field ids."""
         return self.manifest.schema
 
-    def checkout_version(self, version: int) -> LanceDataset:
-        """Return the table at another version.
+    def checkout_version(self, version: int | str) -> LanceDataset:
+        """Return the table at another version, given by number or by tag.
 
         Raises:
-            VersionNotFoundError: there is no such version.
+            VersionNotFoundError: there is no such version or tag.
         """
-        return LanceDataset(self.uri, self.store, self.root, load_version(self.store, self.root, version))
+        number = resolve_version(self.store, self.root, version)
+        return self._at(load_version(self.store, self.root, number))
+
+    @property
+    def tags(self) -> Tags:
+        """The names of versions: list, create, update and delete them."""
+        return Tags(self.store, self.root, self.version)
 
     def versions(self) -> list[dict[str, Any]]:
         """Return the versions that exist, oldest first: dicts of `version`, `timestamp` (UTC), `metadata`."""
@@ -165,7 +175,7 @@ class LanceDataset:
         return self._update(table_metadata_updates=text_updates(values, replace=replace))
 
     def update_schema_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:
-        """Set metadata of the schema, as `schema.metadata` shows it; arguments and errors as `update_config`."""
+        """Set metadata of the schema (`schema.metadata`); arguments and errors as `update_config`."""
         return self._update(schema_metadata_updates=text_updates(values, replace=replace))
 
     def update_field_metadata(self, updates: Mapping[str, Texts], *, replace: bool = False) -> LanceDataset:
