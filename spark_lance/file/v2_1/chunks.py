@@ -27,6 +27,9 @@ __all__ = [
     "integer_column",
 ]
 
+# More pieces than this are put together by Arrow.
+_MANY = 128
+
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
@@ -143,7 +146,11 @@ class Ranges:
             out[:body].reshape(count - 1, size)[:] = alike
             out[body:] = self.data[int(self.starts[-1]) : int(ends[-1])]
             return out
-        return gather(self.data, self.starts, self.sizes)
+        if count > _MANY:
+            return gather(self.data, self.starts, self.sizes)
+        view = self.data.data
+        pieces = zip(self.starts.tolist(), ends.tolist(), strict=True)
+        return as_bytes(b"".join([view[start:end] for start, end in pieces]))
 
     def matrix(self, size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return pieces of `size` bytes as the rows of a matrix of `dtype`; a view if they lie evenly."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_1.chunks import Ints
 from spark_lance.file.v2_1.page import decode_page, page_ranges, page_rows
+from spark_lance.file.v2_1.page_run import RUN_ITEMS, decode_run, run_key
 from spark_lance.file.v2_1.row_page import RowPage
 from spark_lance.file.version import FileVersion
 
@@ -27,6 +29,9 @@ __all__ = ["FieldReader"]
 _MAX_ROWS = 1 << 32
 # A read of at most one row in so many of a page does not decode the page.
 _NARROW = 16
+
+# Page number, first and end row in the page.
+_Span: TypeAlias = tuple[int, int, int]
 
 
 class FieldReader:
@@ -135,7 +140,7 @@ class _PathReader:
     def num_rows(self) -> int:
         return self._starts[-1]
 
-    def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+    def _spans(self, start: int, stop: int) -> list[_Span]:
         """Return (page number, first row, end row) of the pages that have rows [start, stop).
 
         First and end rows count from the start of the page.
@@ -177,13 +182,42 @@ class _PathReader:
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
         arrays = []
-        for number, first, end in self._spans(start, stop):
-            if not self._is_decoded(number, first, end) and self._is_narrow(number, first, end):
+        for run in self._runs(self._spans(start, stop)):
+            number, first, end = run[0]
+            if len(run) > 1:
+                arrays.append(self._read_run(number, len(run)))
+            elif not self._is_decoded(number, first, end) and self._is_narrow(number, first, end):
                 arrays.append(self._take_page(number, np.arange(first, end)))
             else:
                 arrays.append(self._read_page(number, first, end))
-            self._next = self._starts[number] + end
+        self._next = stop
         return arrays
+
+    def _runs(self, spans: list[_Span]) -> list[list[_Span]]:
+        """Put the spans of whole pages that can be decoded together into one list, others alone."""
+        if len(spans) < 3 or not self._source.is_mapped:
+            return [[span] for span in spans]
+        runs: list[list[_Span]] = []
+        open_key: bytes | None = None
+        total = 0
+        for span in spans:
+            number, first, end = span
+            whole = first == 0 and end == self._starts[number + 1] - self._starts[number]
+            key, items = (run_key(self._pages[number], self._path) if whole else None) or (None, 0)
+            if key is not None and key == open_key and total + items <= RUN_ITEMS:
+                runs[-1].append(span)
+                total += items
+            else:
+                runs.append([span])
+                open_key, total = key, items
+        return runs
+
+    def _read_run(self, number: int, count: int) -> pa.Array:
+        try:
+            return decode_run(self._pages[number : number + count], self._path, self._source)
+        except (FormatError, UnsupportedFormatError) as error:
+            place = f"column {self._index}, pages {number} to {number + count - 1}"
+            raise error.at(place=place) from error.__cause__
 
     def take(self, rows: Ints) -> list[pa.Array]:
         """Return ascending rows, one array for each page that has some of them."""

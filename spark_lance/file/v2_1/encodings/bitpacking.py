@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ranges
+from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, gather
 from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -68,6 +68,8 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
     bits = words.dtype.itemsize * 8
     lanes = BLOCK // bits
     count = len(words)
+    # What one row of all lanes takes: numpy moves it as one item.
+    row = np.dtype((np.void, lanes * words.dtype.itemsize))
     if out is None:
         out = np.empty((count, BLOCK), dtype=words.dtype)
     if width == 0:
@@ -77,10 +79,10 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
         part = words[start : start + _STEP]
         blocks = len(part)
         # [word][block x lane]: every step below then runs over one long contiguous vector.
-        streams = part.reshape(blocks, width, lanes).transpose(1, 0, 2).reshape(width, blocks * lanes)
-        rows = _unpack_rows(streams, width, bits, few=blocks < _FEW).reshape(bits // 8, 8, blocks, lanes)
-        target = out[start : start + _STEP].reshape(blocks, 8, bits // 8, lanes)
-        target[:] = rows.transpose(2, 1, 0, 3)
+        streams = np.ascontiguousarray(part.view(row).T).view(words.dtype).reshape(width, blocks * lanes)
+        rows = _unpack_rows(streams, width, bits, few=blocks < _FEW).reshape(bits, -1).view(row)
+        target = out[start : start + _STEP].view(row).reshape(blocks, 8, bits // 8)
+        target[:] = rows.reshape(bits // 8, 8, blocks).transpose(2, 1, 0)
     return out
 
 
@@ -194,21 +196,20 @@ def decode_out_of_line(packing: pb.OutOfLineBitpacking, chunks: Chunks, resolver
     values = unpack(blocks, width).reshape(-1)
     if (len(counts) > 1 and bool(tail[:-1].any())) or bool((plain & (tail > 0)).any()):
         rest = pieces.part(sizes, np.where(plain, tail * dtype.itemsize, 0))
-        values = _join_tails(values, packed_blocks.tolist(), counts.tolist(), rest)
+        values = _join_tails(values, packed_blocks, counts, rest)
     return FixedWidth(bits, chunks.total, values[: chunks.total].view(np.uint8))
 
 
-def _join_tails(values: _Words, blocks: list[int], counts: list[int], rest: Ranges) -> _Words:
+def _join_tails(values: _Words, blocks: Ints, counts: Ints, rest: Ranges) -> _Words:
     """Put each chunk's plain tail behind its blocks and drop the padding of packed tails."""
     tails: Bytes = rest.concat()
-    tail_words = tails.view(values.dtype)
-    pieces: list[_Words] = []
-    at = tail_at = 0
-    for chunk_blocks, count in zip(blocks, counts, strict=True):
-        packed_count = min(chunk_blocks * BLOCK, count)
-        pieces.append(values[at : at + packed_count])
-        at += chunk_blocks * BLOCK
-        if count > packed_count:
-            pieces.append(tail_words[tail_at : tail_at + count - packed_count])
-            tail_at += count - packed_count
-    return np.concatenate(pieces)
+    item = values.dtype.itemsize
+    packed_counts = np.minimum(blocks * BLOCK, counts)
+    # Packed and plain values of the chunks in turn, as pieces of all packed and then all plain values.
+    starts = np.empty(2 * len(counts), dtype=np.int64)
+    starts[0::2] = exclusive_sum(blocks * BLOCK * item)[:-1]
+    starts[1::2] = values.nbytes + exclusive_sum(rest.sizes)[:-1]
+    sizes = np.empty(2 * len(counts), dtype=np.int64)
+    sizes[0::2] = packed_counts * item
+    sizes[1::2] = (counts - packed_counts) * item
+    return gather(np.concatenate([values.view(np.uint8), tails]), starts, sizes).view(values.dtype)

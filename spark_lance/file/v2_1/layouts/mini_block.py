@@ -25,6 +25,7 @@ Example, 2.2, Flat(8), values 1 and 2, no levels: word 10 00 00 00, chunk
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -169,23 +170,48 @@ def chunk_table(layout: pb.MiniBlockLayout, words: Bytes, size: int) -> ChunkTab
     Raises:
         FormatError: they do not describe the page.
     """
+    counts, bounds, _ = chunk_tables(layout, [layout.num_items], [words], [size])
+    return ChunkTable(counts, bounds)
+
+
+def chunk_tables(
+    layout: pb.MiniBlockLayout, items: Sequence[int], words: Sequence[Bytes], sizes: Sequence[int]
+) -> tuple[Ints, Ints, Ints]:
+    """Read the chunk words of several pages.
+
+    Args:
+        layout: the description of the pages; its number of items does not count.
+        items: number of items of each page.
+        words: buffer 0 of each page.
+        sizes: size of buffer 1 of each page.
+
+    Returns:
+        Values per chunk; bounds of the chunks if the pages' chunks followed each other; number of the chunk
+        with which each page begins, and the end.
+
+    Raises:
+        FormatError: they do not describe the pages.
+    """
     dtype = np.dtype("<u4" if layout.has_large_chunk else "<u2")
-    if len(words) == 0 or len(words) % dtype.itemsize:
-        raise FormatError(f"a chunk table of {len(words)} bytes")
-    if layout.num_items > _MAX_COUNT:
-        raise FormatError(f"a page of {layout.num_items} items")
-    table = words.view(dtype).astype(np.int64)
+    for page in words:
+        if len(page) == 0 or len(page) % dtype.itemsize:
+            raise FormatError(f"a chunk table of {len(page)} bytes")
+    if max(items) > _MAX_COUNT:
+        raise FormatError(f"a page of {max(items)} items")
+    pages = exclusive_sum(np.array([len(page) // dtype.itemsize for page in words], dtype=np.int64))
+    firsts, lasts = pages[:-1], pages[1:] - 1
+    table = (words[0] if len(words) == 1 else np.concatenate(words)).view(dtype).astype(np.int64)
     logs = table & 15
-    if bool((logs[:-1] == 0).any()):
+    if np.count_nonzero(logs == 0) != np.count_nonzero(logs[lasts] == 0):
         raise FormatError("a chunk that is not the last must hold at least two values")
     counts = np.left_shift(np.int64(1), logs)
-    counts[-1] = layout.num_items - int(counts[:-1].sum())
-    if counts[-1] < 0:
-        raise FormatError(f"the chunks hold more than the page's {layout.num_items} items")
+    counts[lasts] += np.array(items, dtype=np.int64) - np.add.reduceat(counts, firsts)
+    if bool((counts[lasts] < 0).any()):
+        raise FormatError(f"the chunks hold more than the page's items: {max(items)}")
     bounds = exclusive_sum(((table >> 4) + 1) * 8)
-    if int(bounds[-1]) > size:
-        raise FormatError(f"chunks of {int(bounds[-1])} bytes in a buffer of {size}")
-    return ChunkTable(counts, bounds)
+    if bool((np.diff(bounds[pages]) > np.array(sizes, dtype=np.int64)).any()):
+        raise FormatError(f"chunks of {int(bounds[-1])} bytes in buffers of {sum(sizes)}")
+    return counts, bounds, pages
 
 
 def _chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> tuple[Ints, list[Ranges]]:
