@@ -9,11 +9,12 @@ or stay as they are, whatever is smallest by some margin. Strings, binaries and,
 bits get a dictionary where that is smaller by some margin; numbers of 128 bits get one in 2.1 too.
 
 Other text is compressed, if samples say that it shrinks, by lz4 in chunks of about 28 KiB, or by zstd if that
-does much more for it. FSST, which the reference implementation writes here, is only read: finding the longest
-symbol at every byte needs a dozen gathers per byte in numpy, far from the 150 MB/s that would make it worth
-while, and lz4 does better on what was measured. 100,000 sentences of documentation shrink to 0.46 of their
-bytes by lz4 (written at 500 MB/s, read at 2.8 GB/s, one core) and to 0.33 by zstd (330 MB/s, 1.2 GB/s), by
-FSST to 0.66.
+does much more for it. FSST, which the reference implementation writes here, is only read. In numpy, finding
+the longest symbol at every byte takes four gathers or more, and following symbol after symbol through strings
+of a hundred bytes seven more; at the 1.6 ns per byte that were measured for one gather, that is 55 MB/s at
+best, and lz4 does better than FSST anyhow. Of 100,000 sentences of documentation, FSST leaves 0.65 of the
+bytes, lz4 0.46 and zstd 0.33 (lz4: 500 MB/s compressed, 2.8 GB/s decompressed, zstd 330 MB/s and 1.2 GB/s);
+with offsets, lz4 makes the column 0.73 of what it is with FSST, and both implementations read it faster.
 
 Field metadata, see settings.py, has the last word.
 """
@@ -86,6 +87,9 @@ _LZ4_SHARE, _ZSTD_SHARE, _ZSTD_OF_LZ4 = 0.6, 0.8, 0.65
 _SAMPLES, _SAMPLE_BYTES = 4, 28 * 1024
 # Compressible text goes into chunks unless it is as long as this in the mean, or one value as this.
 _LONG_TEXT_BYTES = 2 * 1024
+# In full-zip pages each value is compressed on its own, those shorter than long text by lz4, which costs less
+# per call; text shorter than this in the mean is left alone.
+_LEAST_ZIPPED_BYTES = 512
 _LONGEST_COMPRESSED = {FileVersion.V2_1: 12 * 1024, FileVersion.V2_2: 1 << 20}
 
 # Wide values gain nothing from chunks: one value is already a sensible read.
@@ -196,8 +200,12 @@ def _variable(
         )
     if zipped:
         values = zip_variable(array, valid)
-        if compression is not None and (settings.compression is not None or mean >= _LONG_TEXT_BYTES):
-            values = compress_zipped(values, settings.compression or Compression("zstd"))
+        if settings.compression is not None:
+            values = compress_zipped(values, settings.compression)
+        elif compression is not None and mean >= _LONG_TEXT_BYTES:
+            values = compress_zipped(values, Compression("zstd"))
+        elif compression is not None and mean >= _LEAST_ZIPPED_BYTES:
+            values = compress_zipped(values, Compression("lz4"))
         return FullZip(values)
     if compression is None:
         return MiniBlock(chunks)

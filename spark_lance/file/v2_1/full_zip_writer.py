@@ -5,8 +5,8 @@
     control word   rep << bits_def | def in 0, 1, 2 or 4 bytes, as many as the two need
     value          fixed width: the bytes, for every level with a slot.
                    variable width: u32 or u64 length and the bytes, for every level with definition 0
-    repetition     rows + 1 u64: where in buffer 0 each row starts; the last is the size of buffer 0
-    index
+    repetition     rows + 1 numbers: where in buffer 0 each row starts; the last is the size of buffer 0.
+    index          u8, u16, u32 or u64, the narrowest that holds that size
 
 (Lance file format 2.1, full-zip pages.)
 """
@@ -122,10 +122,11 @@ def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:
 
 def _row_offsets(leaf: Leaf, sizes: Indices) -> U8:
     """Return the repetition index, given the bytes of every level."""
-    ends = np.zeros(leaf.num_levels + 1, np.uint64)
+    ends = np.zeros(leaf.num_levels + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
-    rows: npt.NDArray[np.uint64] = ends[np.append(leaf.row_starts(), leaf.num_levels)]
-    return rows.view(np.uint8)
+    rows = ends[np.append(leaf.row_starts(), leaf.num_levels)]
+    index: U8 = rows.astype(np.min_scalar_type(int(ends[-1]))).view(np.uint8)
+    return index
 
 
 def _binary(offsets: Indices, data: U8) -> pa.LargeBinaryArray:

@@ -65,12 +65,13 @@ class LevelChunks:
 
     @classmethod
     def of(cls, leaf: Leaf, version: FileVersion) -> LevelChunks:
-        """Choose the widths: a page too short to fill a block stays Flat."""
+        """Choose the widths: levels that take no more room than a block stay Flat."""
+        widths = [
+            _WORD if leaf.num_levels <= bits * _LANES else bits
+            for bits in (leaf.lists.bit_length(), leaf.max_definition.bit_length())
+        ]
         runs_allowed = version is not FileVersion.V2_1
-        if leaf.num_levels < _BLOCK:
-            return cls(leaf.rep, _WORD, leaf.definition, _WORD, runs_allowed)
-        rep_bits, def_bits = leaf.lists.bit_length(), leaf.max_definition.bit_length()
-        return cls(leaf.rep, rep_bits, leaf.definition, def_bits, runs_allowed)
+        return cls(leaf.rep, widths[0], leaf.definition, widths[1], runs_allowed)
 
     @property
     def bits_per_level(self) -> int:

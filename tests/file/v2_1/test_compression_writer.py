@@ -61,6 +61,7 @@ TEXT: dict[str, pa.Array] = {
     "documents with nulls and empty ones": pa.concat_arrays(
         [sparse(prose(60, 600)), pa.array(["", None, ""])]
     ),
+    "longer and shorter documents": pa.concat_arrays([prose(300, 100), prose(3, 6000)]),
     "documents in lists": lists(prose(60, 600)),
     "empty ones in runs": pa.concat_arrays([pa.array([""] * 9000), prose(2000), pa.array([""] * 9000)]),
     "a slice": sparse(prose(5000))[11:-13],

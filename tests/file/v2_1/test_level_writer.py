@@ -97,3 +97,12 @@ def test_which_levels_become_runs() -> None:
     assert kind(RUNNY["nulls in long runs"], FileVersion.V2_1) == "out_of_line_bitpacking"
     assert kind(nulls_in_runs([2] * 5000), FileVersion.V2_2) == "out_of_line_bitpacking"
     assert kind(nulls_in_runs([1] * 50), FileVersion.V2_2) == "flat"
+    assert kind(nulls_in_runs([1] * 65), FileVersion.V2_2) == "out_of_line_bitpacking"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("count", [63, 64, 65, 127, 128, 129, 200, 1023])
+def test_short_pages_of_levels(count: int, version: str) -> None:
+    every_other = np.arange(count) % 2 == 0
+    rows = [[i, None] if i % 3 else ([] if i % 2 else None) for i in range(count)]
+    check(pa.table({"a": pa.array(np.arange(count), mask=every_other), "b": rows}), version)
