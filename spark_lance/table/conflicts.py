@@ -58,12 +58,13 @@ _COLUMNS = {
 }
 
 _GRID = """
-ours \\ theirs  Ap Ov De Up CI Rw Me Pr Re RF UC DR MW UB DO Cl
-append          b  X  .  .  .  .  n  n  X  b  .  .  X  .  .  .
-overwrite       b  o  .  .  .  .  .  .  .  .  k  .  X  .  .  .
-delete          .  X  d  d  .  f  R  .  X  .  .  f  X  .  .  .
-restore         b  .  .  .  .  .  .  .  .  .  s  .  X  .  .  .
-update_config   .  v  .  .  .  .  g  .  t  .  c  .  .  .  .  .
+ours \\ theirs       Ap Ov De Up CI Rw Me Pr Re RF UC DR MW UB DO Cl
+append              b  X  .  .  .  .  n  n  X  b  .  .  X  .  .  .
+overwrite           b  o  .  .  .  .  .  .  .  .  k  .  X  .  .  .
+delete              .  X  d  d  .  f  R  .  X  .  .  f  X  .  .  .
+restore             b  .  .  .  .  .  .  .  .  .  s  .  X  .  .  .
+reserve_fragments   b  X  .  .  .  .  .  .  X  b  .  .  .  .  .  .
+update_config       .  v  .  .  .  .  g  .  t  .  c  .  .  .  .  .
 """
 
 

@@ -7,6 +7,7 @@ files are the same and no row was deleted by both; otherwise the operation is ru
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import deletion_path
 
 __all__ = ["Outcome", "RowChanges"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ class RowChanges:
         return outcome
 
     def discard(self, store: Store, root: str, committed: Manifest | None = None) -> None:
-        """Delete the written files that `committed` does not name; all of them if nothing was committed."""
+        """Delete the written files that `committed` does not name; all of them if nothing was committed.
+
+        A file that cannot be deleted is left to the table's clean-up.
+        """
         fragments = () if committed is None else committed.fragments
         used = {
             deletion_path(root, fragment.id, fragment.deletion_file)
@@ -84,8 +90,12 @@ class RowChanges:
             if fragment.id in self.rows and fragment.HasField("deletion_file")
         }
         for path in self.written:
-            if path not in used:
+            if path in used:
+                continue
+            try:
                 store.delete(path)
+            except OSError as error:
+                logger.warning("the unused deletion file %s stays behind: %s", path, error)
 
     def _mark(
         self,

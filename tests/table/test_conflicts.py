@@ -74,6 +74,12 @@ def test_the_fixed_cells() -> None:
             Verdict.FINE: "delete update create_index rewrite project reserve_fragments update_config merge "
             "data_replacement update_bases data_overlay clone overwrite restore",
         },
+        "reserve_fragments": {
+            Verdict.REBASE: "append reserve_fragments",
+            Verdict.INCOMPATIBLE: "overwrite restore",
+            Verdict.FINE: "delete update create_index rewrite merge project update_config data_replacement "
+            "update_mem_wal_state update_bases data_overlay clone",
+        },
         "update_config": {
             Verdict.FINE: " ".join(OPERATIONS),
         },

@@ -338,6 +338,22 @@ def test_retries_of_a_merged_delete_reach_the_newest_version(tmp_path: Path) -> 
     assert Path(deletion_path(stale.root, 0, committed.fragments[0].deletion_file)).exists()
 
 
+def test_files_that_cannot_be_discarded_do_not_undo_a_commit(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    lance.write_dataset(rows(0, 10), path)
+    stale = spark_lance.dataset(path)
+    lance.dataset(str(path)).delete("a = 1")
+
+    class Undeletable(Store):
+        def delete(self, path: str) -> None:
+            raise PermissionError(path)
+
+    store = Undeletable(stale.store.protocol, stale.store.options)
+    assert delete_rows(store, stale.root, stale.manifest, a == 2).version == 3
+    assert values(path) == [0, *range(3, 10)]
+    assert len(deletion_files(path)) == 3
+
+
 def test_deleters_and_appenders_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "t"
     lance.write_dataset(rows(0, 200), path, max_rows_per_file=50)

@@ -14,6 +14,7 @@ from spark_lance.table.operations.append import append
 from spark_lance.table.operations.delete import delete
 from spark_lance.table.operations.next_version import Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite
+from spark_lance.table.operations.reserve_fragments import reserve_fragments
 from spark_lance.table.operations.restore import restore
 from spark_lance.table.operations.update_config import update_config
 
@@ -31,7 +32,7 @@ OPERATIONS: dict[str, Builder | None] = {
     "rewrite": None,
     "merge": None,
     "restore": restore,
-    "reserve_fragments": None,
+    "reserve_fragments": reserve_fragments,
     "update": None,
     "project": None,
     "update_config": update_config,

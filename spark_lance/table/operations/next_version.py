@@ -17,11 +17,19 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import Naming, manifest_path
 from spark_lance.table.rowids import append_row_ids, count_row_ids, encode_row_versions
 
-__all__ = ["Stamp", "empty_manifest", "finish_version", "keep_marks", "number_fragments", "start_version"]
+__all__ = [
+    "MAX_FRAGMENT_ID",
+    "Stamp",
+    "empty_manifest",
+    "finish_version",
+    "keep_marks",
+    "number_fragments",
+    "start_version",
+]
 
 WRITER_LIBRARY = "spark_lance"
 WRITER_VERSION = "0.1.0"
-_MAX_FRAGMENT_ID = 2**32 - 1
+MAX_FRAGMENT_ID = 2**32 - 1
 _NANOS = 1_000_000_000
 
 
@@ -97,7 +105,7 @@ def number_fragments(message: table_pb2.Manifest, added: Iterable[table_pb2.Data
         highest = max(highest, fragment.id)
         if stable:
             _give_row_ids(message, fragment)
-    if highest > _MAX_FRAGMENT_ID:
+    if highest > MAX_FRAGMENT_ID:
         raise FormatError(f"the table has used up its fragment ids: {highest} does not fit 32 bits")
     if highest >= 0:
         message.max_fragment_id = highest
