@@ -17,6 +17,7 @@ import pyarrow as pa
 from spark_lance.errors import FormatError
 from spark_lance.file.buffers import is_ascii, pack_bits
 from spark_lance.file.v2_1.chunks import Bytes
+from spark_lance.file.v2_1.few_strings import spread
 
 __all__ = [
     "AllNull",
@@ -225,8 +226,15 @@ def _indices(block: FixedWidth, validity: Bytes | None) -> pa.Array:
 
 
 def _decode_dictionary(block: DictionaryBlock, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
-    """Replace indices by the items they name; `take` checks that they exist."""
-    return to_arrow(block.items, arrow).take(_indices(block.indices, validity))
+    """Replace indices by the items they name; `take` and `spread` check that they exist."""
+    items = to_arrow(block.items, arrow)
+    indices = _indices(block.indices, validity)
+    if pa.types.is_string(arrow) or pa.types.is_binary(arrow):
+        numbers = np.frombuffer(indices.buffers()[1], dtype=f"<u{block.indices.bits // 8}")[: len(indices)]
+        found = spread(items, numbers, validity)
+        if found is not None:
+            return found
+    return items.take(indices)
 
 
 def _dictionary(block: Block, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
