@@ -14,7 +14,7 @@ EXTRAS_bench := test,bench
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint format proto proto-check bench bench-file clean
+.PHONY: help demo test test-slow test-all lint format proto proto-check bench bench-file bench-size clean
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-%
 
@@ -53,6 +53,9 @@ bench: $(VENV)/.installed-bench ## measure tables and Spark against pylance and 
 
 bench-file: $(VENV)/.installed-bench ## measure data files, by kind of column, against pylance
 	$(BIN)/python -m benchmarks.bench_file $(ARGS)
+
+bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance
+	$(BIN)/python -m benchmarks.bench_size $(ARGS)
 
 clean: ## remove what these commands made, the environment included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
