@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 EXTRAS_demo := demo
 EXTRAS_test := test,demo
-EXTRAS_bench := test,bench
+EXTRAS_bench := test,demo,bench
 
 # Byte-compiling the 1 GB of dependencies takes a quarter of the install; Python does it on import as well.
 PIP_OPTIONS := --no-compile --disable-pip-version-check
