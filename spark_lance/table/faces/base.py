@@ -1,0 +1,39 @@
+"""What every part of the face stands on: one version of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from spark_lance.io.store import Store
+from spark_lance.table.manifest import Manifest
+
+__all__ = ["Face", "SameFace"]
+
+SameFace = TypeVar("SameFace", bound="Face")
+
+
+@dataclass(frozen=True)
+class Face:
+    """One version of a table.
+
+    Attributes:
+        uri: the table as the user named it.
+        store: where it is.
+        root: its root path in the store.
+        manifest: the version.
+    """
+
+    uri: str
+    store: Store
+    root: str
+    manifest: Manifest
+
+    @property
+    def version(self) -> int:
+        """The version that is read."""
+        return self.manifest.version
+
+    def _at(self: SameFace, manifest: Manifest) -> SameFace:
+        """Return the same table at another version."""
+        return replace(self, manifest=manifest)
