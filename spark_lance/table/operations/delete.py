@@ -1,7 +1,8 @@
 """Delete: fragments with new deletion files in place of the old ones, and fragments that go altogether.
 
-The updated fragments replace those of the same id as a whole. Index entries stay as they are: readers of an
-index mask the rows that the deletion files name. (Lance table format, delete.)
+The updated fragments replace those of the same id as a whole. Indices keep covering their fragments, for
+readers of an index mask the rows that the deletion files name; a segment whose last fragment goes, goes too.
+(Lance table format, delete.)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.index_upkeep import keep_relevant
 from spark_lance.table.operations.next_version import Stamp, finish_version, keep_marks, start_version
 
 __all__ = ["delete", "delete_message"]
@@ -35,7 +37,7 @@ def delete(base: Manifest, operation: transaction_pb2.Transaction.Delete, stamp:
     """Return the version after `base` without the operation's rows.
 
     Raises:
-        FormatError: the operation names a fragment that `base` does not have.
+        FormatError: the operation names a fragment that `base` does not have, or index entries are damaged.
     """
     message = start_version(base, stamp)
     keep_marks(message)
@@ -47,4 +49,4 @@ def delete(base: Manifest, operation: transaction_pb2.Transaction.Delete, stamp:
     message.fragments.extend(
         updated.get(fragment.id, fragment) for fragment in base.fragments if fragment.id not in removed
     )
-    return finish_version(message, base.index_section, base.naming, stamp)
+    return finish_version(message, keep_relevant(base.index_section, message), base.naming, stamp)

@@ -1,0 +1,142 @@
+"""What an operation does to the index entries of a table: pure functions on a serialized IndexSection.
+
+The same bytes come back when nothing changes. When something does, fields unknown here are kept.
+
+Several entries of one name are the segments of one index. A segment's bitmap (Roaring, 32 bit) names the
+fragments that it covers, and may name fragments that are gone: it covers those that exist. Without a bitmap
+the coverage is not known, and such a segment is never dropped for covering nothing.
+(Lance table format, index metadata.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+
+from google.protobuf.message import DecodeError
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError
+from spark_lance.proto import table_pb2
+
+__all__ = ["drop_indices_without_fields", "keep_relevant", "remove_fragments_from_bitmaps", "retain"]
+
+
+def remove_fragments_from_bitmaps(
+    section: bytes, fragment_ids: Collection[int], field_ids: Collection[int]
+) -> bytes:
+    """Return the section in which no index on one of the fields covers one of the fragments.
+
+    That is due when values of these fields were replaced in place. Entries without a bitmap stay as they are.
+
+    Raises:
+        FormatError: the section or a bitmap cannot be decoded.
+    """
+    if not section or not fragment_ids or not field_ids:
+        return section
+    message = _parse(section)
+    gone, fields = BitMap(fragment_ids), set(field_ids)
+    changed = False
+    for index in message.indices:
+        if not fields.intersection(index.fields):
+            continue
+        covered = _coverage(index)
+        if covered is not None and covered.intersect(gone):
+            index.fragment_bitmap = (covered - gone).serialize()
+            changed = True
+    return message.SerializeToString() if changed else section
+
+
+def drop_indices_without_fields(section: bytes, schema_field_ids: Collection[int]) -> bytes:
+    """Return the section without the indices that name a field which the schema has not.
+
+    Raises:
+        FormatError: the section cannot be decoded.
+    """
+    if not section:
+        return section
+    known = set(schema_field_ids)
+    return _keep(section, lambda index: known.issuperset(index.fields))
+
+
+def retain(section: bytes, fragments: Iterable[table_pb2.DataFragment]) -> bytes:
+    """Return the section without the segments that have no fragment left to cover.
+
+    If all segments of an index have none, the oldest stays (by `dataset_version`, then by position), so that
+    the index does not vanish with its rows.
+
+    Args:
+        section: the serialized IndexSection.
+        fragments: the fragments of the new version.
+
+    Raises:
+        FormatError: the section or a bitmap cannot be decoded.
+    """
+    if not section:
+        return section
+    message = _parse(section)
+    segments = defaultdict(list)
+    for position, index in enumerate(message.indices):
+        covered = _coverage(index)
+        if covered is not None:
+            segments[index.name].append((position, covered))
+    shared = {name: parts for name, parts in segments.items() if len(parts) > 1}
+    if not shared:
+        return section
+    existing = BitMap([fragment.id for fragment in fragments])
+    dropped = set()
+    for parts in shared.values():
+        idle = [position for position, covered in parts if not covered.intersect(existing)]
+        if len(idle) == len(parts):
+            idle.remove(min(idle, key=lambda position: (message.indices[position].dataset_version, position)))
+        dropped.update(idle)
+    if not dropped:
+        return section
+    kept = [index for position, index in enumerate(message.indices) if position not in dropped]
+    return _with_indices(message, kept)
+
+
+def keep_relevant(section: bytes, message: table_pb2.Manifest) -> bytes:
+    """Return what is left of the section for a new version with these fields and fragments.
+
+    This is due after delete, update, merge and project; the other operations leave the entries alone.
+
+    Raises:
+        FormatError: the section or a bitmap cannot be decoded.
+    """
+    if not section:
+        return section
+    fitting = drop_indices_without_fields(section, {field.id for field in message.fields})
+    return retain(fitting, message.fragments)
+
+
+def _keep(section: bytes, wanted: Callable[[table_pb2.IndexMetadata], bool]) -> bytes:
+    message = _parse(section)
+    kept = [index for index in message.indices if wanted(index)]
+    return section if len(kept) == len(message.indices) else _with_indices(message, kept)
+
+
+def _with_indices(message: table_pb2.IndexSection, kept: list[table_pb2.IndexMetadata]) -> bytes:
+    """Return the section with just these of its entries; no entries make no section."""
+    copies = table_pb2.IndexSection(indices=kept)
+    message.ClearField("indices")
+    message.indices.MergeFrom(copies.indices)
+    return message.SerializeToString()
+
+
+def _parse(section: bytes) -> table_pb2.IndexSection:
+    try:
+        return table_pb2.IndexSection.FromString(section)
+    except DecodeError as error:
+        raise FormatError(f"undecodable index section: {error}") from error
+
+
+def _coverage(index: table_pb2.IndexMetadata) -> BitMap | None:
+    """Return the fragments that an entry names, None if it does not say."""
+    if not index.fragment_bitmap:
+        # Present but without a byte is no bitmap: pylance takes it for absent.
+        return None
+    try:
+        return BitMap.deserialize(index.fragment_bitmap)
+    except ValueError as error:
+        raise FormatError(f"undecodable fragment bitmap of index {index.name!r}: {error}") from error
