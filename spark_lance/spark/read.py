@@ -139,7 +139,8 @@ class LanceReader(DataSourceReader):
     def _count(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """Yield as many rows without columns as the fragment has; no data file is opened for them."""
         rows = (
-            physical_rows(task.store, task.root, task.message) - task.message.deletion_file.num_deleted_rows
+            physical_rows(task.store, task.root, task.message, task.bases)
+            - task.message.deletion_file.num_deleted_rows
         )
         for first in range(0, rows, self._batch_size):
             yield rows_without_columns(min(self._batch_size, rows - first))

@@ -29,7 +29,7 @@ from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store, join, open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.paths import DATA_DIR
+from spark_lance.table.bases import Bases
 
 __all__ = ["BlobFile", "blob_path", "descriptors", "homes", "open_blobs"]
 
@@ -149,8 +149,7 @@ def homes(counts: Sequence[int], rows: Sequence[int]) -> Iterator[int]:
 
 
 def open_blobs(
-    store: Store,
-    root: str,
+    bases: Bases,
     field: Field,
     found: Sequence[Mapping[str, Any] | None],
     fragments: Sequence[table_pb2.DataFragment],
@@ -158,7 +157,7 @@ def open_blobs(
     """Return one file per descriptor, None for nulls.
 
     Args:
-        store, root: the table.
+        bases: where the files of the table are.
         field: the blob field.
         found: descriptors.
         fragments: for each descriptor, the fragment that it was read from.
@@ -169,12 +168,12 @@ def open_blobs(
         UnsupportedFormatError: a kind of descriptor that is not known.
     """
     opened: list[BlobFile | None] = []
-    sizes: dict[str, int] = {}
+    sizes: dict[tuple[str, str], int] = {}
     for descriptor, fragment in zip(found, fragments, strict=True):
         if descriptor is None or _is_null(descriptor):
             opened.append(None)
             continue
-        place = _Place(store, root, _data_file(fragment, field), sizes)
+        place = _Place(bases, _data_file(fragment, field), sizes)
         opened.append(place.open(descriptor))
     return opened
 
@@ -193,12 +192,11 @@ def _data_file(fragment: table_pb2.DataFragment, field: Field) -> table_pb2.Data
 class _Place:
     """Where the blobs of one data file are; `sizes` keeps the lengths of files that were asked for."""
 
-    def __init__(self, store: Store, root: str, file: table_pb2.DataFile, sizes: dict[str, int]) -> None:
-        self._store = store
-        self._path = join(root, DATA_DIR, file.path)
+    def __init__(self, bases: Bases, file: table_pb2.DataFile, sizes: dict[tuple[str, str], int]) -> None:
+        self._store, self._path = bases.data_file(file)
         self._sizes = sizes
         if file.file_size_bytes:
-            sizes.setdefault(self._path, file.file_size_bytes)
+            sizes.setdefault((self._store.protocol, self._path), file.file_size_bytes)
 
     def open(self, descriptor: Mapping[str, Any]) -> BlobFile:
         position, size = descriptor["position"], descriptor["size"]
@@ -222,9 +220,10 @@ class _Place:
         return BlobFile(self._store, path, position, size)
 
     def _length(self, store: Store, path: str) -> int:
-        if path not in self._sizes:
-            self._sizes[path] = store.size(path)
-        return self._sizes[path]
+        key = store.protocol, path
+        if key not in self._sizes:
+            self._sizes[key] = store.size(path)
+        return self._sizes[key]
 
     def _sidecar(self, blob_id: int) -> str:
         bits = f"{blob_id:032b}"[::-1]

@@ -21,6 +21,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
 from spark_lance.table.paths import deletion_path
 
 __all__ = ["MAX_ARROW_ROWS", "keep_mask", "read_deletions", "write_deletions"]
@@ -33,7 +34,11 @@ _COLUMN = pa.field("row_id", pa.uint32(), nullable=False)
 
 
 def read_deletions(
-    store: Store, root: str, fragment: table_pb2.DataFragment, physical_rows: int | None = None
+    store: Store,
+    root: str,
+    fragment: table_pb2.DataFragment,
+    physical_rows: int | None = None,
+    bases: Bases | None = None,
 ) -> UInt32Array:
     """Return the offsets of a fragment's deleted rows: uint32, ascending, each once.
 
@@ -42,18 +47,17 @@ def read_deletions(
         root: the table's root path.
         fragment: the fragment; without a deletion file the answer is empty.
         physical_rows: the fragment's rows if the manifest does not tell.
+        bases: the version's base paths; without them the file must be under the root.
 
     Raises:
         FormatError: the file is missing, damaged, or does not fit the fragment.
-        UnsupportedFormatError: the file lies in another base path.
+        UnsupportedFormatError: the file is of an unknown type.
     """
     if not fragment.HasField("deletion_file"):
         return np.empty(0, np.uint32)
     deletion = fragment.deletion_file
-    if deletion.HasField("base_id"):
-        raise UnsupportedFormatError(f"fragment {fragment.id} keeps its deletions in another base path")
     rows = fragment.physical_rows or physical_rows or 0
-    path = deletion_path(root, fragment.id, deletion)
+    store, path = (bases or Bases(store, root)).deletion_file(fragment.id, deletion)
     try:
         data = store.read(path)
     except FileNotFoundError:

@@ -66,7 +66,7 @@ FEATURES = (
     Feature(STABLE_ROW_IDS, "stable row ids", reads=True, writes=True),
     Feature(4, "the retired v2-format marker", reads=True, writes=True),
     Feature(TABLE_CONFIG, "table config", reads=True, writes=True),
-    Feature(BASE_PATHS, "base paths (shallow clones and branches)", reads=False, writes=False),
+    Feature(BASE_PATHS, "base paths (shallow clones and branches)", reads=True, writes=True),
     Feature(32, "inline transactions only", reads=True, writes=True),
     Feature(DATA_OVERLAYS, "data overlays", reads=False, writes=False),
     Feature(COVERING_INDICES, "covering indices", reads=True, writes=True),
@@ -89,10 +89,6 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
     """
     reader = message.reader_feature_flags
     unsupported = _names(reader, [f for f in FEATURES if f.reads])
-    if message.base_paths and not reader & BASE_PATHS:
-        unsupported.append("base paths (shallow clones and branches)")
-    if message.HasField("branch"):
-        unsupported.append(f"branches (this is branch {message.branch!r})")
     if unsupported:
         raise UnsupportedFormatError(f"reading this table needs {', '.join(unsupported)}", path=path)
     _check_words(message, path)

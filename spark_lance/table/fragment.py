@@ -24,9 +24,9 @@ from spark_lance.file.pages import FieldReader, RowReader
 from spark_lance.file.reader import read_field, take_field
 from spark_lance.file.schema import Field
 from spark_lance.file.version import FileVersion
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.paths import DATA_DIR
+from spark_lance.table.bases import Bases
 
 __all__ = ["FragmentReader", "physical_rows"]
 
@@ -35,7 +35,9 @@ _TAKE_GAP = 1024
 _PARALLEL_COLUMNS = 16
 
 
-def physical_rows(store: Store, root: str, fragment: table_pb2.DataFragment) -> int:
+def physical_rows(
+    store: Store, root: str, fragment: table_pb2.DataFragment, bases: Bases | None = None
+) -> int:
     """Return the rows of a fragment, deleted ones included; from a data file if the manifest is silent.
 
     Raises:
@@ -43,14 +45,12 @@ def physical_rows(store: Store, root: str, fragment: table_pb2.DataFragment) -> 
     """
     if fragment.physical_rows or not fragment.files:
         return fragment.physical_rows
-    return _open_file(store, root, fragment.files[0]).num_rows
+    return _open_file(bases or Bases(store, root), fragment.files[0]).num_rows
 
 
-def _open_file(store: Store, root: str, file: table_pb2.DataFile) -> DataFileReader:
-    if file.HasField("base_id"):
-        raise UnsupportedFormatError("data files in other base paths are not supported", file.path)
+def _open_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:
     version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
-    path = join(root, DATA_DIR, file.path)
+    store, path = bases.data_file(file)
     try:
         return open_file(
             store, path, version=version, size=file.file_size_bytes or None, columns=_columns(file, version)
@@ -95,6 +95,7 @@ class FragmentReader:
         store, root: the table.
         fragment: its message.
         fields: fields of the table's schema, possibly pruned.
+        bases: the version's base paths; without them all files must be under the root.
 
     Raises:
         FormatError, UnsupportedFormatError: a data file is missing, damaged or not supported, or a column
@@ -102,9 +103,15 @@ class FragmentReader:
     """
 
     def __init__(
-        self, store: Store, root: str, fragment: table_pb2.DataFragment, fields: Sequence[Field]
+        self,
+        store: Store,
+        root: str,
+        fragment: table_pb2.DataFragment,
+        fields: Sequence[Field],
+        bases: Bases | None = None,
     ) -> None:
         self.fields = tuple(fields)
+        bases = bases or Bases(store, root)
         self._files: list[DataFileReader] = []
         self._parts: list[list[_Part]] = [[] for _ in self.fields]
         taken: set[int] = set()
@@ -112,11 +119,11 @@ class FragmentReader:
         for message in fragment.files:
             provided = wanted.intersection(message.fields) - taken
             if provided:
-                file = _open_file(store, root, message)
+                file = _open_file(bases, message)
                 self._files.append(file)
                 self._add_parts(file, {id for id in file.columns if id in provided})
                 taken |= self._leaves_of(provided)
-        self.num_rows = fragment.physical_rows or physical_rows(store, root, fragment)
+        self.num_rows = fragment.physical_rows or physical_rows(store, root, fragment, bases)
         for file in self._files:
             if file.num_rows != self.num_rows:
                 raise FormatError(

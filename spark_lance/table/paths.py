@@ -6,6 +6,7 @@
     {root}/_versions/latest_version_hint.json
     {root}/_transactions/{read_version}-{uuid}.txn
     {root}/_deletions/{fragment_id}-{read_version}-{id}.arrow | .bin
+    {root}/_indices/{uuid}/
 
 Other names occur in `_versions` and are no versions: `d{version}.manifest` (detached), `.tmpXXXXXX` and
 `{name}.manifest#1` (being written), `{name}.manifest-{uuid}` (staged).
@@ -24,6 +25,7 @@ __all__ = [
     "DATA_DIR",
     "DELETIONS_DIR",
     "HINT_NAME",
+    "INDICES_DIR",
     "TRANSACTIONS_DIR",
     "VERSIONS_DIR",
     "Naming",
@@ -38,6 +40,7 @@ DATA_DIR = "data"
 VERSIONS_DIR = "_versions"
 TRANSACTIONS_DIR = "_transactions"
 DELETIONS_DIR = "_deletions"
+INDICES_DIR = "_indices"
 HINT_NAME = "latest_version_hint.json"
 
 _MAX_U64 = 2**64 - 1

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from spark_lance.errors import RetryableConflictError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions, write_deletions
 from spark_lance.table.fragment import physical_rows
 from spark_lance.table.manifest import Manifest
@@ -106,8 +107,9 @@ class RowChanges:
         base: Manifest,
     ) -> table_pb2.DataFragment | None:
         """Return the fragment without the rows, None if no row is left."""
-        total = physical_rows(store, root, fragment)
-        deleted = read_deletions(store, root, fragment, total)
+        bases = Bases.of(store, root, base.message)
+        total = physical_rows(store, root, fragment, bases)
+        deleted = read_deletions(store, root, fragment, total, bases)
         both = np.union1d(deleted, offsets)
         if len(both) < len(deleted) + len(offsets):
             raise _conflict(base, root, f"a row of fragment {fragment.id} has been deleted by another writer")

@@ -19,6 +19,7 @@ from spark_lance.file.arrays import join, movable_table
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.fragment import FragmentReader
 from spark_lance.table.manifest import Manifest
@@ -41,6 +42,7 @@ class ScanTask:
         names: the output columns in order; `_rowid` and `_rowaddr` may be among them.
         fields: the top-level table fields among them, in the same order.
         fragment: the serialized DataFragment.
+        bases: where its files are, if not all under the root.
     """
 
     store: Store
@@ -49,6 +51,7 @@ class ScanTask:
     fields: tuple[Field, ...]
     fragment: bytes
     stable_row_ids: bool = False
+    bases: Bases | None = None
 
     @cached_property
     def message(self) -> table_pb2.DataFragment:
@@ -61,7 +64,15 @@ class ScanTask:
         return _arrow_schema(self.names, self.fields)
 
     def __reduce__(self) -> tuple[type[ScanTask], tuple[object, ...]]:
-        return ScanTask, (self.store, self.root, self.names, self.fields, self.fragment, self.stable_row_ids)
+        return ScanTask, (
+            self.store,
+            self.root,
+            self.names,
+            self.fields,
+            self.fragment,
+            self.stable_row_ids,
+            self.bases,
+        )
 
     def tables(self, target_bytes: int, filter: pc.Expression | None = None) -> Iterator[pa.Table]:
         """Yield the rows as tables of about `target_bytes` Arrow bytes; chunks follow the stored pages.
@@ -74,8 +85,8 @@ class ScanTask:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the filter does not fit the columns.
         """
-        reader = FragmentReader(self.store, self.root, self.message, self.fields)
-        deleted = read_deletions(self.store, self.root, self.message, reader.num_rows)
+        reader = FragmentReader(self.store, self.root, self.message, self.fields, self.bases)
+        deleted = read_deletions(self.store, self.root, self.message, reader.num_rows, self.bases)
         row_ids = self._row_ids(reader.num_rows)
         start = 0
         row_bytes = max(reader.row_bytes(), 0.125)
@@ -168,6 +179,11 @@ class Scan:
         return cls(store, root, manifest, tuple(names))
 
     @cached_property
+    def bases(self) -> Bases:
+        """Where the version's files are."""
+        return Bases.of(self.store, self.root, self.manifest.message)
+
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The table fields among the chosen columns, in their order; blobs as their descriptors."""
         named = (self.manifest.schema.field(name) for name in self.names if name not in _SYSTEM)
@@ -187,7 +203,7 @@ class Scan:
         """Return the task that reads one fragment."""
         stable = self.manifest.uses_stable_row_ids
         data = fragment.SerializeToString()
-        return ScanTask(self.store, self.root, self.names, self.fields, data, stable)
+        return ScanTask(self.store, self.root, self.names, self.fields, data, stable, self.bases)
 
     def tables(self, filter: pc.Expression | None = None) -> Iterator[pa.Table]:
         """Yield the rows of all tasks in order, in tables of some 64 MB.

@@ -14,6 +14,7 @@ from spark_lance.errors import OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
 from spark_lance.table.blobs import BlobFile, blob_path, descriptors, homes, open_blobs
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.faces.base import Face
@@ -39,6 +40,10 @@ class Reading(Face):
     def lance_schema(self) -> Schema:
         """The schema with field ids."""
         return self.manifest.schema
+
+    @property
+    def _bases(self) -> Bases:
+        return Bases.of(self.store, self.root, self.manifest.message)
 
     def get_fragments(self) -> list[LanceFragment]:
         """Return the fragments in scan order."""
@@ -144,7 +149,7 @@ class Reading(Face):
         found = descriptors(self.take(indices, [path[0].name]).column(0), path)
         counts = [fragment.count_rows() for fragment in self.get_fragments()]
         fragments = [self.manifest.fragments[home] for home in homes(counts, list(map(int, indices)))]
-        return open_blobs(self.store, self.root, path[-1], found, fragments)
+        return open_blobs(self._bases, path[-1], found, fragments)
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ class LanceFragment:
     @property
     def physical_rows(self) -> int:
         """Rows stored, deleted ones included."""
-        return physical_rows(self.parent.store, self.parent.root, self.metadata)
+        return physical_rows(self.parent.store, self.parent.root, self.metadata, self.parent._bases)
 
     @property
     def num_deletions(self) -> int:
@@ -199,8 +204,9 @@ class LanceFragment:
     def _take_live(self, scan: Scan, positions: np.ndarray) -> pa.Table:
         """Return rows by ascending position among the rows that are not deleted."""
         parent = self.parent
-        reader = FragmentReader(parent.store, parent.root, self.metadata, scan.fields)
-        deleted = read_deletions(parent.store, parent.root, self.metadata, reader.num_rows).astype(np.int64)
+        reader = FragmentReader(parent.store, parent.root, self.metadata, scan.fields, scan.bases)
+        deleted = read_deletions(parent.store, parent.root, self.metadata, reader.num_rows, scan.bases)
+        deleted = deleted.astype(np.int64)
         # Before the k-th deleted row there are deleted[k] - k live ones.
         physical = positions + np.searchsorted(deleted - np.arange(len(deleted)), positions, side="right")
         return pa.Table.from_arrays(reader.take(physical), schema=scan.arrow_schema)

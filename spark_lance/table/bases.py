@@ -1,0 +1,126 @@
+"""Base paths: where the files of a version lie when they are not all under the table's own root.
+
+A data file, deletion file or index entry without `base_id` is under the root. One with `base_id` is under
+the manifest's BasePath of that id (a key; the list has no order):
+
+    is_dataset_root    {path}/data/{file}    {path}/_deletions/{file}    {path}/_indices/{uuid}
+    otherwise          {path}/{file}         not allowed                 {path}/{uuid}
+
+A path is a URI, an absolute local path, or a relative one, which counts from the working directory. (Lance
+table format, base paths.)
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from spark_lance.errors import FormatError
+from spark_lance.io.store import Store, join, open_store
+from spark_lance.proto import table_pb2
+from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
+
+__all__ = ["BasePath", "Bases"]
+
+_S3 = frozenset({"s3", "s3a"})
+_WITHOUT_CREDENTIALS = frozenset({"file", "local", "memory"})
+
+
+@dataclass(frozen=True)
+class BasePath:
+    """One more place for files: its key, whether it is the root of a table, and its absolute location."""
+
+    id: int
+    is_dataset_root: bool
+    uri: str
+
+
+@dataclass(frozen=True)
+class Bases:
+    """The places in which a version keeps its files. Small, can be pickled; a store is opened when needed.
+
+    Attributes:
+        store, root: the table itself.
+        others: the manifest's base paths.
+    """
+
+    store: Store
+    root: str
+    others: tuple[BasePath, ...] = ()
+    _opened: dict[int, tuple[Store, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, store: Store, root: str, message: table_pb2.Manifest) -> Bases:
+        """Return the places that a manifest names."""
+        return cls(store, root, _parse(message.base_paths))
+
+    def __reduce__(self) -> tuple[type[Bases], tuple[object, ...]]:
+        return Bases, (self.store, self.root, self.others)
+
+    def data_file(self, file: table_pb2.DataFile) -> tuple[Store, str]:
+        """Return the store and path of a data file.
+
+        Raises:
+            FormatError: the manifest has no such base path.
+            StoreError: the base path needs a driver that is not installed.
+        """
+        if not file.HasField("base_id"):
+            return self.store, join(self.root, DATA_DIR, file.path)
+        store, path, is_root = self._place(file.base_id, file.path)
+        return store, join(path, DATA_DIR, file.path) if is_root else join(path, file.path)
+
+    def deletion_file(self, fragment_id: int, entry: table_pb2.DeletionFile) -> tuple[Store, str]:
+        """Return the store and path of a fragment's deletion file.
+
+        Raises:
+            FormatError: the manifest has no such base path, or it is not the root of a table.
+            StoreError: as `data_file`.
+        """
+        if not entry.HasField("base_id"):
+            return self.store, deletion_path(self.root, fragment_id, entry)
+        what = f"the deletion file of fragment {fragment_id}"
+        store, path, is_root = self._place(entry.base_id, what)
+        if not is_root:
+            raise FormatError(f"base path {entry.base_id} is not the root of a table", what)
+        return store, deletion_path(path, fragment_id, entry)
+
+    def index_dir(self, entry: table_pb2.IndexMetadata) -> tuple[Store, str]:
+        """Return the store and directory of an index's files; errors as `data_file`."""
+        name = str(uuid.UUID(bytes=entry.uuid.uuid))
+        if not entry.HasField("base_id"):
+            return self.store, join(self.root, INDICES_DIR, name)
+        store, path, is_root = self._place(entry.base_id, f"index {entry.name!r}")
+        return store, join(path, INDICES_DIR, name) if is_root else join(path, name)
+
+    def _place(self, number: int, what: str) -> tuple[Store, str, bool]:
+        base = next((other for other in self.others if other.id == number), None)
+        if base is None:
+            known = ", ".join(str(other.id) for other in self.others) or "none"
+            raise FormatError(f"base path {number} is not in the manifest (it has: {known})", what)
+        if number not in self._opened:
+            self._opened[number] = open_store(base.uri, self._options(base.uri))
+        return *self._opened[number], base.is_dataset_root
+
+    def _options(self, uri: str) -> dict[str, object] | None:
+        """Return the table's storage options if they can be meant for this place as well.
+
+        Credentials of one kind of store are not handed to another kind. A table on a disk needs no
+        options itself: those that it was given are for its base paths.
+        """
+        protocol = uri.partition("://")[0] if "://" in uri else "file"
+        ours = self.store.protocol
+        same = protocol == ours or {protocol, ours} <= _S3
+        return self.store.options if same or ours in _WITHOUT_CREDENTIALS else None
+
+
+def _parse(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:
+    return tuple(
+        BasePath(message.id, message.is_dataset_root, _absolute(message.path)) for message in messages
+    )
+
+
+def _absolute(path: str) -> str:
+    # A task may run in a process with another working directory.
+    return path if "://" in path or path.startswith("file:") else os.path.abspath(path)  # noqa: PTH100
