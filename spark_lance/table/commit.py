@@ -41,7 +41,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.conflicts import Verdict, verdict
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
-from spark_lance.table.operations import OPERATIONS, Builder, Stamp, empty_manifest
+from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
@@ -79,6 +79,7 @@ def commit_operation(
     read_version: int,
     properties: Mapping[str, str] | None = None,
     rows: RowChanges | None = None,
+    reuse: ReuseEntry | None = None,
     retry: RetryPolicy = DEFAULT_RETRY,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
@@ -92,6 +93,7 @@ def commit_operation(
         properties: key-value pairs kept with the transaction.
         rows: the rows that a Delete deletes; without them a delete by another writer in one of the same
             fragments is a conflict.
+        reuse: the fragment-reuse entry of a Rewrite that leaves the indices as they are.
         retry: how often to start over when other writers win.
         surroundings: clock, sleep and random numbers.
 
@@ -104,7 +106,8 @@ def commit_operation(
         CommitOutcomeUnknownError: the commit may have landed; nothing of it may be deleted.
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
-    commit = _Commit(store, root, Transaction.new(operation, read_version, properties), surroundings, rows)
+    transaction = Transaction.new(operation, read_version, properties)
+    commit = _Commit(store, root, transaction, surroundings, rows, reuse)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(store, root, operation.version)
     build = _builder(commit.transaction)
@@ -155,6 +158,7 @@ class _Commit:
 
     Attributes:
         rows: the rows that the operation deletes, if it tells.
+        reuse: the fragment-reuse entry of a Rewrite.
         restored: the version that a Restore brings back.
         checked: no version up to this one is in the way.
         merging: deletions of another writer are to be merged into the operation's fragments.
@@ -167,6 +171,7 @@ class _Commit:
     transaction: Transaction
     surroundings: Surroundings
     rows: RowChanges | None = None
+    reuse: ReuseEntry | None = None
     restored: Manifest | None = None
     merging: bool = False
     recorded: str = ""
@@ -178,7 +183,7 @@ class _Commit:
     def stamp(self) -> Stamp:
         """Return what marks a version as this commit's."""
         name = self.transaction.file_name
-        return Stamp(self.root, name, self.surroundings.time_ns(), self.restored)
+        return Stamp(self.root, name, self.surroundings.time_ns(), self.restored, self.reuse)
 
     def is_ours(self, manifest: Manifest) -> bool:
         """Whether a stored version was made by this commit: its transaction's file name has our uuid.

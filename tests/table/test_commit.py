@@ -452,8 +452,8 @@ def test_no_table() -> None:
 
 
 def test_operations_that_are_not_executed_are_refused_by_name(root: str) -> None:
-    with pytest.raises(UnsupportedFormatError, match="rewrite"):
-        commit_operation(PLAIN, root, transaction_pb2.Transaction.Rewrite(), read_version=1)
+    with pytest.raises(UnsupportedFormatError, match="update_mem_wal_state"):
+        commit_operation(PLAIN, root, transaction_pb2.Transaction.UpdateMemWalState(), read_version=1)
     based = overwrite_message(SCHEMA, [])
     based.initial_bases.add(path="/x")
     with pytest.raises(UnsupportedFormatError, match="base paths"):

@@ -11,14 +11,16 @@ from typing import Any
 
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.append import append
+from spark_lance.table.operations.create_index import create_index
 from spark_lance.table.operations.delete import delete
-from spark_lance.table.operations.next_version import Stamp, empty_manifest
+from spark_lance.table.operations.next_version import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite
 from spark_lance.table.operations.reserve_fragments import reserve_fragments
 from spark_lance.table.operations.restore import restore
+from spark_lance.table.operations.rewrite import rewrite
 from spark_lance.table.operations.update_config import update_config
 
-__all__ = ["OPERATIONS", "Builder", "Stamp", "empty_manifest"]
+__all__ = ["OPERATIONS", "Builder", "ReuseEntry", "Stamp", "empty_manifest"]
 
 Builder = Callable[[Manifest, Any, Stamp], Manifest]
 
@@ -28,8 +30,8 @@ OPERATIONS: dict[str, Builder | None] = {
     "append": append,
     "delete": delete,
     "overwrite": overwrite,
-    "create_index": None,
-    "rewrite": None,
+    "create_index": create_index,
+    "rewrite": rewrite,
     "merge": None,
     "restore": restore,
     "reserve_fragments": reserve_fragments,

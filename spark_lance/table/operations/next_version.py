@@ -19,6 +19,7 @@ from spark_lance.table.rowids import append_row_ids, count_row_ids, encode_row_v
 
 __all__ = [
     "MAX_FRAGMENT_ID",
+    "ReuseEntry",
     "Stamp",
     "empty_manifest",
     "finish_version",
@@ -33,6 +34,19 @@ MAX_FRAGMENT_ID = 2**32 - 1
 _NANOS = 1_000_000_000
 
 
+@dataclass(frozen=True, eq=False)
+class ReuseEntry:
+    """A fragment-reuse entry for the index section; a transaction does not hold it.
+
+    Attributes:
+        entry: the entry.
+        replaces: uuid of the entry that it was made from, empty if there was none.
+    """
+
+    entry: table_pb2.IndexMetadata
+    replaces: bytes
+
+
 @dataclass(frozen=True)
 class Stamp:
     """What a commit adds to every version it makes.
@@ -42,12 +56,14 @@ class Stamp:
         transaction_file: name of the transaction's file.
         time_ns: the time of the commit in nanoseconds since the epoch, UTC.
         restored: the older version that a Restore brings back.
+        reuse: where a Rewrite that leaves the indices as they are says where rows went.
     """
 
     root: str
     transaction_file: str
     time_ns: int
     restored: Manifest | None = None
+    reuse: ReuseEntry | None = None
 
 
 def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manifest:
