@@ -34,6 +34,8 @@ __all__ = [
     "encode_row_ids",
     "encode_row_versions",
     "fragment_row_ids",
+    "pack_row_ids",
+    "pack_row_versions",
     "row_addresses",
 ]
 
@@ -41,6 +43,8 @@ UInt64Array = npt.NDArray[np.uint64]
 _Sequence = TypeVar("_Sequence", bound=Message)
 
 _MAX_U64 = 2**64 - 1
+# Shorter ascending runs than this on average are cheaper as one unsorted array.
+_MIN_RUN = 32
 
 
 def row_addresses(fragment_id: int, offsets: npt.NDArray[np.integer[Any]]) -> UInt64Array:
@@ -135,6 +139,64 @@ def encode_row_versions(version: int, rows: int) -> bytes:
     span = rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=0, end=rows))
     run = rowids_pb2.RowDatasetVersionRun(span=span, version=version)
     return rowids_pb2.RowDatasetVersionSequence(runs=[run]).SerializeToString()
+
+
+def pack_row_ids(ids: UInt64Array) -> bytes:
+    """Serialize a RowIdSequence of any ids, in their order; few bytes where the ids ascend in long runs."""
+    # The reference makes one segment of what came from one fragment, so ascending runs are the usual case.
+    starts = np.flatnonzero(ids[1:] <= ids[:-1]) + 1
+    runs = [ids] if len(starts) > len(ids) // _MIN_RUN else np.split(ids, starts)
+    return rowids_pb2.RowIdSequence(segments=[_segment(run) for run in runs]).SerializeToString()
+
+
+def pack_row_versions(versions: UInt64Array) -> bytes:
+    """Serialize a RowDatasetVersionSequence that gives each row its version."""
+    bounds = [0, *(np.flatnonzero(versions[1:] != versions[:-1]) + 1).tolist(), len(versions)]
+    sequence = rowids_pb2.RowDatasetVersionSequence()
+    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        if start < stop:
+            run = sequence.runs.add(version=int(versions[start]))
+            run.span.range.start, run.span.range.end = start, stop
+    return sequence.SerializeToString()
+
+
+def _segment(ids: UInt64Array) -> rowids_pb2.U64Segment:
+    """Return the smallest segment that gives these ids in this order."""
+    if not len(ids):
+        return rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=0, end=0))
+    if np.any(ids[1:] <= ids[:-1]):
+        return rowids_pb2.U64Segment(array=_pack_array(ids))
+    start, end = int(ids[0]), int(ids[-1]) + 1
+    span = end - start
+    if span == len(ids):
+        return rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=start, end=end))
+    sizes = [24 + 4 * (span - len(ids)), 24 + (span + 7) // 8, 24 + 2 * len(ids)]
+    # Otherwise the span is less than 16 times the ids, and a byte for each value of it can be afforded.
+    if min(sizes) == sizes[2]:
+        return rowids_pb2.U64Segment(sorted_array=_pack_array(ids))
+    present = np.zeros(span, np.bool_)
+    present[(ids - np.uint64(start)).astype(np.int64)] = True
+    if min(sizes) == sizes[0]:
+        holes = np.flatnonzero(~present).astype(np.uint64) + np.uint64(start)
+        holed = rowids_pb2.U64Segment.RangeWithHoles(start=start, end=end, holes=_pack_array(holes))
+        return rowids_pb2.U64Segment(range_with_holes=holed)
+    bitmap = np.packbits(present, bitorder="little").tobytes()
+    marked = rowids_pb2.U64Segment.RangeWithBitmap(start=start, end=end, bitmap=bitmap)
+    return rowids_pb2.U64Segment(range_with_bitmap=marked)
+
+
+def _pack_array(values: UInt64Array) -> rowids_pb2.EncodedU64Array:
+    base = int(values.min())
+    span = int(values.max()) - base
+    if span > 0xFFFFFFFF:
+        plain = rowids_pb2.EncodedU64Array.U64Array(values=values.astype("<u8").tobytes())
+        return rowids_pb2.EncodedU64Array(u64_array=plain)
+    offsets = values - np.uint64(base)
+    if span > 0xFFFF:
+        wide = rowids_pb2.EncodedU64Array.U32Array(base=base, offsets=offsets.astype("<u4").tobytes())
+        return rowids_pb2.EncodedU64Array(u32_array=wide)
+    narrow = rowids_pb2.EncodedU64Array.U16Array(base=base, offsets=offsets.astype("<u2").tobytes())
+    return rowids_pb2.EncodedU64Array(u16_array=narrow)
 
 
 def _parse(kind: type[_Sequence], data: bytes) -> _Sequence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from pathlib import Path
 
@@ -19,11 +20,14 @@ from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.refs import list_versions, load_version
 from spark_lance.table.rowids import (
     append_row_ids,
+    count_row_ids,
     decode_row_ids,
     decode_row_versions,
     encode_row_ids,
     encode_row_versions,
     fragment_row_ids,
+    pack_row_ids,
+    pack_row_versions,
     row_addresses,
 )
 
@@ -165,3 +169,44 @@ def test_every_version_scans_as_pylance_scans_it(tmp_path: Path) -> None:
         for name, ours in zip(columns, (ids, created, updated), strict=True):
             assert np.array_equal(np.concatenate(ours), theirs[name].to_numpy()), (file.version, name)
     assert {"range", "range_with_holes", "range_with_bitmap"} <= kinds
+
+
+ID_RUNS = st.lists(
+    st.builds(
+        lambda start, step, count: list(range(start, start + step * count, step)),
+        st.one_of(st.integers(0, 2**17), st.integers(2**32, 2**34), st.just(2**62)),
+        st.sampled_from([1, 1, 2, 7, 20, 70000]),
+        st.integers(1, 90),
+    ),
+    max_size=4,
+)
+
+
+@given(runs=ID_RUNS, dropped=st.sets(st.integers(0, 99)), shuffled=st.randoms(use_true_random=False))
+def test_any_ids_round_trip(runs: list[list[int]], dropped: set[int], shuffled: random.Random) -> None:
+    ids = [value for run in runs for place, value in enumerate(run) if place not in dropped]
+    if shuffled.random() < 0.3:
+        shuffled.shuffle(ids)
+    packed = pack_row_ids(np.array(ids, np.uint64))
+    assert decode_row_ids(packed, len(ids)).tolist() == ids
+    assert count_row_ids(packed, len(ids)) == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("data", "ids"),
+    [
+        ("0a040a021005", list(range(5))),
+        ("0a060a040805100a", list(range(5, 10))),
+        ("0a091a07080110081a0145", [1, 3, 7]),
+        ("0a091a07080110081a0169", [1, 4, 6, 7]),
+    ],
+)
+def test_packed_as_pylance_does(data: str, ids: list[int]) -> None:
+    assert pack_row_ids(np.array(ids, np.uint64)).hex() == data
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 50)), max_size=6))
+def test_any_versions_round_trip(runs: list[tuple[int, int]]) -> None:
+    versions = np.repeat(np.array([v for v, _ in runs], np.uint64), [count for _, count in runs])
+    packed = pack_row_versions(versions.astype(np.uint64))
+    np.testing.assert_array_equal(decode_row_versions(packed, len(versions)), versions)
