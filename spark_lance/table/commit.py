@@ -16,7 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from google.protobuf.message import Message
@@ -42,14 +42,22 @@ from spark_lance.table.conflicts import Verdict, verdict
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
-from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
+from spark_lance.table.rebase import REBASES, Ground
 from spark_lance.table.refs import list_versions, load_latest, load_version, write_hint
 from spark_lance.table.row_changes import RowChanges
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
 
-__all__ = ["REAL", "Surroundings", "commit_operation", "create_table"]
+__all__ = [
+    "COMMIT_MESSAGE",
+    "DEFAULT_RETRY",
+    "REAL",
+    "Surroundings",
+    "commit_operation",
+    "create_table",
+    "found_table",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +74,8 @@ class Surroundings:
 
 REAL = Surroundings()
 DEFAULT_RETRY = RetryPolicy()
+# The transaction property that holds what the user says about a commit.
+COMMIT_MESSAGE = "__lance_commit_message"
 
 # Answers of a local file system that leave no doubt: nothing was written.
 _FINAL_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -80,6 +90,7 @@ def commit_operation(
     properties: Mapping[str, str] | None = None,
     rows: RowChanges | None = None,
     reuse: ReuseEntry | None = None,
+    strict: bool = False,
     retry: RetryPolicy = DEFAULT_RETRY,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
@@ -90,24 +101,26 @@ def commit_operation(
         root: the table's root path.
         operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
         read_version: the version that the operation was computed from.
-        properties: key-value pairs kept with the transaction.
-        rows: the rows that a Delete deletes; without them a delete by another writer in one of the same
-            fragments is a conflict.
+        properties: key-value pairs kept with the transaction, such as `COMMIT_MESSAGE`.
+        rows: the rows that a Delete or Update deletes; without them a delete by another writer in one of the
+            same fragments is a conflict.
         reuse: the fragment-reuse entry of a Rewrite that leaves the indices as they are.
+        strict: commit as the version after `read_version` or not at all.
         retry: how often to start over when other writers win.
         surroundings: clock, sleep and random numbers.
 
     Raises:
         TableNotFoundError: there is no table.
         VersionNotFoundError: the table has not reached `read_version`, or lacks a version to restore.
-        RetryableConflictError: another commit changed what the operation was computed from.
+        RetryableConflictError: another commit changed what the operation was computed from; or there is one,
+            and `strict` allows none.
         IncompatibleConflictError: another commit makes the operation meaningless, or cannot be judged.
         RetriesExhaustedError: other writers won every attempt.
         CommitOutcomeUnknownError: the commit may have landed; nothing of it may be deleted.
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
     transaction = Transaction.new(operation, read_version, properties)
-    commit = _Commit(store, root, transaction, surroundings, rows, reuse)
+    commit = _Commit(store, root, transaction, surroundings, rows, reuse, strict)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(store, root, operation.version)
     build = _builder(commit.transaction)
@@ -147,9 +160,52 @@ def create_table(
         RetriesExhaustedError: the store refused every attempt.
     """
     operation = overwrite_message(schema, fragments, config)
-    commit = _Commit(store, root, Transaction.new(operation, 0, properties), surroundings)
     base = empty_manifest(version, stable_row_ids=stable_row_ids)
-    return _run(commit, lambda: _found(commit, base), retry)
+    return found_table(
+        store,
+        root,
+        operation,
+        lambda stamp: overwrite(base, operation, stamp),
+        properties=properties,
+        retry=retry,
+        surroundings=surroundings,
+    )
+
+
+def found_table(
+    store: Store,
+    root: str,
+    operation: Message,
+    build: Callable[[Stamp], Manifest],
+    *,
+    read_version: int = 0,
+    properties: Mapping[str, str] | None = None,
+    retry: RetryPolicy = DEFAULT_RETRY,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Publish the first version of a table where there is none, and return it.
+
+    Exactly one of several founders succeeds if their first versions have one number; founders of different
+    numbers at one place, as of clones of different versions, must not race.
+
+    Args:
+        store: where the table is to be.
+        root: the table's root path.
+        operation: what the transaction says, an Overwrite or a Clone.
+        build: makes the first version from what marks it as this commit's; its number need not be 1.
+        read_version: the version that the operation names as the one it was computed from.
+        properties: key-value pairs kept with the transaction.
+        retry: how often to start over when the store fails.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        TableExistsError: there is a table already, or another founder was first.
+        CommitOutcomeUnknownError: the table may have been created; nothing of it may be deleted.
+        RetriesExhaustedError: the store refused every attempt.
+    """
+    transaction = Transaction.new(operation, read_version, properties)
+    commit = _Commit(store, root, transaction, surroundings)
+    return _run(commit, lambda: _found(commit, build), retry)
 
 
 @dataclass
@@ -157,11 +213,10 @@ class _Commit:
     """One commit on its way.
 
     Attributes:
-        rows: the rows that the operation deletes, if it tells.
-        reuse: the fragment-reuse entry of a Rewrite.
+        rows, reuse, strict: as in `commit_operation`.
         restored: the version that a Restore brings back.
         checked: no version up to this one is in the way.
-        merging: deletions of another writer are to be merged into the operation's fragments.
+        unfit: operations of others onto which ours must still be fitted.
         recorded: name of the transaction file that was written.
         doubt: the failure of a put that may still land; None if the fate of every put is known.
     """
@@ -172,8 +227,9 @@ class _Commit:
     surroundings: Surroundings
     rows: RowChanges | None = None
     reuse: ReuseEntry | None = None
+    strict: bool = False
     restored: Manifest | None = None
-    merging: bool = False
+    unfit: list[Message] = field(default_factory=list)
     recorded: str = ""
     doubt: OSError | None = None
 
@@ -275,26 +331,36 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
         _check(commit, theirs)
         commit.checked = version
     check_writable(latest.message, latest.path)
-    if commit.merging and commit.rows is not None:
-        outcome = commit.rows.apply(commit.store, commit.root, latest)
-        predicate = commit.transaction.message.delete.predicate
-        operation = delete_message(outcome.updated, outcome.removed, predicate)
-        commit.transaction = commit.transaction.rebased(operation, latest.version)
-        commit.merging = False
+    if commit.unfit:
+        commit.transaction = _fitted(commit, latest)
+        commit.unfit = []
     return build(latest, commit.transaction.operation, commit.stamp())
 
 
-def _found(commit: _Commit, base: Manifest) -> Manifest | _Landed:
-    """Build version 1 where there is no table yet."""
+def _fitted(commit: _Commit, latest: Manifest) -> Transaction:
+    """Return the transaction fitted onto the newest version, from which one that merges rows then is."""
+    transaction = commit.transaction
+    rebase = REBASES.get(transaction.name or "")
+    if rebase is None:
+        return transaction
+    ground = Ground(commit.store, commit.root, latest, commit.unfit, commit.rows)
+    operation = rebase(transaction.operation, ground)
+    return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
+
+
+def _found(commit: _Commit, build: Callable[[Stamp], Manifest]) -> Manifest | _Landed:
+    """Build the first version where there is no table yet."""
+    first = build(commit.stamp())
     versions = list_versions(commit.store, commit.root)
-    if versions:
-        first = read_manifest(commit.store, versions[0].path, versions[0].naming)
-        if commit.is_ours(first):
-            return _Landed(first)
-        if versions[0].version == 1:
+    for file in versions:
+        if file.version == first.version:
+            winner = read_manifest(commit.store, file.path, file.naming)
+            if commit.is_ours(winner):
+                return _Landed(winner)
             commit.doubt = None
+    if versions:
         raise TableExistsError(f"there is a Lance table at {commit.root} already")
-    return overwrite(base, commit.transaction.message.overwrite, commit.stamp())
+    return first
 
 
 def _check(commit: _Commit, theirs: Manifest) -> None:
@@ -302,19 +368,22 @@ def _check(commit: _Commit, theirs: Manifest) -> None:
     ours = commit.transaction
     where = f"version {theirs.version} of {commit.root}"
     since = f"this {ours.name} was computed from version {ours.read_version}"
+    if commit.strict:
+        raise RetryableConflictError(f"{where} is newer, {since} and is strict: run the operation again")
     try:
         transaction = read_transaction(commit.store, commit.root, theirs)
     except FormatError as error:
         raise IncompatibleConflictError(
             f"{where} has no readable transaction, and {since}: reload the table"
         ) from error
-    outcome = verdict(ours, transaction)
+    outcome = verdict(ours, transaction, deferred=commit.reuse is not None)
     name = transaction.name or "an operation unknown to this release"
-    commit.merging |= outcome is Verdict.MERGE
     if outcome is Verdict.RETRY or (outcome is Verdict.MERGE and commit.rows is None):
         raise RetryableConflictError(f"{where} ({name}) conflicts, {since}: run the operation again")
     if outcome is Verdict.INCOMPATIBLE:
         raise IncompatibleConflictError(f"{where} ({name}) is incompatible, {since}: reload the table")
+    if outcome is not Verdict.FINE:
+        commit.unfit.append(transaction.operation)
 
 
 def _read_past(commit: _Commit, version: int, latest: Manifest) -> Manifest:

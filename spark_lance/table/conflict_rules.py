@@ -25,6 +25,8 @@ pb = transaction_pb2.Transaction
 # Index entries that belong to the format itself.
 FRAGMENT_REUSE = "__lance_frag_reuse"
 MEM_WAL = "__lance_mem_wal"
+# Indices whose row addresses a fragment-reuse entry cannot translate.
+_UNTRANSLATED = "ngramindexdetails"
 
 
 class Verdict(enum.Enum):
@@ -176,6 +178,20 @@ def _moved_and_indexed(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
     return _indexed_and_moved(theirs, ours)
 
 
+def _deferred_and_indexed(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
+    """J: their index keeps the old addresses, which ours can translate for groups that it covers wholly."""
+    groups = [{fragment.id for fragment in group.old_fragments} for group in ours.groups]
+    return _retry(any(_keeps_from_moving(entry, groups) for entry in theirs.new_indices))
+
+
+def _keeps_from_moving(entry: table_pb2.IndexMetadata, groups: Iterable[set[int]]) -> bool:
+    covered = _coverage(entry)
+    if covered is None:
+        return True
+    translated = not entry.index_details.type_url.lower().endswith(_UNTRANSLATED)
+    return any(covered & group and not (translated and group <= covered) for group in groups)
+
+
 def _indexed_and_replaced(ours: pb.CreateIndex, theirs: pb.DataReplacement) -> Verdict:
     """r: theirs replaced a column that ours has indexed, in whatever fragment."""
     fields = _replaced_fields(theirs)
@@ -199,18 +215,18 @@ def _merged_and_logged(ours: Message, theirs: pb.CreateIndex) -> Verdict:
 
 def _indexes(index: pb.CreateIndex, fragments: set[int]) -> bool:
     """Whether a new index covers one of the fragments, or does not tell what it covers."""
-    return any(_covers(entry, fragments) for entry in index.new_indices)
+    coverages = [_coverage(entry) for entry in index.new_indices]
+    return any(covered is None or covered & fragments for covered in coverages)
 
 
-def _covers(entry: table_pb2.IndexMetadata, fragments: set[int]) -> bool:
-    if not entry.HasField("fragment_bitmap"):
-        return True
+def _coverage(entry: table_pb2.IndexMetadata) -> set[int] | None:
+    """Return the fragments that an entry names; None if it does not tell, or not so that it can be read."""
     if not entry.fragment_bitmap:
-        return False
+        return None
     try:
-        return not fragments.isdisjoint(BitMap.deserialize(entry.fragment_bitmap))
+        return set(BitMap.deserialize(entry.fragment_bitmap))
     except (ValueError, IndexError):
-        return True
+        return None
 
 
 def _names(entries: Iterable[table_pb2.IndexMetadata]) -> set[str]:
@@ -353,6 +369,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "i": _both_index,
         "h": _indexed_and_moved,
         "j": _moved_and_indexed,
+        "J": _deferred_and_indexed,
         "r": _indexed_and_replaced,
         "u": _replaced_and_indexed,
         "l": _logged_and_merged,

@@ -9,7 +9,9 @@ one that was committed since the version ours was computed from ("theirs"):
     other letters are rules, functions of the two operations: see `conflict_rules`
 
 Rows stand for all operations on an existing table but two that are never executed here, write-ahead logs and
-overlays. An operation of theirs that is not known at all is incompatible with everything. (Lance table
+overlays. `rewrite_deferred` is a rewrite that leaves the indices as they are and tells in a fragment-reuse
+entry where rows went; once committed it looks like any other, as its transaction has no place for the entry.
+An operation of theirs that is not known at all is incompatible with everything. (Lance table
 format, conflict matrix.)
 """
 
@@ -47,6 +49,7 @@ delete              .  X  d  d  .  f  R  .  X  .  .  f  X  .  .  .
 update              p  X  d  e  .  f  R  n  X  .  .  f  w  .  f  .
 create_index        .  X  .  q  i  h  l  .  X  .  .  r  X  .  .  .
 rewrite             b  X  f  f  j  f  R  .  X  .  .  f  .  .  f  .
+rewrite_deferred    b  X  f  f  J  f  R  .  X  .  .  f  .  .  f  .
 merge               R  X  R  R  a  R  R  X  X  .  G  R  X  .  R  .
 project             z  X  .  z  .  .  R  R  X  .  .  z  X  .  z  .
 restore             b  .  .  .  .  .  .  .  .  .  s  .  X  .  .  .
@@ -71,14 +74,15 @@ def _read_grid() -> dict[str, dict[str, Verdict | Rule]]:
 CONFLICTS = _read_grid()
 
 
-def verdict(ours: Transaction, theirs: Transaction) -> Verdict:
+def verdict(ours: Transaction, theirs: Transaction, *, deferred: bool = False) -> Verdict:
     """Return whether `ours` may be committed on top of `theirs`, which it did not know of.
 
     Args:
         ours: the transaction being committed; its operation has a row in the grid.
         theirs: a transaction committed since `ours.read_version`.
+        deferred: ours is a Rewrite that brings a fragment-reuse entry.
     """
     if theirs.name is None or ours.name is None:
         return Verdict.INCOMPATIBLE
-    cell = CONFLICTS[ours.name][theirs.name]
+    cell = CONFLICTS["rewrite_deferred" if deferred else ours.name][theirs.name]
     return cell if isinstance(cell, Verdict) else cell(ours.operation, theirs.operation)

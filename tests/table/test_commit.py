@@ -28,8 +28,9 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import Surroundings, commit_operation, create_table
+from spark_lance.table.commit import COMMIT_MESSAGE, Surroundings, commit_operation, create_table, found_table
 from spark_lance.table.manifest import Manifest, pack_manifest
+from spark_lance.table.operations import Stamp
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.paths import Naming, manifest_path
@@ -370,6 +371,23 @@ def test_an_overwrite_replaces_appends_it_did_not_know(root: str) -> None:
     assert latest.max_fragment_id == 2
 
 
+def test_a_strict_commit_is_the_next_version_or_none(root: str) -> None:
+    assert commit_operation(PLAIN, root, append_message([]), read_version=1, strict=True).version == 2
+    with pytest.raises(RetryableConflictError, match="strict"):
+        commit_operation(PLAIN, root, append_message([]), read_version=1, strict=True)
+    store = Scripted(steps=[rival])
+    with pytest.raises(RetryableConflictError, match="strict"):
+        commit_operation(
+            store,
+            root,
+            append_message([]),
+            read_version=2,
+            strict=True,
+            surroundings=Clock().surroundings(),
+        )
+    assert history(root) == ["overwrite", "append", "append"]
+
+
 def store_version(root: str, message: table_pb2.Manifest, transaction: bytes | None) -> None:
     """Publish a version as another writer would, with any transaction bytes or none."""
     data = pack_manifest(message, b"", transaction or b"")
@@ -541,6 +559,28 @@ def test_creation_options() -> None:
     assert dict(again.schema.metadata) == {"about": "x"}
     assert (again.message.reader_feature_flags, again.message.writer_feature_flags) == (2, 10)
     assert dict(read_transaction(PLAIN, root, again).properties) == {"p": "q"}
+
+
+def test_a_table_may_begin_with_another_version(root: str) -> None:
+    source = append_with(root=root)
+    clone = fresh()
+    operation = transaction_pb2.Transaction.Clone(is_shallow=True, ref_version=2, ref_path=root)
+
+    def build(stamp: Stamp) -> Manifest:
+        message = table_pb2.Manifest()
+        message.CopyFrom(source.message)
+        message.transaction_file = stamp.transaction_file
+        return Manifest(message, b"", Naming.V2, manifest_path(clone, 2, Naming.V2))
+
+    store = Scripted(steps=[never_sent, lost_answer])
+    settings = {"read_version": 2, "properties": {COMMIT_MESSAGE: "a copy"}}
+    made = found_table(store, clone, operation, build, surroundings=Clock().surroundings(), **settings)  # type: ignore[arg-type]
+    assert [file.version for file in list_versions(PLAIN, clone)] == [made.version] == [2]
+    transaction = read_transaction(PLAIN, clone, made)
+    assert (transaction.name, transaction.read_version) == ("clone", 2)
+    assert dict(transaction.properties) == {COMMIT_MESSAGE: "a copy"}
+    with pytest.raises(TableExistsError):
+        found_table(PLAIN, clone, operation, build, read_version=2)
 
 
 # What operations do to row ids and to everything else in a manifest.
