@@ -42,6 +42,7 @@ from spark_lance.file.v2_1.encodings.general_writer import (
 )
 from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, run_starts
 from spark_lance.file.v2_1.mini_block_writer import ChunkPolicy
+from spark_lance.file.v2_1.packed_writer import is_plain_struct, struct_chunks, zip_structs
 from spark_lance.file.v2_1.plain_values import (
     Block,
     Bools,
@@ -132,10 +133,11 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | ScalarPage | MiniBloc
     """Decide how the page of `leaf` is written.
 
     Raises:
-        SchemaError: a struct without fields is null or inside a list, which the format cannot say.
+        SchemaError: a struct without fields is null or inside a list, or a packed struct has a field that is
+            null, neither of which the format can say.
     """
     array = leaf.values
-    if leaf.field.logical_type == "struct":
+    if leaf.field.logical_type == "struct" and not array.type.num_fields:
         if leaf.definition is not None or leaf.rep is not None:
             raise SchemaError(
                 f"column {leaf.field.name!r}: Lance cannot store a struct without fields "
@@ -145,6 +147,8 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | ScalarPage | MiniBloc
     valid = leaf.slot_validity()
     if len(array) == 0 or (valid is not None and not valid.any()):
         return NullPage()
+    if pa.types.is_struct(array.type):
+        return MiniBlock(struct_chunks(leaf)) if is_plain_struct(array.type) else FullZip(zip_structs(leaf))
     settings = Settings.of(leaf.field)
     if pa.types.is_dictionary(array.type):
         items = _items(array.dictionary, version, settings)
@@ -330,7 +334,7 @@ def full_zip(leaf: Leaf) -> FullZip | None:
     array, valid = leaf.values, leaf.slot_validity()
     if is_variable(array.type):
         return FullZip(zip_variable(array, valid))
-    if pa.types.is_dictionary(array.type) or _has_bit_items(array.type):
+    if pa.types.is_dictionary(array.type) or pa.types.is_struct(array.type) or _has_bit_items(array.type):
         return None
     return FullZip(zip_fixed(array, valid))
 

@@ -13,6 +13,7 @@ from spark_lance.file.v2_1.choose import FullZip, NullPage, ScalarPage, choose, 
 from spark_lance.file.v2_1.constant_writer import null_page, scalar_page
 from spark_lance.file.v2_1.full_zip_writer import full_zip_page
 from spark_lance.file.v2_1.mini_block_writer import PageParts, mini_block_page
+from spark_lance.file.v2_1.packed_writer import check_packed
 from spark_lance.file.v2_1.ravel import Leaf, ravel
 from spark_lance.file.v2_1.settings import Settings
 from spark_lance.file.version import FileVersion
@@ -26,7 +27,6 @@ class FieldWriter:
     Raises:
         SchemaError: a type that this version, or Lance as a whole, cannot store in this place; field metadata
             for the writer that has no meaning.
-        UnsupportedFormatError: packed structs and blobs, which are not written.
     """
 
     def __init__(self, field: Field, column_base: int, version: FileVersion) -> None:
@@ -86,8 +86,11 @@ def _encode_leaf(leaf: Leaf, version: FileVersion) -> Iterator[tuple[Leaf, PageP
 def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in_fixed_list: bool) -> None:
     """Refuse what the version cannot store; the flags tell what `field` is inside of."""
     kind = field.kind
-    if kind in ("packed_struct", "blob"):
-        raise UnsupportedFormatError(f"column {path!r}: writing a {kind.replace('_', ' ')} is not supported")
+    if kind == "blob":
+        raise UnsupportedFormatError(f"column {path!r}: writing a blob is not supported")
+    if kind == "packed_struct":
+        check_packed(field, path, version)
+        return
     if field.logical_type == "fixed_size_binary:0":
         raise SchemaError(f"column {path!r}: Lance cannot store values of zero width")
     if kind in ("map", "fsl_struct") and version is FileVersion.V2_1:

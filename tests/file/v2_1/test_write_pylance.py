@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_lance.errors import SchemaError, UnsupportedFormatError
+from spark_lance.errors import SchemaError
 from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
@@ -275,13 +275,6 @@ def test_types_that_cannot_be_stored_are_refused_by_name(
 ) -> None:
     with pytest.raises(error, match="column 'c"):
         open_writer(tmp_path, pa.field("c", kind), version)
-
-
-@pytest.mark.parametrize("key", ["lance-encoding:packed", "lance-encoding:blob"])
-def test_packed_structs_and_blobs_are_refused_by_name(key: str, tmp_path: Path) -> None:
-    kind = pa.struct([("x", pa.int8())]) if key.endswith("packed") else pa.large_binary()
-    with pytest.raises(UnsupportedFormatError, match="column 'c'"):
-        open_writer(tmp_path, pa.field("c", kind, metadata={key: "true"}), "2.2")
 
 
 def open_writer(root: Path, field: pa.Field, version: str) -> FileWriter:
