@@ -12,12 +12,16 @@ from typing import Any
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.append import append
 from spark_lance.table.operations.create_index import create_index
+from spark_lance.table.operations.data_replacement import data_replacement
 from spark_lance.table.operations.delete import delete
+from spark_lance.table.operations.merge import merge
 from spark_lance.table.operations.next_version import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite
+from spark_lance.table.operations.project import project
 from spark_lance.table.operations.reserve_fragments import reserve_fragments
 from spark_lance.table.operations.restore import restore
 from spark_lance.table.operations.rewrite import rewrite
+from spark_lance.table.operations.update import update
 from spark_lance.table.operations.update_config import update_config
 
 __all__ = ["OPERATIONS", "Builder", "ReuseEntry", "Stamp", "empty_manifest"]
@@ -32,13 +36,13 @@ OPERATIONS: dict[str, Builder | None] = {
     "overwrite": overwrite,
     "create_index": create_index,
     "rewrite": rewrite,
-    "merge": None,
+    "merge": merge,
     "restore": restore,
     "reserve_fragments": reserve_fragments,
-    "update": None,
-    "project": None,
+    "update": update,
+    "project": project,
     "update_config": update_config,
-    "data_replacement": None,
+    "data_replacement": data_replacement,
     "update_mem_wal_state": None,
     "clone": None,
     "update_bases": None,

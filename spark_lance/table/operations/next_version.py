@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spark_lance.errors import FormatError
 from spark_lance.file.version import FileVersion
-from spark_lance.proto import table_pb2
+from spark_lance.proto import file_pb2, table_pb2
 from spark_lance.table.features import STABLE_ROW_IDS, recompute
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import Naming, manifest_path
@@ -24,7 +24,9 @@ __all__ = [
     "empty_manifest",
     "finish_version",
     "keep_marks",
+    "mark_updated",
     "number_fragments",
+    "replace_schema",
     "start_version",
 ]
 
@@ -125,6 +127,22 @@ def number_fragments(message: table_pb2.Manifest, added: Iterable[table_pb2.Data
         raise FormatError(f"the table has used up its fragment ids: {highest} does not fit 32 bits")
     if highest >= 0:
         message.max_fragment_id = highest
+
+
+def replace_schema(message: table_pb2.Manifest, fields: Iterable[file_pb2.Field]) -> None:
+    """Give a manifest in the making other fields; the mark of the highest field id goes up with them."""
+    message.ClearField("fields")
+    message.fields.extend(fields)
+    if message.HasField("max_allocated_field_id"):
+        highest = max((field.id for field in message.fields), default=-1)
+        message.max_allocated_field_id = max(message.max_allocated_field_id, highest)
+
+
+def mark_updated(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> None:
+    """Record the new version as the last that changed any row of a fragment, if rows have such a record."""
+    if message.reader_feature_flags & STABLE_ROW_IDS:
+        versions = encode_row_versions(message.version, fragment.physical_rows)
+        fragment.inline_last_updated_at_versions = versions
 
 
 def finish_version(

@@ -1,0 +1,99 @@
+"""Merge: another schema and more columns for the same fragments; adding columns and changing their types.
+
+The operation lists every fragment as it is to be. What it does to the rows can be seen in the files alone: a
+fragment with other files than before has updated rows, and an index no longer covers it if the values of an
+indexed field now come from elsewhere. (Lance table format, merge.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from spark_lance.errors import FormatError
+from spark_lance.file.schema import Schema
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
+from spark_lance.table.operations.next_version import (
+    Stamp,
+    finish_version,
+    keep_marks,
+    mark_updated,
+    replace_schema,
+    start_version,
+)
+
+__all__ = ["TOMBSTONE", "drop_dead_files", "merge", "merge_message"]
+
+# In place of a field's id: the column is there, but values are to be taken from a later file.
+TOMBSTONE = -2
+
+
+def merge_message(
+    schema: Schema, fragments: Iterable[table_pb2.DataFragment], *, keeps_nulls: bool = True
+) -> transaction_pb2.Transaction.Merge:
+    """Return the operation that gives a table another schema and its fragments other files.
+
+    Args:
+        schema: the whole new schema with ids.
+        fragments: all fragments of the table, with their ids and old files, and with new files last.
+        keeps_nulls: no field that could be null before must not be null now.
+    """
+    return transaction_pb2.Transaction.Merge(
+        fragments=fragments,
+        schema=schema.to_protos(),
+        schema_metadata={key: value.encode() for key, value in schema.metadata.items()},
+        preserves_nullability=keeps_nulls,
+    )
+
+
+def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, stamp: Stamp) -> Manifest:
+    """Return the version after `base` with the operation's schema and files.
+
+    Raises:
+        FormatError: the operation does not list the fragments of `base`, or index entries are damaged.
+    """
+    message = start_version(base, stamp)
+    keep_marks(message)
+    replace_schema(message, operation.schema)
+    if operation.schema_metadata:
+        # pylance leaves them out of the operation, and means the table's.
+        message.schema_metadata.clear()
+        message.schema_metadata.update(operation.schema_metadata)
+    before = {fragment.id: fragment for fragment in base.fragments}
+    if sorted(before) != sorted(fragment.id for fragment in operation.fragments):
+        raise FormatError("a merge must list all fragments of the table, and no others")
+    message.ClearField("fragments")
+    message.fragments.MergeFrom(operation.fragments)
+    moved: defaultdict[frozenset[int], list[int]] = defaultdict(list)
+    for fragment in message.fragments:
+        old = before[fragment.id]
+        if fragment.files == old.files:
+            continue
+        drop_dead_files(fragment)
+        mark_updated(message, fragment)
+        moved[_moved_fields(old, fragment)].append(fragment.id)
+    section = base.index_section
+    for fields, fragment_ids in moved.items():
+        section = remove_fragments_from_bitmaps(section, fragment_ids, fields)
+    return finish_version(message, keep_relevant(section, message), base.naming, stamp)
+
+
+def drop_dead_files(fragment: table_pb2.DataFragment) -> None:
+    """Take away the data files of which every column has been replaced."""
+    live = [file for file in fragment.files if any(field != TOMBSTONE for field in file.fields)]
+    if len(live) < len(fragment.files):
+        copies = table_pb2.DataFragment(files=live)
+        fragment.ClearField("files")
+        fragment.files.MergeFrom(copies.files)
+
+
+def _moved_fields(old: table_pb2.DataFragment, new: table_pb2.DataFragment) -> frozenset[int]:
+    """Return the fields whose values came from one file and now come from another, or from none."""
+    homes = _homes(new)
+    return frozenset(field for field, home in _homes(old).items() if homes.get(field) != home)
+
+
+def _homes(fragment: table_pb2.DataFragment) -> Mapping[int, str]:
+    return {field: file.path for file in fragment.files for field in file.fields if field >= 0}

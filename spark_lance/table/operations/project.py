@@ -1,0 +1,55 @@
+"""Project: another schema over the same files; dropping, renaming and re-describing columns.
+
+Files that hold no field of the new schema leave the table; the others stay as they are, whatever else they
+hold. (Lance table format, project.)
+"""
+
+from __future__ import annotations
+
+from spark_lance.file.schema import Schema
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.index_upkeep import keep_relevant
+from spark_lance.table.operations.next_version import (
+    Stamp,
+    finish_version,
+    keep_marks,
+    replace_schema,
+    start_version,
+)
+
+__all__ = ["drop_idle_files", "project", "project_message"]
+
+
+def project_message(schema: Schema, *, keeps_nulls: bool = True) -> transaction_pb2.Transaction.Project:
+    """Return the operation that gives a table another schema over the columns that it has.
+
+    Args:
+        schema: fields of the table, by their ids.
+        keeps_nulls: no field that could be null before must not be null now.
+    """
+    return transaction_pb2.Transaction.Project(schema=schema.to_protos(), preserves_nullability=keeps_nulls)
+
+
+def project(base: Manifest, operation: transaction_pb2.Transaction.Project, stamp: Stamp) -> Manifest:
+    """Return the version after `base` with the operation's schema.
+
+    Raises:
+        FormatError: index entries are damaged.
+    """
+    message = start_version(base, stamp)
+    keep_marks(message)
+    replace_schema(message, operation.schema)
+    live = {field.id for field in message.fields}
+    for fragment in message.fragments:
+        drop_idle_files(fragment, live)
+    return finish_version(message, keep_relevant(base.index_section, message), base.naming, stamp)
+
+
+def drop_idle_files(fragment: table_pb2.DataFragment, live: set[int]) -> None:
+    """Take away the data files that hold none of the fields `live`."""
+    kept = [file for file in fragment.files if not live.isdisjoint(file.fields)]
+    if len(kept) < len(fragment.files):
+        copies = table_pb2.DataFragment(files=kept)
+        fragment.ClearField("files")
+        fragment.files.MergeFrom(copies.files)
