@@ -13,11 +13,13 @@ __all__ = [
     "ExpressionError",
     "FormatError",
     "IncompatibleConflictError",
+    "IndexNotFoundError",
     "LanceError",
     "OptionError",
     "RetriesExhaustedError",
     "RetryableConflictError",
     "SchemaError",
+    "StoreAccessError",
     "StoreError",
     "TableExistsError",
     "TableNotFoundError",
@@ -88,6 +90,10 @@ class TagExistsError(LanceError, FileExistsError):
         return str(self.args[0]) if self.args else ""
 
 
+class IndexNotFoundError(LanceError, LookupError):
+    """The table has no index of this name: list its indices."""
+
+
 class SchemaError(LanceError, ValueError):
     """Data and table do not fit together; the message lists every difference."""
 
@@ -105,6 +111,10 @@ class StoreError(LanceError, OSError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class StoreAccessError(StoreError, PermissionError):
+    """The store accepts no request with these credentials: they are missing, wrong, expired or too weak."""
 
 
 class AtomicPutUnsupportedError(StoreError):

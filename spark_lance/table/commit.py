@@ -40,6 +40,7 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.conflicts import Verdict, verdict
 from spark_lance.table.features import check_writable
+from spark_lance.table.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
@@ -334,7 +335,8 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
     if commit.unfit:
         commit.transaction = _fitted(commit, latest)
         commit.unfit = []
-    return build(latest, commit.transaction.operation, commit.stamp())
+    current = with_present_coverage(commit.store, commit.root, latest)
+    return build(current, commit.transaction.operation, commit.stamp())
 
 
 def _fitted(commit: _Commit, latest: Manifest) -> Transaction:

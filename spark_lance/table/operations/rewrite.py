@@ -8,7 +8,8 @@ groups and among them the order of rows is kept.
 Indices (Lance table format, rewrite and index maintenance):
     named in `rewritten_indices`   have other files under another uuid; cover the new fragments, not the old
     others, without stable row ids stay as they are: the old ids name nothing any more, so the rewritten rows
-                                   are not covered, unless a fragment-reuse entry tells where they went
+                                   are not covered. With a fragment-reuse entry, which tells where rows went,
+                                   they cover the new fragments
     others, with stable row ids    cover the new fragments if they consist of row ids; those of row addresses
                                    lose the rewritten fragments
 """
@@ -36,17 +37,15 @@ from spark_lance.table.rowids import count_row_ids
 
 __all__ = ["rewrite"]
 
-# Indices that hold stable row ids where a table has them. A BTree holds row addresses all the same, and zone
-# maps and Bloom filters are made per fragment.
-_OF_ROW_IDS = frozenset(
-    {
-        "bitmapindexdetails",
-        "labellistindexdetails",
-        "invertedindexdetails",
-        "ngramindexdetails",
-        "vectorindexdetails",
-    }
-)
+# Indices that hold stable row ids where a table has them, and their highest version that does. A BTree holds
+# row addresses all the same, and zone maps and Bloom filters are made per fragment.
+_OF_ROW_IDS = {
+    "bitmapindexdetails": 0,
+    "labellistindexdetails": 1,
+    "invertedindexdetails": 3,
+    "ngramindexdetails": 0,
+    "vectorindexdetails": 2,
+}
 
 Group = tuple[frozenset[int], frozenset[int]]
 
@@ -124,12 +123,19 @@ def _index_section(
         if (new := replaced.get(entry.uuid.uuid)) is not None:
             _move_coverage(entry, groups, follows=True, complete=True)
             _replace(entry, new)
-        elif base.uses_stable_row_ids and entry.fields:
-            kind = entry.index_details.type_url.rpartition(".")[2].lower()
-            _move_coverage(entry, groups, follows=kind in _OF_ROW_IDS)
+        elif entry.fields and stamp.reuse is not None:
+            _move_coverage(entry, groups, follows=True)
+        elif entry.fields and base.uses_stable_row_ids:
+            _move_coverage(entry, groups, follows=_holds_row_ids(entry))
     if stamp.reuse is not None:
         _replace_reuse_entry(section, stamp.reuse)
     return section.SerializeToString()
+
+
+def _holds_row_ids(entry: table_pb2.IndexMetadata) -> bool:
+    """Whether an index of a table with stable row ids consists of these."""
+    kind = entry.index_details.type_url.rpartition(".")[2].lower()
+    return kind in _OF_ROW_IDS and entry.index_version <= _OF_ROW_IDS[kind]
 
 
 def _move_coverage(
@@ -143,10 +149,10 @@ def _move_coverage(
         follows: whether a wholly covered group's new fragments are covered.
         complete: refuse a group that is covered in part; otherwise such a group loses its coverage.
     """
-    if not entry.HasField("fragment_bitmap"):
+    if not entry.fragment_bitmap:
         return
     try:
-        covered = set(BitMap.deserialize(entry.fragment_bitmap)) if entry.fragment_bitmap else set()
+        covered = set(BitMap.deserialize(entry.fragment_bitmap))
     except (ValueError, IndexError) as error:
         raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
     before = frozenset(covered)
