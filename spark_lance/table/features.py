@@ -17,6 +17,7 @@ from spark_lance.proto import table_pb2
 
 __all__ = [
     "FEATURES",
+    "SPILLED_LINEAGE",
     "STABLE_ROW_IDS",
     "STICKY",
     "Feature",
@@ -73,7 +74,7 @@ FEATURES = (
     Feature(MIXED_FILE_VERSIONS, "mixed data file versions", reads=True, writes=True, words=Words.BOTH),
     Feature(512, "fragment trees", reads=False, writes=False),
     Feature(FRAGMENT_REUSE_HISTORY, "fragment reuse history", reads=True, writes=True, words=Words.BOTH),
-    Feature(SPILLED_LINEAGE, "row lineage in data files", reads=False, writes=False),
+    Feature(SPILLED_LINEAGE, "row lineage in data files", reads=True, writes=True),
     Feature(MANAGED_BLOBS, "managed blobs", reads=False, writes=False, words=Words.BOTH),
     Feature(FIELD_ID_MARK, "never reused field ids", reads=True, writes=True, words=Words.WRITER),
     Feature(WRITE_SEEDS, "zone write seeds", reads=False, writes=False, words=Words.BOTH),

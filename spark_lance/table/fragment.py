@@ -1,8 +1,8 @@
 """Reading one fragment: a run of rows whose columns may be spread over several data files.
 
 A file of the fragment provides the leaves that its field list names; -2 marks a column that a later file
-replaced. Leaves that no file provides are null. Every file has the fragment's physical rows, deleted ones
-included. (Lance table format, data files.)
+replaced, -3 to -5 are row lineage. Leaves that no file provides are null. Every file has the fragment's
+physical rows, deleted ones included. (Lance table format, data files.)
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.rowids import LINEAGE_FIELDS
 
 __all__ = ["FragmentReader", "physical_rows"]
 
@@ -67,9 +68,8 @@ def _columns(file: table_pb2.DataFile, version: FileVersion) -> dict[int, int]:
         raise FormatError(
             f"{len(file.fields)} fields but {len(file.column_indices)} column indices", file.path
         )
-    return {
-        field: column for field, column in zip(file.fields, file.column_indices, strict=True) if field >= 0
-    }
+    pairs = zip(file.fields, file.column_indices, strict=True)
+    return {field: column for field, column in pairs if field >= 0 or field in LINEAGE_FIELDS}
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,14 @@ A segment is one of
     range_with_bitmap  start, end, one bit per value, least significant bit first: {1, 3} from 1 is 0x05
     sorted_array, array   values as base + u16, base + u32, or u64, little-endian
 
-Example: `0a 06 0a 04 08 05 10 0a` is one range segment, 5 to 10.
+Example: `0a 06 0a 04 08 05 10 0a` is one range segment, 5 to 10. A run of versions counts the values of its
+span; which values they are does not matter. Instead of being in the manifest, a sequence may be a column of
+one of the fragment's data files (see `lineage`).
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +30,10 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import rowids_pb2, table_pb2
 
 __all__ = [
+    "CREATED_AT_FIELD",
+    "LINEAGE_FIELDS",
+    "ROW_ID_FIELD",
+    "UPDATED_AT_FIELD",
     "append_row_ids",
     "count_row_ids",
     "decode_row_ids",
@@ -41,6 +48,9 @@ __all__ = [
 
 UInt64Array = npt.NDArray[np.uint64]
 _Sequence = TypeVar("_Sequence", bound=Message)
+
+# A data file lists these field ids where it holds a sequence of its fragment as a column of uint64.
+ROW_ID_FIELD, CREATED_AT_FIELD, UPDATED_AT_FIELD = LINEAGE_FIELDS = (-3, -4, -5)
 
 _MAX_U64 = 2**64 - 1
 # Shorter ascending runs than this on average are cheaper as one unsorted array.
@@ -153,7 +163,7 @@ def pack_row_versions(versions: UInt64Array) -> bytes:
     """Serialize a RowDatasetVersionSequence that gives each row its version."""
     bounds = [0, *(np.flatnonzero(versions[1:] != versions[:-1]) + 1).tolist(), len(versions)]
     sequence = rowids_pb2.RowDatasetVersionSequence()
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in pairwise(bounds):
         if start < stop:
             run = sequence.runs.add(version=int(versions[start]))
             run.span.range.start, run.span.range.end = start, stop

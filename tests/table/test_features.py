@@ -21,7 +21,7 @@ Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 Loose = Callable[..., list[table_pb2.DataFragment]]
 
 # Flags that pylance executes and this release refuses by name.
-REFUSED_HERE = {2048, 16384}
+REFUSED_HERE = {16384}
 ROWS = pa.table({"a": [1, 2, 3]})
 
 

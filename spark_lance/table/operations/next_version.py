@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from spark_lance.errors import FormatError
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import file_pb2, table_pb2
-from spark_lance.table.features import STABLE_ROW_IDS, recompute
+from spark_lance.table.features import SPILLED_LINEAGE, STABLE_ROW_IDS, recompute
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.rowids import append_row_ids, count_row_ids, encode_row_versions
+from spark_lance.table.rowids import (
+    CREATED_AT_FIELD,
+    ROW_ID_FIELD,
+    UPDATED_AT_FIELD,
+    append_row_ids,
+    count_row_ids,
+    encode_row_versions,
+)
 
 __all__ = [
     "MAX_FRAGMENT_ID",
@@ -163,7 +170,22 @@ def finish_version(
         message.ClearField("fragments")
         message.fragments.MergeFrom(copies.fragments)
     recompute(message, index_section)
+    if message.reader_feature_flags & SPILLED_LINEAGE:
+        _check_lineage(message)
     return Manifest(message, index_section, naming, manifest_path(stamp.root, message.version, naming))
+
+
+def _check_lineage(message: table_pb2.Manifest) -> None:
+    """Refuse a version whose fragments count on row lineage in data files that they do not have."""
+    for fragment in message.fragments:
+        wanted = {
+            ROW_ID_FIELD: fragment.HasField("column_row_ids"),
+            CREATED_AT_FIELD: fragment.HasField("column_created_at_versions"),
+            UPDATED_AT_FIELD: fragment.HasField("column_last_updated_at_versions"),
+        }
+        listed = {number for file in fragment.files for number in file.fields}
+        if any(needed and number not in listed for number, needed in wanted.items()):
+            raise FormatError(f"fragment {fragment.id} would lose the file with its row lineage")
 
 
 def _give_row_ids(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> None:

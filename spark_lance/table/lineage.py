@@ -1,0 +1,169 @@
+"""Row lineage: the stable ids of a fragment's rows, and the versions that created and last changed them.
+
+A fragment says for each of the three sequences where it is:
+
+    row_id_sequence                    inline_row_ids                     column_row_ids
+    created_at_version_sequence        inline_created_at_versions         column_created_at_versions
+    last_updated_at_version_sequence   inline_last_updated_at_versions    column_last_updated_at_versions
+
+The inline ones are in the manifest (see `rowids`). The others are empty messages: exactly one data file of
+the fragment lists the field -3, -4 or -5, a column of uint64 without nulls and a value for each physical row.
+Such a column counts only as long as the message says so: it may lie there with an inline one in force. A
+missing version sequence says version 1, for every row. (Lance table format, stable row ids.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError
+from spark_lance.file.schema import Field
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.fragment import FragmentReader
+from spark_lance.table.rowids import (
+    CREATED_AT_FIELD,
+    ROW_ID_FIELD,
+    UPDATED_AT_FIELD,
+    decode_row_ids,
+    decode_row_versions,
+)
+
+__all__ = ["CREATED_AT", "ROW_ID", "UPDATED_AT", "Lineage", "LineageReader", "fragment_lineage"]
+
+UInt64Array = npt.NDArray[np.uint64]
+
+ROW_ID = "_rowid"
+CREATED_AT = "_row_created_at_version"
+UPDATED_AT = "_row_last_updated_at_version"
+
+_FIRST_VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """Where one of the sequences may be, and how its inline form is decoded."""
+
+    arms: str
+    inline: str
+    field: Field
+    decode: Callable[[bytes, int], UInt64Array]
+
+
+_SEQUENCES = {
+    name: _Sequence(arms, inline, Field(number, name, "uint64", nullable=False), decode)
+    for name, arms, inline, number, decode in (
+        (ROW_ID, "row_id_sequence", "inline_row_ids", ROW_ID_FIELD, decode_row_ids),
+        (
+            CREATED_AT,
+            "created_at_version_sequence",
+            "inline_created_at_versions",
+            CREATED_AT_FIELD,
+            decode_row_versions,
+        ),
+        (
+            UPDATED_AT,
+            "last_updated_at_version_sequence",
+            "inline_last_updated_at_versions",
+            UPDATED_AT_FIELD,
+            decode_row_versions,
+        ),
+    )
+}
+
+
+class Lineage(NamedTuple):
+    """A value for each physical row of a fragment; None for all three in a table without stable row ids."""
+
+    row_ids: UInt64Array | None
+    created: UInt64Array | None
+    updated: UInt64Array | None
+
+
+def fragment_lineage(
+    store: Store, root: str, fragment: table_pb2.DataFragment, bases: Bases | None = None
+) -> Lineage:
+    """Return row ids and row versions of a fragment, wherever they are kept.
+
+    Args:
+        store, root: the table.
+        fragment: its message; `physical_rows` must be set.
+        bases: the version's base paths; without them all files must be under the root.
+
+    Raises:
+        FormatError, UnsupportedFormatError: a sequence does not fit the fragment, or its file cannot be read.
+    """
+    if fragment.WhichOneof("row_id_sequence") is None:
+        return Lineage(None, None, None)
+    rows = fragment.physical_rows
+    readers = [LineageReader(store, root, fragment, name, rows, bases) for name in _SEQUENCES]
+    return Lineage(*(reader.read(0, rows) for reader in readers))
+
+
+class LineageReader:
+    """Reads one of the sequences of a fragment by physical row.
+
+    Args:
+        store, root: the table.
+        fragment: its message.
+        name: `_rowid`, `_row_created_at_version` or `_row_last_updated_at_version`.
+        rows: the physical rows of the fragment.
+        bases: the version's base paths.
+
+    Raises:
+        FormatError, UnsupportedFormatError: there is no such sequence, or it does not fit the fragment.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        root: str,
+        fragment: table_pb2.DataFragment,
+        name: str,
+        rows: int,
+        bases: Bases | None = None,
+    ) -> None:
+        kind = _SEQUENCES[name]
+        self._values: UInt64Array | None = None
+        self._column: FragmentReader | None = None
+        arm = fragment.WhichOneof(kind.arms)
+        if arm is None and name == ROW_ID:
+            raise FormatError(f"fragment {fragment.id} has no row ids")
+        if arm == kind.inline:
+            self._values = kind.decode(getattr(fragment, kind.inline), rows)
+        elif arm is not None:
+            homes = sum(kind.field.id in file.fields for file in fragment.files)
+            if homes != 1:
+                raise FormatError(f"{homes} data files of fragment {fragment.id} hold its {name}, not one")
+            self._column = FragmentReader(store, root, fragment, [kind.field], bases)
+
+    def read(self, start: int, stop: int) -> UInt64Array:
+        """Return the values of physical rows [start, stop).
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `FragmentReader.read`.
+        """
+        if self._column is not None:
+            return _values(self._column.read(start, stop)[0])
+        if self._values is not None:
+            return self._values[start:stop]
+        return np.full(stop - start, _FIRST_VERSION, np.uint64)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> UInt64Array:
+        """Return the values of physical rows, given by ascending number without repeats; errors as `read`."""
+        if self._column is not None:
+            return _values(self._column.take(rows)[0])
+        if self._values is not None:
+            return self._values[rows]
+        return np.full(len(rows), _FIRST_VERSION, np.uint64)
+
+
+def _values(column: Any) -> UInt64Array:
+    values: UInt64Array = column.to_numpy()
+    return values
