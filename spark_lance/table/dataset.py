@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionError
+from spark_lance.errors import CommitOutcomeUnknownError, LanceError
 from spark_lance.io.store import open_store
 from spark_lance.table.align import Aligner
 from spark_lance.table.faces.changing import Changing
@@ -18,6 +18,7 @@ from spark_lance.table.faces.history import History
 from spark_lance.table.faces.maintaining import Maintaining
 from spark_lance.table.faces.reading import LanceFragment, Reading
 from spark_lance.table.faces.settings import Settings
+from spark_lance.table.inputs import as_reader
 from spark_lance.table.refs import load_latest, load_version
 from spark_lance.table.tags import resolve_version
 from spark_lance.table.write import (
@@ -94,7 +95,7 @@ def write_dataset(
         SchemaError: the data does not fit the table, or Lance cannot store a type.
         CommitError: another writer was in the way; see its subclasses.
     """
-    reader = _as_reader(data, schema)
+    reader = as_reader(data, schema)
     store, root = open_store(uri, storage_options)
     plan = plan_write(
         store,
@@ -123,20 +124,3 @@ def write_dataset(
         delete_fragment_files(store, root, fragments)
         raise
     return LanceDataset(os.fspath(uri), store, root, load_version(store, root, version))
-
-
-def _as_reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
-    """Return any accepted kind of data as a stream of batches."""
-    if isinstance(data, pa.RecordBatchReader):
-        return data
-    if isinstance(data, pa.Table):
-        return data.to_reader()
-    if isinstance(data, pa.RecordBatch):
-        return pa.RecordBatchReader.from_batches(data.schema, [data])
-    if hasattr(data, "scanner"):
-        return data.scanner().to_reader()
-    if hasattr(data, "iloc"):
-        return pa.Table.from_pandas(data, schema=schema, preserve_index=False).to_reader()
-    if schema is None:
-        raise OptionError("an iterable of record batches needs the argument schema")
-    return pa.RecordBatchReader.from_batches(schema, data)
