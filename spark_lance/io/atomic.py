@@ -1,7 +1,16 @@
 """Creating an object only if it is absent: the one primitive that commits rest on.
 
-Per protocol one function, because fsspec has no portable one. `fsspec`'s own exclusive modes are used
-only where they are known to be a conditional write of the store; exists-then-write is never used.
+Per protocol one function, because fsspec has no portable one:
+
+    file           a temporary file, then a hard link to the final name
+    memory         a lock of this process
+    s3             If-None-Match: *, with the object or with the request that completes its parts
+    gs             ifGenerationMatch=0, with the object or with the request that begins a resumable upload
+    az             If-None-Match: *, with the blob or with its list of blocks
+
+The drivers send those for `mode="create"`; exists-then-write is never used. None of these functions repeats
+a request whose answer it did not get. But the drivers of gs and az do so inside: then a writer may be told
+that it lost against itself, so it has to read back.
 """
 
 from __future__ import annotations
@@ -16,8 +25,9 @@ from types import MappingProxyType
 from fsspec import AbstractFileSystem
 
 from spark_lance.errors import AtomicPutUnsupportedError
+from spark_lance.io.failures import Kind, kind_of
 
-__all__ = ["PUT_IF_ABSENT", "put_if_absent"]
+__all__ = ["PUT_IF_ABSENT", "put_if_absent", "refusal"]
 
 _memory_lock = threading.Lock()
 
@@ -69,12 +79,25 @@ def put_if_absent(protocol: str, fs: AbstractFileSystem, path: str, data: bytes)
 
     Raises:
         FileExistsError: the object exists (another writer was first).
-        AtomicPutUnsupportedError: the protocol has no such primitive.
+        AtomicPutUnsupportedError: the protocol or the server has no such primitive.
+        Exception: whatever else the driver raises; the object may or may not be there.
     """
     put = PUT_IF_ABSENT.get(protocol)
     if put is None:
-        raise AtomicPutUnsupportedError(
-            f"{protocol}:// has no atomic create-if-absent, so tables there cannot be written safely; "
-            f"these can: {', '.join(sorted(PUT_IF_ABSENT))}"
-        )
-    put(fs, path, data)
+        raise refusal(protocol)
+    try:
+        put(fs, path, data)
+    except Exception as error:
+        if kind_of(error) is Kind.UNSUPPORTED:
+            raise refusal(protocol) from error
+        raise
+
+
+def refusal(protocol: str) -> AtomicPutUnsupportedError:
+    """Return the error for a store without the primitive; it names the ways out."""
+    return AtomicPutUnsupportedError(
+        f"this {protocol}:// store has no atomic create-if-absent, so tables there cannot be written safely "
+        "by itself. Let all writers use one external manifest store (storage option manifest_store, such as "
+        "'sqlite:///shared/manifests.db' or 'dynamodb://table'), or one commit lock (argument commit_lock); "
+        f"these protocols need neither: {', '.join(sorted(PUT_IF_ABSENT))}"
+    )

@@ -2,39 +2,52 @@
 
 A store is made from a URI and `storage_options`. It can be pickled; the fsspec file system behind it is
 made when first used, once per process.
+
+Requests that fail for a moment are sent again (`retry`), except for `put_if_absent`, whose answer must not be
+guessed. Whatever a driver raises becomes an OSError: FileNotFoundError, FileExistsError, or a StoreError that
+says what to do; secrets are left out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import mmap
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import fsspec
 import pyarrow as pa
 from fsspec.utils import get_protocol
 
 from spark_lance.errors import StoreError
-from spark_lance.io.atomic import put_if_absent
+from spark_lance.io.atomic import put_if_absent, refusal
+from spark_lance.io.failures import is_transient, presentable, translated
+from spark_lance.io.manifest_store import CommitLock, ManifestStore
+from spark_lance.io.manifest_stores import named_manifest_store, split_uri
+from spark_lance.io.outputs import LocalOutput, MemoryOutput, OutputFile, RemoteOutput, S3Output
 from spark_lance.io.ranges import coalesce
-from spark_lance.io.storage_options import fsspec_options
+from spark_lance.io.retry import RetryPolicy, retried
+from spark_lance.io.storage_options import DRIVERS, fsspec_options, split_own
 
-__all__ = ["OutputFile", "Store", "join", "open_store"]
+__all__ = ["OutputFile", "Store", "StoredObject", "join", "open_store"]
+
+Result = TypeVar("Result")
 
 _LOCAL = frozenset({"file", "local"})
+_IN_REACH = _LOCAL | {"memory"}  # nothing in between that could fail for a moment
+_S3 = frozenset({"s3", "s3a"})
 # On an object store a request costs about as much as moving this many bytes.
 _MAX_GAP = 1 << 18
 _MAX_REQUEST = 8 << 20
 _PARALLEL_REQUESTS = 16
-_INSTALL = {"s3": "spark-lance[s3]", "s3a": "spark-lance[s3]", "gs": "gcsfs", "gcs": "gcsfs"}
-_INSTALL |= {"abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+_DELETES_PER_REQUEST = 1000
+_TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
 
 def join(root: str, *parts: str) -> str:
@@ -43,58 +56,102 @@ def join(root: str, *parts: str) -> str:
 
 
 def open_store(
-    uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    commit_lock: CommitLock | None = None,
 ) -> tuple[Store, str]:
     """Return the store that a URI or local path lives in, and the path inside it.
 
     Args:
-        uri: "/a/b", "relative/b", "file:///a/b", "memory://x", "s3://bucket/key", ...
+        uri: "/a/b", "relative/b", "file:///a/b", "memory://x", "s3://bucket/key", ..., or
+            "s3+ddb://bucket/key?ddbTableName=name" for a table whose versions are kept in DynamoDB.
         storage_options: keyword arguments of the fsspec file system, or Lance's names for them.
+        commit_lock: called with a version, returns a context manager that commits hold; for stores that
+            cannot create an object only if it is absent.
 
     Raises:
-        OptionError: a setting is given by two names.
+        OptionError: a setting is given by two names, or its value cannot be used.
         StoreError: the protocol is unknown, or its driver is not installed.
     """
-    text = os.fspath(uri)
+    text, manifests = split_uri(os.fspath(uri))
     protocol = get_protocol(text)
-    store = Store(protocol, fsspec_options(protocol, storage_options or {}))
+    own, rest = split_own(storage_options or {})
+    options = {**_from_uri(protocol, text), **fsspec_options(protocol, rest)}
+    store = Store(
+        protocol,
+        options,
+        retry=own.retry or RetryPolicy.of_requests(),
+        manifests=named_manifest_store(
+            manifests or own.manifest_store, protocol, options, own.dynamodb_endpoint
+        ),
+        commit_lock=commit_lock,
+        conditional_put=own.conditional_put,
+    )
     path = store.strip(text)
     return store, path.rstrip("/") if path != "/" else path
 
 
-class OutputFile(Protocol):
-    """A new object being written; it becomes visible when closed."""
+@dataclass(frozen=True)
+class StoredObject:
+    """An object as a listing tells of it.
 
-    def write(self, data: Any) -> None:
-        """Append bytes."""
+    Attributes:
+        path: inside the store.
+        size: in bytes.
+        modified: when it was written, in UTC; None if the store does not say.
+    """
 
-    def tell(self) -> int:
-        """Return how many bytes were written."""
+    path: str
+    size: int
+    modified: datetime | None
 
-    def close(self) -> None:
-        """Finish the object and make it visible."""
-
-    def abort(self) -> None:
-        """Drop the object; nothing becomes visible."""
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Store:
-    """A file system of one protocol with its options (credentials are kept out of `repr`)."""
+    """A file system of one protocol with its options (credentials are kept out of `repr`).
+
+    Attributes:
+        protocol: as fsspec names it.
+        options: arguments of the fsspec file system.
+        retry: how often a failed request is sent again.
+        manifests: the external manifest store that commits go through.
+        commit_lock: the lock that commits hold.
+        conditional_put: False if the user says that the server cannot do it.
+    """
 
     protocol: str
     options: dict[str, Any] = field(default_factory=dict, repr=False)
+    retry: RetryPolicy = field(default_factory=RetryPolicy.of_requests, repr=False, kw_only=True)
+    manifests: ManifestStore | None = field(default=None, repr=False, kw_only=True)
+    commit_lock: CommitLock | None = field(default=None, repr=False, compare=False, kw_only=True)
+    conditional_put: bool = field(default=True, repr=False, kw_only=True)
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
         """The fsspec file system; fsspec itself caches the instance."""
+        options = self.options
+        if self.protocol in DRIVERS:
+            # Other writers change directories at any time.
+            options = {"use_listings_cache": False, **options}
+        if self.protocol in _S3:
+            options = {**options, "config_kwargs": _sent_once(options.get("config_kwargs") or {})}
         try:
-            return fsspec.filesystem(self.protocol, **self.options)
+            fs = fsspec.filesystem(self.protocol, **options)
         except ImportError as error:
-            package = _INSTALL.get(self.protocol, "its fsspec driver")
+            driver = DRIVERS.get(self.protocol)
+            package = driver.extra if driver else "its fsspec driver"
             raise StoreError(f"reading {self.protocol}:// needs a driver: pip install '{package}'") from error
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"cannot open {self.protocol}:// locations: {error}") from error
+        except Exception as error:
+            doing = f"cannot open {self.protocol}:// locations"
+            raise translated(error, doing, self.options) from presentable(error, self.options)
+        if self.protocol in _S3:
+            fs.retries = 1
+        return fs
 
     @property
     def is_local(self) -> bool:
@@ -111,7 +168,7 @@ class Store:
         Raises:
             FileNotFoundError: there is none.
         """
-        return bytes(self.fs.cat_file(path))
+        return bytes(self._call("reading", path, lambda fs: fs.cat_file(path)))
 
     def map(self, path: str) -> pa.Buffer | None:
         """Return a local file as a memory-mapped buffer; None where files cannot be mapped."""
@@ -140,10 +197,12 @@ class Store:
                 _check_length(path, offset, size, max(0, mapped.size - offset))
             return [mapped.slice(offset, size) for offset, size in ranges]
         requests = coalesce(ranges, _MAX_GAP, _MAX_REQUEST)
-        fs = self.fs
 
         def fetch(offset: int, size: int) -> pa.Buffer:
-            data = fs.cat_file(path, start=offset, end=offset + size) if size else b""
+            data = b""
+            if size:
+                end = offset + size
+                data = self._call("reading", path, lambda fs: fs.cat_file(path, start=offset, end=end))
             _check_length(path, offset, size, len(data))
             return pa.py_buffer(data)
 
@@ -164,12 +223,23 @@ class Store:
         Raises:
             FileNotFoundError: there is none.
         """
-        return int(self.fs.size(path))
+        return self.look_up(path).size
+
+    def look_up(self, path: str) -> StoredObject:
+        """Return size and time of an object.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        found = self._call("looking up", path, lambda fs: fs.info(path))
+        if found["type"] == "directory":
+            raise FileNotFoundError(f"{path} is a directory")
+        return _stored_object(found, path)
 
     def exists(self, path: str) -> bool:
         """Tell whether an object exists."""
         try:
-            self.fs.info(path)
+            self._call("looking up", path, lambda fs: fs.info(path))
         except FileNotFoundError:
             return False
         return True
@@ -182,44 +252,174 @@ class Store:
                     return [entry.name for entry in entries if entry.is_file()]
             except FileNotFoundError:
                 return []
+        return [found.name for found in self.list_objects(directory)]
+
+    def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:
+        """Return the objects in a directory, with those of its subdirectories if asked for.
+
+        The order is the store's. None if the directory does not exist.
+        """
+
+        def find(fs: fsspec.AbstractFileSystem) -> Iterable[dict[str, Any]]:
+            if recursive:
+                return list(fs.find(directory, detail=True).values())
+            return list(fs.ls(directory, detail=True, refresh=True))
+
         try:
-            found = self.fs.ls(directory, detail=True, refresh=True)
-        except FileNotFoundError:
+            found = self._call("listing", directory, find)
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return [str(entry["name"]).rpartition("/")[2] for entry in found if entry["type"] == "file"]
+        return [_stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
 
     def put(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing what was there; readers see the old one or the new one."""
         if self.is_local:
-            out = _LocalOutput(path)
+            out = LocalOutput(path)
             try:
                 out.write(data)
             except BaseException:
                 out.abort()
                 raise
             out.close()
+        elif self.protocol in DRIVERS or self.protocol in _IN_REACH:
+            self._call("writing", path, lambda fs: fs.pipe_file(path, data))
         else:
-            self.fs.pipe_file(path, data)
+            self._call("writing", path, lambda fs: _put_and_rename(fs, path, data))
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create an object, whole and only if nothing is there.
+        """Create an object, whole and only if nothing is there. The request is sent once.
 
         Raises:
-            FileExistsError: something is there.
+            FileExistsError: something is there; it may be what an earlier request put there.
             AtomicPutUnsupportedError: this store cannot do it.
+            StoreError: it failed; the object may be there, or come into being later.
         """
-        put_if_absent(self.protocol, self.fs, path, data)
+        if not self.conditional_put:
+            raise refusal(self.protocol)
+        self._call("creating", path, lambda fs: put_if_absent(self.protocol, fs, path, data), once=True)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object inside the store, replacing what was at the target.
+
+        Raises:
+            FileNotFoundError: there is no source.
+        """
+        if self.is_local or self.protocol not in DRIVERS:
+            self.put(target, self.read(source))
+        else:
+            self._call("copying", source, lambda fs: fs.cp_file(source, target))
 
     def delete(self, path: str) -> None:
         """Delete an object; one that does not exist is fine."""
         with contextlib.suppress(FileNotFoundError):
-            self.fs.rm_file(path)
+            self._call("deleting", path, lambda fs: fs.rm_file(path))
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Delete objects, many in a request where the store can; those that do not exist are fine.
+
+        Raises:
+            StoreError: some could not be deleted; others are gone.
+        """
+        asked = list(paths)
+        if self.protocol not in _S3:
+            with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+                list(pool.map(self.delete, asked))
+            return
+        for start in range(0, len(asked), _DELETES_PER_REQUEST):
+            self._delete_from_s3(asked[start : start + _DELETES_PER_REQUEST])
 
     def create(self, path: str) -> OutputFile:
         """Start writing a new object, which becomes visible when it is closed."""
         if self.is_local:
-            return _LocalOutput(path)
-        return _MemoryOutput(self.fs, path) if self.protocol == "memory" else _RemoteOutput(self.fs, path)
+            return LocalOutput(path)
+        if self.protocol == "memory":
+            return MemoryOutput(self.fs, path)
+        if self.protocol in _S3:
+            bucket, _, key = path.partition("/")
+            return S3Output(
+                lambda operation, **request: self._s3(operation, path, **request),
+                lambda: self.size(path),
+                bucket,
+                key,
+            )
+        guarded = lambda function: self._call("writing", path, lambda fs: function(), once=True)  # noqa: E731
+        return RemoteOutput(self.fs, path, guarded)
+
+    def _delete_from_s3(self, paths: Sequence[str]) -> None:
+        bucket = paths[0].partition("/")[0]
+        keys = [{"Key": path.partition("/")[2]} for path in paths]
+        request = {"Objects": keys, "Quiet": True}
+        answer = self._s3("delete_objects", paths[0], Bucket=bucket, Delete=request)
+        if errors := answer.get("Errors"):
+            first = errors[0]
+            raise StoreError(
+                f"{len(errors)} of {len(paths)} objects could not be deleted; {bucket}/{first.get('Key')}: "
+                f"{first.get('Message') or first.get('Code')}"
+            )
+
+    def _s3(self, operation: str, path: str, **request: Any) -> Any:
+        """Send one S3 request, and again while it fails for a moment."""
+        doing = operation.replace("_", " ")
+        return self._call(f"{doing} for", path, lambda fs: fs.call_s3(operation, **request))
+
+    def _call(
+        self,
+        doing: str,
+        path: str,
+        request: Callable[[fsspec.AbstractFileSystem], Result],
+        once: bool = False,
+    ) -> Result:
+        """Return what a request to the driver returns; its errors become this package's."""
+        fs = self.fs
+        if self.protocol in _IN_REACH:
+            return request(fs)
+        what = f"{doing} {self.protocol}://{path}"
+        try:
+            if once:
+                return request(fs)
+            return retried(lambda: request(fs), self.retry, is_transient, what)
+        except Exception as error:
+            raise translated(error, what, self.options) from presentable(error, self.options)
+
+
+def _put_and_rename(fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
+    """Write a file on a file system (sftp, hdfs, ...) so that readers find it whole."""
+    directory, _, name = path.rpartition("/")
+    staged = f"{directory}/.tmp{uuid.uuid4().hex}.{name}"
+    fs.makedirs(directory, exist_ok=True)
+    fs.pipe_file(staged, data)
+    try:
+        fs.mv(staged, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fs.rm_file(staged)
+        raise
+
+
+def _sent_once(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by which botocore does not repeat requests: the store does, where it is safe."""
+    return {"retries": {"total_max_attempts": 1, "mode": "standard"}, **config}
+
+
+def _from_uri(protocol: str, uri: str) -> dict[str, Any]:
+    """Return the settings that a URI holds, as host and user of sftp:// or the account of abfss://."""
+    if protocol in _IN_REACH or protocol in _S3:
+        return {}
+    try:
+        return dict(fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(uri))
+    except (ImportError, ValueError):
+        return {}  # told when the file system is opened
+
+
+def _stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
+    modified = next((found[key] for key in _TIME_KEYS if found.get(key) is not None), None)
+    if isinstance(modified, int | float):
+        modified = datetime.fromtimestamp(modified, timezone.utc)
+    elif isinstance(modified, str):
+        modified = datetime.fromisoformat(modified.replace("Z", "+00:00"))
+    if isinstance(modified, datetime) and modified.tzinfo is None:
+        modified = modified.replace(tzinfo=timezone.utc)
+    return StoredObject(path, int(found["size"]), modified if isinstance(modified, datetime) else None)
 
 
 def _check_length(path: str, offset: int, asked: int, got: int) -> None:
@@ -227,74 +427,3 @@ def _check_length(path: str, offset: int, asked: int, got: int) -> None:
         raise StoreError(
             f"{path} ends after {offset + got} bytes, but bytes up to {offset + asked} were asked for"
         )
-
-
-class _LocalOutput:
-    """Writes to a temporary name beside the final one and renames on close."""
-
-    def __init__(self, path: str) -> None:
-        self._final = Path(path)
-        self._final.parent.mkdir(parents=True, exist_ok=True)
-        self._staged = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
-        self._file = self._staged.open("xb", buffering=1 << 20)
-        self._size = 0
-
-    def write(self, data: Any) -> None:
-        self._file.write(data)
-        self._size += memoryview(data).nbytes
-
-    def tell(self) -> int:
-        return self._size
-
-    def close(self) -> None:
-        self._file.close()
-        self._staged.replace(self._final)
-
-    def abort(self) -> None:
-        self._file.close()
-        self._staged.unlink(missing_ok=True)
-
-
-class _MemoryOutput:
-    """Collects the bytes and stores them on close."""
-
-    def __init__(self, fs: fsspec.AbstractFileSystem, path: str) -> None:
-        self._fs = fs
-        self._path = path
-        self._data = io.BytesIO()
-
-    def write(self, data: Any) -> None:
-        self._data.write(data)
-
-    def tell(self) -> int:
-        return self._data.tell()
-
-    def close(self) -> None:
-        self._fs.pipe_file(self._path, self._data.getvalue())
-
-    def abort(self) -> None:
-        self._data.close()
-
-
-class _RemoteOutput:
-    """Streams to an object store (multi-part where needed)."""
-
-    def __init__(self, fs: fsspec.AbstractFileSystem, path: str) -> None:
-        self._file = fs.open(path, "wb")
-        self._size = 0
-
-    def write(self, data: Any) -> None:
-        view = memoryview(data).cast("B")
-        self._file.write(view)
-        self._size += view.nbytes
-
-    def tell(self) -> int:
-        return self._size
-
-    def close(self) -> None:
-        self._file.close()
-
-    def abort(self) -> None:
-        self._file.discard()
-        # Closing what was discarded must not upload it: the buffer is marked as closed instead.
-        self._file.closed = True

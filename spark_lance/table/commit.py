@@ -45,6 +45,7 @@ from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
+from spark_lance.table.publish import finish_version, publish
 from spark_lance.table.rebase import REBASES, Ground
 from spark_lance.table.refs import list_versions, load_latest, load_version, write_hint
 from spark_lance.table.row_changes import RowChanges
@@ -295,16 +296,18 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
         write_transaction(commit.store, commit.root, transaction)
         commit.recorded = transaction.file_name
     try:
-        commit.store.put_if_absent(candidate.path, data)
+        publish(commit.store, commit.root, candidate.version, candidate.path, data)
         return _Landed(candidate)
-    except AtomicPutUnsupportedError:
+    except (AtomicPutUnsupportedError, PermissionError):
+        # Refused: nothing was written, though an earlier put may still be in doubt.
         raise
     except OSError as error:
         commit.doubt = failure = error
     try:
+        finish_version(commit.store, commit.root, candidate.version)
         winner = read_manifest(commit.store, candidate.path, candidate.naming)
     except FileNotFoundError:
-        if isinstance(failure, PermissionError) or failure.errno in _FINAL_ERRORS:
+        if failure.errno in _FINAL_ERRORS:
             commit.doubt = None
             raise failure from None
         return None

@@ -15,6 +15,7 @@ from spark_lance.io.store import Store, join
 from spark_lance.table.features import check_readable
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.paths import HINT_NAME, VERSIONS_DIR, Naming, manifest_path, parse_manifest_name
+from spark_lance.table.publish import finish_latest, finish_version
 
 __all__ = [
     "VersionFile",
@@ -47,6 +48,7 @@ def list_versions(store: Store, root: str) -> list[VersionFile]:
     Raises:
         FormatError: manifests are named in two ways.
     """
+    finish_latest(store, root)
     directory = join(root, VERSIONS_DIR)
     found = []
     for name in store.list(directory):
@@ -78,6 +80,7 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
         TableNotFoundError: there is no table.
     """
     if 0 < version < 2**63:
+        finish_version(store, root, version)
         for naming in (Naming.V2, Naming.V1):
             path = manifest_path(root, version, naming)
             if store.exists(path):

@@ -1,0 +1,244 @@
+"""What store drivers raise: which failures may pass by themselves, and what to tell the user of the others.
+
+The drivers (s3fs, gcsfs, adlfs, ...) raise errors of their own, of botocore, of aiohttp and of the cloud
+vendors' packages, none of which can be imported here, for they are optional. So an error is known by the
+service's error code, by its HTTP status, or by the name of its class; one literal table each.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from spark_lance.errors import LanceError, StoreAccessError, StoreError
+
+__all__ = ["Kind", "is_transient", "kind_of", "presentable", "redacted", "translated"]
+
+
+class Kind(enum.Enum):
+    """What a failure means."""
+
+    THROTTLED = "the store is overloaded or limits the rate of requests"
+    SERVER = "the store failed"
+    CONNECTION = "the connection failed"
+    ACCESS = "the store does not accept the credentials, or they do not allow this"
+    EXPIRED = "the credentials have expired: get new ones and try again"
+    NO_CREDENTIALS = "no usable credentials were found: give them as storage options or in the environment"
+    NO_BUCKET = "there is no such bucket or container"
+    REGION = "the bucket is in another region: give the storage option region"
+    TAKEN = "the object exists already"
+    BUSY = "another request to the same object is under way"
+    REJECTED = "the store rejects the request, as it does for expired credentials or a wrong region"
+    UNSUPPORTED = "the store does not know this request"
+
+
+TRANSIENT = frozenset({Kind.THROTTLED, Kind.SERVER, Kind.CONNECTION, Kind.BUSY})
+_ACCESS = frozenset({Kind.ACCESS, Kind.EXPIRED, Kind.NO_CREDENTIALS})
+
+# Error codes of S3, DynamoDB, GCS and Azure. Numbers are HTTP statuses.
+CODES: Mapping[str | int, Kind] = MappingProxyType(
+    {
+        "SlowDown": Kind.THROTTLED,
+        "ServiceUnavailable": Kind.THROTTLED,
+        "Throttling": Kind.THROTTLED,
+        "ThrottlingException": Kind.THROTTLED,
+        "RequestLimitExceeded": Kind.THROTTLED,
+        "TooManyRequests": Kind.THROTTLED,
+        "TooManyRequestsException": Kind.THROTTLED,
+        "ProvisionedThroughputExceededException": Kind.THROTTLED,
+        "ServerBusy": Kind.THROTTLED,
+        "InternalError": Kind.SERVER,
+        "InternalServerError": Kind.SERVER,
+        "OperationTimedOut": Kind.SERVER,
+        "RequestTimeout": Kind.CONNECTION,
+        "AccessDenied": Kind.ACCESS,
+        "AccessDeniedException": Kind.ACCESS,
+        "InvalidAccessKeyId": Kind.ACCESS,
+        "InvalidToken": Kind.ACCESS,
+        "SignatureDoesNotMatch": Kind.ACCESS,
+        "RequestTimeTooSkewed": Kind.ACCESS,
+        "UnrecognizedClientException": Kind.ACCESS,
+        "InvalidClientTokenId": Kind.ACCESS,
+        "AuthenticationFailed": Kind.ACCESS,
+        "AuthorizationFailure": Kind.ACCESS,
+        "AuthorizationPermissionMismatch": Kind.ACCESS,
+        "NoAuthenticationInformation": Kind.NO_CREDENTIALS,
+        "ExpiredToken": Kind.EXPIRED,
+        "ExpiredTokenException": Kind.EXPIRED,
+        "TokenRefreshRequired": Kind.EXPIRED,
+        "NoSuchBucket": Kind.NO_BUCKET,
+        "ContainerNotFound": Kind.NO_BUCKET,
+        "PermanentRedirect": Kind.REGION,
+        "AuthorizationHeaderMalformed": Kind.REGION,
+        "IllegalLocationConstraintException": Kind.REGION,
+        "PreconditionFailed": Kind.TAKEN,
+        "ConditionNotMet": Kind.TAKEN,
+        "BlobAlreadyExists": Kind.TAKEN,
+        "ConditionalRequestConflict": Kind.BUSY,
+        "OperationAborted": Kind.BUSY,
+        "NotImplemented": Kind.UNSUPPORTED,
+        "BadRequest": Kind.REJECTED,
+        301: Kind.REGION,
+        400: Kind.REJECTED,
+        401: Kind.ACCESS,
+        403: Kind.ACCESS,
+        408: Kind.CONNECTION,
+        412: Kind.TAKEN,
+        429: Kind.THROTTLED,
+        500: Kind.SERVER,
+        501: Kind.UNSUPPORTED,
+        502: Kind.SERVER,
+        503: Kind.THROTTLED,
+        504: Kind.SERVER,
+    }
+)
+
+# Names of classes, or of their bases: botocore, aiohttp, requests, google-auth, azure-core, asyncio, Python.
+CLASSES: Mapping[str, Kind] = MappingProxyType(
+    {
+        "NoCredentialsError": Kind.NO_CREDENTIALS,
+        "PartialCredentialsError": Kind.NO_CREDENTIALS,
+        "CredentialRetrievalError": Kind.NO_CREDENTIALS,
+        "ProfileNotFound": Kind.NO_CREDENTIALS,
+        "DefaultCredentialsError": Kind.NO_CREDENTIALS,
+        "ClientAuthenticationError": Kind.ACCESS,
+        "TokenRetrievalError": Kind.EXPIRED,
+        "UnauthorizedSSOTokenError": Kind.EXPIRED,
+        "SSOTokenLoadError": Kind.EXPIRED,
+        "RefreshError": Kind.EXPIRED,
+        "NoRegionError": Kind.REGION,
+        "ResourceExistsError": Kind.TAKEN,
+        "SSLError": Kind.CONNECTION,
+        "HTTPClientError": Kind.CONNECTION,
+        "ResponseStreamingError": Kind.CONNECTION,
+        "IncompleteReadError": Kind.CONNECTION,
+        "IncompleteRead": Kind.CONNECTION,
+        "ResponseParserError": Kind.CONNECTION,
+        "ClientConnectionError": Kind.CONNECTION,
+        "ClientPayloadError": Kind.CONNECTION,
+        "ServiceRequestError": Kind.CONNECTION,
+        "ServiceResponseError": Kind.CONNECTION,
+        "RequestException": Kind.CONNECTION,
+        "ChecksumError": Kind.CONNECTION,
+        "ConnectionError": Kind.CONNECTION,
+        "TimeoutError": Kind.CONNECTION,
+        "gaierror": Kind.CONNECTION,
+    }
+)
+
+_ERRNOS: Mapping[int, Kind] = MappingProxyType(
+    {
+        errno.EBUSY: Kind.THROTTLED,
+        errno.ECONNRESET: Kind.CONNECTION,
+        errno.EPIPE: Kind.CONNECTION,
+        errno.ETIMEDOUT: Kind.CONNECTION,
+    }
+)
+_SECRET_NAME = re.compile("key|secret|token|password|credential|sas|connection_string", re.IGNORECASE)
+_SECRET_TEXT = re.compile(
+    r"(?i)((?:sig|signature|x-amz-signature|x-amz-security-token|x-amz-credential|awsaccesskeyid|accountkey)=)"
+    r"[^&\s;\"']+|(//)[^/@\s:]+:[^/@\s]+(?=@)|(bearer )[\w.~+/=-]+"
+)
+_SHORTEST_SECRET = 6
+_MAX_CAUSES = 8
+
+
+def kind_of(error: BaseException) -> Kind | None:
+    """Tell what a driver's failure means; None if it is nothing that this module knows."""
+    if isinstance(error, StoreError):
+        return None
+    for cause in _causes(error):
+        for code in _codes(cause):
+            if (kind := CODES.get(code)) is not None:
+                return kind
+        for name in (base.__name__ for base in type(cause).__mro__):
+            if (kind := CLASSES.get(name)) is not None:
+                return kind
+    # gcsfs says so in words only.
+    if isinstance(error, PermissionError) or str(error).startswith("Forbidden:"):
+        return Kind.ACCESS
+    number = error.errno if isinstance(error, OSError) else None
+    return _ERRNOS.get(number) if number is not None else None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may work a moment later."""
+    return kind_of(error) in TRANSIENT
+
+
+def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exception:
+    """Return the error that a user gets for what a driver raised; secrets are taken out of its text.
+
+    A missing object stays a `FileNotFoundError` and one that is there already is a `FileExistsError`.
+
+    Args:
+        error: what the driver raised.
+        doing: what was tried, with the path.
+        options: the driver's options, some of them secret.
+    """
+    kind = kind_of(error)
+    if isinstance(error, LanceError):
+        return error
+    if kind is Kind.TAKEN or isinstance(error, FileExistsError):
+        return FileExistsError(errno.EEXIST, f"{doing}: it exists already")
+    if isinstance(error, FileNotFoundError) and kind is not Kind.NO_BUCKET:
+        return FileNotFoundError(errno.ENOENT, f"{doing}: it does not exist")
+    said = redacted(str(error), options).strip()
+    if not isinstance(error, OSError):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = f"{doing}: {kind.value} ({said})" if kind else f"{doing}: {said}"
+    return StoreAccessError(text) if kind in _ACCESS else StoreError(text)
+
+
+def redacted(text: str, options: Mapping[str, Any]) -> str:
+    """Return a text without the secrets of the options, and without signatures and passwords of URLs."""
+    for secret in sorted(_secrets(options), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _SECRET_TEXT.sub(lambda match: f"{next(filter(None, match.groups()))}***", text)
+
+
+def presentable(error: Exception, options: Mapping[str, Any]) -> Exception | None:
+    """Return the error to show as the cause of its translation; None if it or its causes quote secrets."""
+    texts = [str(cause) for cause in _causes(error)]
+    return error if all(redacted(text, options) == text for text in texts) else None
+
+
+def _secrets(options: Mapping[str, Any], inside: bool = False) -> Iterator[str]:
+    for name, value in options.items():
+        secret = inside or _SECRET_NAME.search(str(name)) is not None
+        if isinstance(value, Mapping):
+            yield from _secrets(value, secret and name not in ("client_kwargs", "config_kwargs"))
+        elif secret and isinstance(value, str) and len(value) >= _SHORTEST_SECRET:
+            yield value
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that drivers keep as its cause."""
+    cause: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__
+
+
+def _codes(error: BaseException) -> Iterator[str | int]:
+    """Yield the service's code and the HTTP status that an error carries, the more telling one first."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        yield from _plain(response.get("Error", {}).get("Code"))
+        yield from _plain(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+    for attribute in ("error_code", "code", "status_code", "status"):
+        yield from _plain(getattr(error, attribute, None))
+
+
+def _plain(code: Any) -> Iterator[str | int]:
+    value = getattr(code, "value", code)
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, str):
+        yield int(value) if value.isascii() and value.isdigit() else value
