@@ -41,6 +41,7 @@ __all__ = [
     "encode_row_ids",
     "encode_row_versions",
     "fragment_row_ids",
+    "locate_row_ids",
     "pack_row_ids",
     "pack_row_versions",
     "row_addresses",
@@ -94,6 +95,50 @@ def decode_row_ids(data: bytes, rows: int) -> UInt64Array:
     if missing:
         raise FormatError(f"row-id sequence gives {rows - missing} ids for {rows} rows")
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def locate_row_ids(
+    data: bytes, rows: int, wanted: UInt64Array
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Find ids in a serialized RowIdSequence that covers `rows` rows.
+
+    Segments that cannot hold any of the ids are not decoded, and ranges are not written out.
+
+    Args:
+        data: the sequence.
+        rows: how many ids it gives.
+        wanted: the ids to find, ascending, each once.
+
+    Returns:
+        For every hit the position in the sequence, and the place in `wanted`. An id may be hit twice: it is
+        deleted in one place then.
+
+    Raises:
+        FormatError: the bytes cannot be decoded or do not give exactly `rows` ids.
+    """
+    sequence = _parse(rowids_pb2.RowIdSequence, data)
+    offsets, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    first = 0
+    for segment in sequence.segments:
+        low, high = _bounds(segment)
+        start, stop = np.searchsorted(wanted, np.array([low, high], np.uint64)) if low < high else (0, 0)
+        if start == stop:
+            first += _segment_count(segment, rows - first)
+            continue
+        if segment.HasField("range"):
+            count = _segment_count(segment, rows - first)
+            offsets.append((wanted[start:stop] - np.uint64(low)).astype(np.int64) + first)
+            places.append(np.arange(start, stop))
+        else:
+            values = _segment_values(segment, rows - first)
+            count = len(values)
+            hits = np.flatnonzero(np.isin(values, wanted[start:stop]))
+            offsets.append(hits + first)
+            places.append(np.searchsorted(wanted, values[hits]))
+        first += count
+    if first != rows:
+        raise FormatError(f"row-id sequence gives {first} ids for {rows} rows")
+    return np.concatenate(offsets), np.concatenate(places)
 
 
 def encode_row_ids(start: int, rows: int) -> bytes:
@@ -256,6 +301,15 @@ def _segment_values(segment: rowids_pb2.U64Segment, limit: int) -> UInt64Array:
             raise FormatError("a sorted array of row ids is not sorted")
         return values
     return _array(segment.array)
+
+
+def _bounds(segment: rowids_pb2.U64Segment) -> tuple[int, int]:
+    """Return bounds of a segment's values, the upper one exclusive and at most 2^64 - 1."""
+    arm = segment.WhichOneof("segment")
+    if arm in ("range", "range_with_holes", "range_with_bitmap"):
+        ranged = getattr(segment, arm)
+        return ranged.start, ranged.end
+    return 0, _MAX_U64
 
 
 def _span(

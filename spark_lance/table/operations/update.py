@@ -1,0 +1,184 @@
+"""Update: rows replaced by changed ones, and rows inserted, in one version.
+
+    REWRITE_ROWS      the old rows are deleted where they are (`updated_fragments` with new deletion files, or
+                      `removed_fragment_ids`); changed rows and then inserted ones come in `new_fragments`
+    REWRITE_COLUMNS   the rows stay; `updated_fragments` have other data files for `fields_modified`
+
+With stable row ids a new fragment brings the ids of its changed rows, which come first; the rest are inserted
+rows and get ids here. A changed row was created when the row of its id was, and updated by this version; of a
+fragment with rewritten columns that holds for the rows in `updated_fragment_offset_bitmaps` alone.
+
+Indices keep covering fragments whose rows were only deleted. Those on a modified field stop covering the
+updated fragments. `fields_for_preserving_frag_bitmap` and `inserted_rows` change nothing here: they speak to
+the commits of others. (Lance table format, update and stable row ids.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
+from spark_lance.table.operations.next_version import (
+    Stamp,
+    finish_version,
+    keep_marks,
+    number_fragments,
+    start_version,
+)
+from spark_lance.table.rowids import (
+    count_row_ids,
+    decode_row_ids,
+    decode_row_versions,
+    encode_row_versions,
+    fragment_row_ids,
+    pack_row_versions,
+)
+
+__all__ = ["update", "update_message"]
+
+pb = transaction_pb2.Transaction
+UInt64Array = npt.NDArray[np.uint64]
+
+_TOMBSTONE = -2
+
+
+def update_message(
+    updated: Iterable[table_pb2.DataFragment],
+    removed: Iterable[int],
+    added: Iterable[table_pb2.DataFragment],
+    field_ids: Iterable[int],
+    inserted_rows: pb.KeyExistenceFilter | None = None,
+) -> pb.Update:
+    """Return the operation that replaces and inserts whole rows.
+
+    Args:
+        updated: fragments with their new deletion files, complete in all other fields too.
+        removed: ids of the fragments that lose their last row.
+        added: fragments of id 0 with the changed rows and then the inserted ones; if row ids are stable, with
+            the ids of the changed ones.
+        field_ids: the fields whose values changed.
+        inserted_rows: the keys of the inserted rows, so that a concurrent insert of one key is seen.
+    """
+    return pb.Update(
+        updated_fragments=updated,
+        removed_fragment_ids=removed,
+        new_fragments=added,
+        fields_for_preserving_frag_bitmap=field_ids,
+        inserted_rows=inserted_rows,
+    )
+
+
+def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
+    """Return the version after `base` with the operation's rows and columns.
+
+    Raises:
+        FormatError: the operation names fragments that `base` does not have, its row ids or offsets do not
+            fit its fragments, fragment ids run out, or index entries are damaged.
+    """
+    message = start_version(base, stamp)
+    keep_marks(message)
+    removed = set(operation.removed_fragment_ids)
+    updated = {fragment.id: fragment for fragment in operation.updated_fragments}
+    before = {fragment.id: fragment for fragment in base.fragments}
+    if missing := (removed | updated.keys()) - before.keys():
+        raise FormatError(f"an update names fragments that do not exist: {sorted(missing)}")
+    message.ClearField("fragments")
+    message.fragments.extend(
+        updated.get(fragment.id, fragment) for fragment in base.fragments if fragment.id not in removed
+    )
+    if operation.update_mode == pb.Update.REWRITE_COLUMNS:
+        for fragment in message.fragments:
+            if fragment.id in updated:
+                _drop_dead_files(fragment)
+                if base.uses_stable_row_ids:
+                    _mark_rows(fragment, before[fragment.id], operation, message.version)
+    kept = len(message.fragments)
+    number_fragments(message, operation.new_fragments)
+    if base.uses_stable_row_ids:
+        _date_rows(message.fragments[kept:], operation, before, message.version)
+    section = remove_fragments_from_bitmaps(base.index_section, updated.keys(), operation.fields_modified)
+    return finish_version(message, keep_relevant(section, message), base.naming, stamp)
+
+
+def _drop_dead_files(fragment: table_pb2.DataFragment) -> None:
+    """Drop the data files that hold nothing but replaced columns."""
+    alive = [file for file in fragment.files if any(number != _TOMBSTONE for number in file.fields)]
+    if len(alive) < len(fragment.files):
+        copies = table_pb2.DataFragment(files=alive)
+        fragment.ClearField("files")
+        fragment.files.extend(copies.files)
+
+
+def _mark_rows(
+    fragment: table_pb2.DataFragment, before: table_pb2.DataFragment, operation: pb.Update, version: int
+) -> None:
+    """Give the rows whose columns were rewritten the new version as that of their last update."""
+    data = operation.updated_fragment_offset_bitmaps.get(fragment.id)
+    if not data:
+        return
+    rows = fragment.physical_rows
+    try:
+        offsets = np.array(BitMap.deserialize(data), np.int64)
+    except ValueError as error:
+        raise FormatError(f"undecodable offsets of rows in fragment {fragment.id}: {error}") from error
+    if len(offsets) and int(offsets[-1]) >= rows:
+        raise FormatError(f"an updated row {int(offsets[-1])} in a fragment of {rows} rows")
+    versions = _versions(before.inline_last_updated_at_versions, rows)
+    versions[offsets] = version
+    fragment.inline_last_updated_at_versions = pack_row_versions(versions)
+
+
+def _date_rows(
+    added: Sequence[table_pb2.DataFragment],
+    operation: pb.Update,
+    before: dict[int, table_pb2.DataFragment],
+    version: int,
+) -> None:
+    """Give the changed rows in new fragments the version in which they were created."""
+    counts = [count_row_ids(new.inline_row_ids, new.physical_rows) for new in operation.new_fragments]
+    if not any(counts):
+        return
+    touched = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
+    known = _creations([before[number] for number in touched])
+    for fragment, new, count in zip(added, operation.new_fragments, counts, strict=True):
+        if not count:
+            continue
+        created = _lookup(decode_row_ids(new.inline_row_ids, count), *known, version)
+        if count < new.physical_rows:
+            fresh = np.full(new.physical_rows - count, version, np.uint64)
+            created = np.concatenate([created, fresh])
+        fragment.inline_created_at_versions = pack_row_versions(created)
+        fragment.inline_last_updated_at_versions = encode_row_versions(version, new.physical_rows)
+
+
+def _creations(fragments: Sequence[table_pb2.DataFragment]) -> tuple[UInt64Array, UInt64Array]:
+    """Return the row ids of fragments, ascending, and the version in which each row was created."""
+    ids = [fragment_row_ids(fragment) for fragment in fragments]
+    versions = [_versions(f.inline_created_at_versions, f.physical_rows) for f in fragments]
+    if not ids:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    all_ids, all_versions = np.concatenate(ids), np.concatenate(versions)
+    order = np.argsort(all_ids, kind="stable")
+    return all_ids[order], all_versions[order]
+
+
+def _lookup(ids: UInt64Array, known: UInt64Array, versions: UInt64Array, missing: int) -> UInt64Array:
+    """Return the version that belongs to each id, `missing` for an id that is not known."""
+    found = np.full(len(ids), missing, np.uint64)
+    if len(known):
+        places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+        hit = known[places] == ids
+        found[hit] = versions[places[hit]]
+    return found
+
+
+def _versions(data: bytes, rows: int) -> UInt64Array:
+    """Return one version per row; rows of which nothing is said are as old as the table."""
+    return decode_row_versions(data, rows) if data else np.ones(rows, np.uint64)
