@@ -160,12 +160,12 @@ def _is_blob(encoding: file2_pb2.Encoding, index: int) -> bool:
     return bool(kind == "blob")
 
 
-def pack_column(pages: Sequence[Page]) -> bytes:
-    """Return the metadata block of a column with these pages and the plain column encoding."""
+def pack_column(pages: Sequence[Page], blob: bool = False) -> bytes:
+    """Return the metadata block of a column with these pages; `blob` as in `ColumnMetadata`."""
     message = file2_pb2.ColumnMetadata()
-    plain = encodings20_pb2.ColumnEncoding()
-    plain.values.SetInParent()
-    message.encoding.direct.encoding = _pack_any(COLUMN_ENCODING_URL, plain.SerializeToString())
+    encoding = encodings20_pb2.ColumnEncoding()
+    (encoding.blob.inner if blob else encoding).values.SetInParent()
+    message.encoding.direct.encoding = _pack_any(COLUMN_ENCODING_URL, encoding.SerializeToString())
     for page in pages:
         entry = message.pages.add(length=page.length, priority=page.priority)
         for offset, size in page.buffers:

@@ -28,6 +28,8 @@ EXTENSION_NAME = "ARROW:extension:name"
 EXTENSION_METADATA = "ARROW:extension:metadata"
 _TRUE = frozenset({"true", "1", "yes"})
 _MAX_DEPTH = 64
+_PRIMARY_KEY = "lance-schema:unenforced-primary-key"
+_CLUSTERING_KEY = "lance-schema:unenforced-clustering-key"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,14 @@ class Field:
     def is_packed(self) -> bool:
         """Whether the field metadata asks for one row-major column for all children."""
         return any(self.metadata.get(key, "").lower() in _TRUE for key in ("lance-encoding:packed", "packed"))
+
+    @property
+    def key_position(self) -> int | None:
+        """The field's place in the primary key, from 1; 0 after all that have one; None if it is not in it."""
+        position = self.metadata.get(_PRIMARY_KEY + ":position", "")
+        if position.isdecimal():
+            return int(position)
+        return 0 if self.metadata.get(_PRIMARY_KEY, "").lower() in _TRUE else None
 
     @property
     def is_blob(self) -> bool:
@@ -288,9 +298,15 @@ class Schema:
                 message.extension_name = node.metadata[EXTENSION_NAME]
             for key, value in node.metadata.items():
                 message.metadata[key] = value.encode()
+            if node.key_position is not None:
+                message.unenforced_primary_key = True
+                message.unenforced_primary_key_position = node.key_position
+            if (position := node.metadata.get(_CLUSTERING_KEY + ":position", "")).isdecimal():
+                message.unenforced_clustering_key_position = int(position)
             out.append(message)
             for child in node.children:
-                emit(child, node.id)
+                # The children of blob descriptors name no parent in files; see `from_protos`.
+                emit(child, node.id if child.id >= 0 else -1)
 
         for top in self.fields:
             emit(top, -1)

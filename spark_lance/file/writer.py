@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.file.arrays import join
+from spark_lance.file.blob_writer import BlobWriter, check_blobs, has_blobs
 from spark_lance.file.buffers import as_bytes, padding
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.footer import Footer
@@ -36,6 +37,7 @@ from spark_lance.file.metadata import (
 )
 from spark_lance.file.pages import PAGE_FORMATS, FieldWriter
 from spark_lance.file.schema import Field, Schema
+from spark_lance.file.sidecars import Sidecars
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, file_pb2
@@ -69,6 +71,7 @@ class _Column:
 
     field: Field
     writer: FieldWriter
+    blobs: BlobWriter | None = None
     pending: list[pa.Array] = dataclasses.field(default_factory=list)
     pending_bytes: int = 0
     rows_in_pages: int = 0
@@ -108,10 +111,15 @@ class FileWriter:
             raise UnsupportedFormatError(f"files of version {version.text} are not written here", path)
         self._format = PAGE_FORMATS[version]
         self._owners = owned_columns(schema.fields, version)
+        self._sidecars = Sidecars(store, path)
         self._columns = []
         base = 0
         for top in schema.fields:
-            self._columns.append(_Column(top, self._format.writer(top, base, version)))
+            check_blobs(top, version)
+            column = _Column(top, self._format.writer(top.described(), base, version))
+            if has_blobs(top):
+                column.blobs = BlobWriter(top, self._sidecars, lambda data: self._write_buffer(data)[0])
+            self._columns.append(column)
             base += len(owned_columns([top], version))
         self._pages: list[list[Page]] = [[] for _ in self._owners]
         self._rows = 0
@@ -142,15 +150,18 @@ class FileWriter:
         """Append rows. Columns are those of the schema, in its order.
 
         Raises:
-            SchemaError: columns or types differ, or a field that is not nullable holds a null (which may
-                show only when the page is made, in a later call).
+            SchemaError: columns or types differ, a blob has neither data nor a uri, or a field that is not
+                nullable holds a null (which may show only when the page is made, in a later call).
         """
         if self._checked is None or not batch.schema.equals(self._checked):
             _check_schema(self._schema, batch.schema)
             self._checked = batch.schema
         for column, values in zip(self._columns, batch.columns, strict=True):
             for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
-                for run, size in _runs(_plain(chunk), self._page_bytes):
+                plain = _plain(chunk)
+                if column.blobs is not None:
+                    plain = column.blobs.describe(plain)
+                for run, size in _runs(plain, self._page_bytes):
                     self._take(column, run, size)
         self._rows += batch.num_rows
         while self._buffered > self._buffer_bytes:
@@ -160,15 +171,18 @@ class FileWriter:
         """Write what is left and the metadata, make the file visible and describe it."""
         for column in self._columns:
             self._make_pages(column)
+        self._sidecars.finish_all()
         descriptor = file_pb2.FileDescriptor(length=self._rows)
-        descriptor.schema.fields.extend(self._schema.to_protos())
+        descriptor.schema.fields.extend(self._stored_schema().to_protos())
         for key, value in self._schema.metadata.items():
             descriptor.schema.metadata[key] = value.encode()
         global_buffers = [self._write_buffer(descriptor.SerializeToString())]
         column_start = self._out.tell()
         columns = []
-        for pages in self._pages:
-            block = pack_column(pages)
+        for owner, pages in zip(self._owners, self._pages, strict=True):
+            # Only 2.0 marks columns of blobs.
+            blob = owner.kind == "blob" and self._version is FileVersion.V2_0
+            block = pack_column(pages, blob)
             columns.append((self._out.tell(), len(block)))
             self._out.write(block)
         column_table = self._write_table(columns)
@@ -183,8 +197,15 @@ class FileWriter:
         return WrittenFile(self._path, size, self._rows, ids, tuple(range(len(ids))), self._version)
 
     def abort(self) -> None:
-        """Drop the file; nothing of it becomes visible."""
+        """Drop the file and what it has beside it; nothing stays visible."""
         self._out.abort()
+        self._sidecars.abort()
+
+    def _stored_schema(self) -> Schema:
+        """Return the schema that the file carries: that of the table, but 2.2 blobs as their descriptors."""
+        if self._version in (FileVersion.V2_0, FileVersion.V2_1):
+            return self._schema
+        return Schema(tuple(top.described() for top in self._schema.fields), self._schema.metadata)
 
     def _take(self, column: _Column, run: pa.Array, size: int) -> None:
         """Buffer a run of rows of `size` bytes, and make a page if there is enough for one."""

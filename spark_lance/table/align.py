@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.arrays import movable
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 
 __all__ = ["Aligner"]
 
@@ -91,9 +91,26 @@ class Aligner:
 
 def _cast(source: pa.DataType, field: Field, path: str, differences: list[str]) -> Cast | None:
     """Return how to cast a column to a field's type, None if nothing is to be done."""
+    return _cast_field(source, field.arrow_field(), path, differences)
+
+
+def _cast_field(source: pa.DataType, target: pa.Field, path: str, differences: list[str]) -> Cast | None:
+    """Return the cast to a field's type; bytes may become blobs of version 2.2."""
     if isinstance(source, pa.BaseExtensionType):
         source = source.storage_type
-    return _cast_type(source, field.arrow_type(), path, differences)
+    if _is_bytes(source) and (target.metadata or {}).get(EXTENSION_NAME.encode()) == b"lance.blob.v2":
+        return lambda array: _to_blobs(array, target.type)
+    return _cast_type(source, target.type, path, differences)
+
+
+def _to_blobs(array: pa.Array, target: pa.StructType) -> pa.Array:
+    """Return structs with the bytes as their field `data`."""
+    parts = [
+        array.cast(pa.large_binary()) if field.name == "data" else pa.nulls(len(array), field.type)
+        for field in target
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(parts, fields=list(target), mask=mask)
 
 
 def _cast_type(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
@@ -140,7 +157,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: li
                 )
             casts.append((-1, None))
         else:
-            inner = _cast_type(source.field(index).type, field.type, f"{path}.{field.name}", differences)
+            inner = _cast_field(source.field(index).type, field, f"{path}.{field.name}", differences)
             casts.append((index, inner))
     if source == target and all(cast is None for _, cast in casts):
         return None
@@ -161,7 +178,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: li
 
 
 def _list(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
-    inner = _cast_type(source.value_type, target.value_type, f"{path}[]", differences)
+    inner = _cast_field(source.value_type, target.value_field, f"{path}[]", differences)
     if source == target and inner is None:
         return None
     large = pa.types.is_large_list(target)

@@ -9,8 +9,7 @@ kind tells where the bytes are:
     2 dedicated  the whole of a sidecar file
     3 external   at `position` in the object `blob_uri`; the whole object if size is 0
 
-The sidecar of data file data/NAME.lance is data/NAME/BITS.blob, BITS = the 32 bits of `blob_id` as digits,
-lowest first: blob 2 is 01000000000000000000000000000000.blob. (Lance file format, blobs.)
+How sidecars are named, from `blob_id`, is in spark_lance/file/sidecars.py. (Lance file format, blobs.)
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.schema import Field, Schema
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.file.sidecars import sidecar_path
+from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 
 __all__ = ["BlobFile", "blob_path", "descriptors", "homes", "open_blobs"]
 
-_SUFFIX = ".lance"
 _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
 
 
@@ -226,8 +225,7 @@ class _Place:
         return self._sizes[key]
 
     def _sidecar(self, blob_id: int) -> str:
-        bits = f"{blob_id:032b}"[::-1]
-        return join(self._path.removesuffix(_SUFFIX), f"{bits}.blob")
+        return sidecar_path(self._path, blob_id)
 
     def _external(self, uri: str, position: int, size: int) -> BlobFile:
         if "://" not in uri:

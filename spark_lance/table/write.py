@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
+from spark_lance.file.sidecars import sidecar_folder
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import Store, join
@@ -110,7 +111,10 @@ def delete_fragment_files(store: Store, root: str, fragments: Sequence[bytes]) -
     for data in fragments:
         for file in table_pb2.DataFragment.FromString(data).files:
             path = join(root, DATA_DIR, file.path)
+            folder = sidecar_folder(path)
             try:
+                for name in store.list(folder):
+                    store.delete(join(folder, name))
                 store.delete(path)
             except OSError as error:
                 logger.warning("could not delete the uncommitted file %s: %s", path, error)

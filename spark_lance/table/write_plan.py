@@ -12,6 +12,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from spark_lance.file.blob_writer import blobs_as_stored
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
@@ -78,7 +79,7 @@ def plan_write(
     try:
         manifest = load_latest(store, root)
     except TableNotFoundError:
-        schema = Schema.from_arrow(source)
+        schema = Schema.from_arrow(_stored(source, asked or DEFAULT_VERSION))
         fallback = "" if mode == "create" else mode
         return WritePlan("create", 0, schema, asked or DEFAULT_VERSION, stable_row_ids, fallback)
     if mode == "create":
@@ -88,8 +89,13 @@ def plan_write(
     if mode == "append":
         schema = Aligner(source, manifest.schema).schema
     else:
-        schema = Schema.from_arrow(source, manifest.first_new_field_id)
+        schema = Schema.from_arrow(_stored(source, version), manifest.first_new_field_id)
     return WritePlan(mode, manifest.version, schema, version)
+
+
+def _stored(source: pa.Schema, version: FileVersion) -> pa.Schema:
+    """Return the schema of a new table for data of the schema `source`."""
+    return pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
 
 
 def commit_write(

@@ -163,20 +163,6 @@ def test_wrong_columns_and_positions(tmp_path: Path) -> None:
     assert ours.take_blobs("b", []) == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_writing_blobs_is_refused_by_name(tmp_path: Path, version: str) -> None:
-    path = write(tmp_path / "t", pa.array(DATA, pa.large_binary()), version)
-    table = pa.table({"id": [1], "b": pa.array([b"x"], pa.large_binary())}).cast(
-        pa.schema([("id", pa.int64()), FIELD])
-    )
-    for place in (tmp_path / "new", path):
-        before = sorted(tmp_path.rglob("*.lance"))
-        with pytest.raises((UnsupportedFormatError, SchemaError), match="b"):
-            spark_lance.write_dataset(table, place, "append", data_storage_version=version)
-        assert sorted(tmp_path.rglob("*.lance")) == before
-    assert spark_lance.dataset(path).count_rows() == len(DATA)
-
-
 def read_everything(path: str) -> int:
     ours = spark_lance.dataset(path)
     ours.to_table().validate(full=True)

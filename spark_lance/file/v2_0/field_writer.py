@@ -7,6 +7,7 @@
     list, large_list        List(Flat 64) and the items in the child's columns
     struct                  SimpleStruct and the children in their columns; structs cannot be null
     packed struct           PackedStruct
+    blob                    PackedStruct of position and size, (1, 0) for null
     null                    Nullable.all_nulls
 
 (Lance file format 2.0, writing.)
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import SchemaError, UnsupportedFormatError
+from spark_lance.errors import SchemaError
 from spark_lance.file.buffers import expand_ranges, pack_bits
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.metadata import BytesLike, EncodedPage
@@ -54,15 +55,10 @@ class FieldWriter:
 
         Raises:
             SchemaError: a map, or a fixed-size list of structs.
-            UnsupportedFormatError: a blob column.
         """
         for node in field.walk():
             if node.kind in _REFUSED:
                 raise SchemaError(f"column {field.name!r}: {_REFUSED[node.kind]}")
-            if node.kind == "blob":
-                raise UnsupportedFormatError(
-                    f"column {field.name!r}: blob columns of file version 2.0 are not written"
-                )
         self._field = field
         owners = owned_columns([field], version)
         self._columns = {owner.id: column_base + i for i, owner in enumerate(owners)}
@@ -102,6 +98,8 @@ class FieldWriter:
             bounds, nulls, items = _list_parts(array)
             add(*encode_list(bounds, nulls))
             self._encode(field.children[0], items, row_start, pages)
+        elif field.kind == "blob":
+            add(*encode_packed_struct(_without_nulls(array), self._field.name))
         elif field.kind == "packed_struct":
             add(*encode_packed_struct(array, self._field.name))
         else:
@@ -136,6 +134,17 @@ def _list_parts(array: pa.Array) -> tuple[Bounds, Bools | None, pa.Array]:
             bounds = np.concatenate([[0], np.cumsum(lengths)])
     first = int(bounds[0])
     return bounds - first, nulls, items.slice(first, int(bounds[-1]) - first)
+
+
+def _without_nulls(descriptors: pa.StructArray) -> pa.StructArray:
+    """Return blob descriptors with (1, 0) in place of nulls."""
+    if not descriptors.null_count:
+        return descriptors
+    valid = descriptors.is_valid()
+    parts = [
+        pc.if_else(valid, descriptors.field(i), pa.scalar(fill, pa.uint64())) for i, fill in ((0, 1), (1, 0))
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(descriptors.type))
 
 
 def _has_nulls(array: pa.Array) -> bool:

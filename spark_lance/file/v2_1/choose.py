@@ -61,7 +61,7 @@ from spark_lance.file.v2_1.ravel import Leaf
 from spark_lance.file.v2_1.settings import Settings
 from spark_lance.file.version import FileVersion
 
-__all__ = ["FullZip", "MiniBlock", "NullPage", "ScalarPage", "choose", "full_zip"]
+__all__ = ["BlobPage", "FullZip", "MiniBlock", "NullPage", "ScalarPage", "choose", "full_zip"]
 
 # Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
 _POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=4096)
@@ -107,6 +107,13 @@ class NullPage:
 
 
 @dataclass(frozen=True)
+class BlobPage:
+    """Descriptors of blobs, 2.1."""
+
+    policy: ChunkPolicy = _POLICY
+
+
+@dataclass(frozen=True)
 class ScalarPage:
     """Every level has a slot that holds this value; a bool is one byte."""
 
@@ -129,7 +136,7 @@ class FullZip:
     values: ZipFixed | ZipVariable
 
 
-def choose(leaf: Leaf, version: FileVersion) -> NullPage | ScalarPage | MiniBlock | FullZip:
+def choose(leaf: Leaf, version: FileVersion) -> NullPage | BlobPage | ScalarPage | MiniBlock | FullZip:
     """Decide how the page of `leaf` is written.
 
     Raises:
@@ -144,6 +151,8 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | ScalarPage | MiniBloc
                 "that is null or in a list"
             )
         return NullPage()
+    if leaf.field.kind == "blob" and version is FileVersion.V2_1:
+        return BlobPage()
     valid = leaf.slot_validity()
     if len(array) == 0 or (valid is not None and not valid.any()):
         return NullPage()

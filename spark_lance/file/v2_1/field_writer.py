@@ -9,7 +9,8 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.file.metadata import EncodedPage
 from spark_lance.file.schema import Field
-from spark_lance.file.v2_1.choose import FullZip, NullPage, ScalarPage, choose, full_zip
+from spark_lance.file.v2_1.blob_page_writer import blob_page
+from spark_lance.file.v2_1.choose import BlobPage, FullZip, NullPage, ScalarPage, choose, full_zip
 from spark_lance.file.v2_1.constant_writer import null_page, scalar_page
 from spark_lance.file.v2_1.full_zip_writer import full_zip_page
 from spark_lance.file.v2_1.mini_block_writer import PageParts, mini_block_page
@@ -23,6 +24,8 @@ __all__ = ["FieldWriter"]
 
 class FieldWriter:
     """Writes the columns of one top-level field; they are numbered from `column_base` on, depth first.
+
+    Of blobs it gets and writes the descriptors (`Field.described`).
 
     Raises:
         SchemaError: a type that this version, or Lance as a whole, cannot store in this place; field metadata
@@ -61,6 +64,9 @@ def _encode_leaf(leaf: Leaf, version: FileVersion) -> Iterator[tuple[Leaf, PageP
     if isinstance(choice, NullPage):
         yield leaf, null_page(leaf)
         return
+    if isinstance(choice, BlobPage):
+        yield leaf, blob_page(leaf, choice.policy)
+        return
     if isinstance(choice, ScalarPage):
         yield leaf, scalar_page(leaf, choice.value)
         return
@@ -87,7 +93,7 @@ def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in
     """Refuse what the version cannot store; the flags tell what `field` is inside of."""
     kind = field.kind
     if kind == "blob":
-        raise UnsupportedFormatError(f"column {path!r}: writing a blob is not supported")
+        return
     if kind == "packed_struct":
         check_packed(field, path, version)
         return

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from spark_lance.errors import SchemaError, UnsupportedFormatError
+from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.v2_0.field_writer import FieldWriter
 from spark_lance.file.version import FileVersion
@@ -177,11 +177,6 @@ def test_null_structs_outside_of_a_slice_do_not_count() -> None:
 def test_types_of_later_versions_are_refused(kind: pa.DataType, words: str) -> None:
     with pytest.raises(SchemaError, match=f"'a': {words}.*2.2"):
         writer(pa.field("a", kind))
-
-
-def test_blobs_are_refused() -> None:
-    with pytest.raises(UnsupportedFormatError, match="blob"):
-        writer(pa.field("a", pa.large_binary(), metadata={"lance-encoding:blob": "true"}))
 
 
 def test_nulls_in_fields_that_are_not_nullable_are_refused() -> None:
