@@ -162,6 +162,10 @@ class Store:
         """Return the path of a URI inside this store; local paths become absolute."""
         return str(self.fs._strip_protocol(uri))
 
+    def uri(self, path: str) -> str:
+        """Return a path of this store as a URI that opens it from anywhere; local paths stay paths."""
+        return path if self.is_local else f"{self.protocol}://{path}"
+
     def read(self, path: str) -> bytes:
         """Return a whole object.
 

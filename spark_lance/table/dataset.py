@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.errors import CommitOutcomeUnknownError, LanceError
+from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionError
 from spark_lance.io.store import open_store
 from spark_lance.table.align import Aligner
 from spark_lance.table.faces.changing import Changing
@@ -19,8 +20,8 @@ from spark_lance.table.faces.maintaining import Maintaining
 from spark_lance.table.faces.reading import LanceFragment, Reading
 from spark_lance.table.faces.settings import Settings
 from spark_lance.table.inputs import as_reader
+from spark_lance.table.references import Reference, version_at
 from spark_lance.table.refs import load_latest, load_version
-from spark_lance.table.tags import resolve_version
 from spark_lance.table.write import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -34,27 +35,35 @@ __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
 
 def dataset(
     uri: str | os.PathLike[str],
-    version: int | str | None = None,
+    version: Reference | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    asof: datetime | str | None = None,
 ) -> LanceDataset:
     """Open a table at its latest or a given version.
 
     Args:
         uri: a path or an fsspec URI.
-        version: a version number or a tag; the latest version by default.
+        version: a version number, a tag, or (branch, number or None for the newest); the latest by default.
         storage_options: options of the fsspec file system.
+        asof: the newest version that is no younger than this time; without a zone it is in UTC.
 
     Raises:
         TableNotFoundError: there is no table.
-        VersionNotFoundError: it has no such version or tag.
+        VersionNotFoundError: it has no such version, tag or branch, or none so old.
         UnsupportedFormatError: it uses a feature that this release does not read.
     """
     store, root = open_store(uri, storage_options)
-    if version is None:
-        manifest = load_latest(store, root)
+    if version is not None and asof is not None:
+        raise OptionError("give a version or a time, not both")
+    if asof is not None:
+        manifest = load_version(store, root, version_at(store, root, asof))
     else:
-        manifest = load_version(store, root, resolve_version(store, root, version))
-    return LanceDataset(os.fspath(uri), store, root, manifest)
+        manifest = (
+            load_version(store, root, version) if isinstance(version, int) else load_latest(store, root)
+        )
+    found = LanceDataset(os.fspath(uri), store, root, manifest)
+    return found if version is None or isinstance(version, int) else found.checkout_version(version)
 
 
 @dataclass(frozen=True)
