@@ -421,9 +421,10 @@ def _stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
         modified = datetime.fromtimestamp(modified, timezone.utc)
     elif isinstance(modified, str):
         modified = datetime.fromisoformat(modified.replace("Z", "+00:00"))
-    if isinstance(modified, datetime) and modified.tzinfo is None:
-        modified = modified.replace(tzinfo=timezone.utc)
-    return StoredObject(path, int(found["size"]), modified if isinstance(modified, datetime) else None)
+    if not isinstance(modified, datetime):
+        return StoredObject(path, int(found["size"]), None)
+    aware = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
+    return StoredObject(path, int(found["size"]), aware.astimezone(timezone.utc))
 
 
 def _check_length(path: str, offset: int, asked: int, got: int) -> None:

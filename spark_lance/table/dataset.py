@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionError
+from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.table.align import Aligner
 from spark_lance.table.faces.changing import Changing
@@ -39,6 +40,7 @@ def dataset(
     storage_options: Mapping[str, Any] | None = None,
     *,
     asof: datetime | str | None = None,
+    commit_lock: CommitLock | None = None,
 ) -> LanceDataset:
     """Open a table at its latest or a given version.
 
@@ -47,13 +49,15 @@ def dataset(
         version: a version number, a tag, or (branch, number or None for the newest); the latest by default.
         storage_options: options of the fsspec file system.
         asof: the newest version that is no younger than this time; without a zone it is in UTC.
+        commit_lock: called with a version, returns a context manager; a commit looks whether the version is
+            free and writes it while it holds that. Only for stores that cannot create objects atomically.
 
     Raises:
         TableNotFoundError: there is no table.
         VersionNotFoundError: it has no such version, tag or branch, or none so old.
         UnsupportedFormatError: it uses a feature that this release does not read.
     """
-    store, root = open_store(uri, storage_options)
+    store, root = open_store(uri, storage_options, commit_lock)
     if version is not None and asof is not None:
         raise OptionError("give a version or a time, not both")
     if asof is not None:
@@ -83,6 +87,7 @@ def write_dataset(
     enable_stable_row_ids: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     transaction_properties: Mapping[str, str] | None = None,
+    commit_lock: CommitLock | None = None,
 ) -> LanceDataset:
     """Write a table and return its new version.
 
@@ -98,6 +103,7 @@ def write_dataset(
         enable_stable_row_ids: for a new table: rows keep their `_rowid` when they move.
         storage_options: options of the fsspec file system.
         transaction_properties: kept with the transaction.
+        commit_lock: as for `dataset`.
 
     Raises:
         TableExistsError: mode "create" and the table exists.
@@ -105,7 +111,7 @@ def write_dataset(
         CommitError: another writer was in the way; see its subclasses.
     """
     reader = as_reader(data, schema)
-    store, root = open_store(uri, storage_options)
+    store, root = open_store(uri, storage_options, commit_lock)
     plan = plan_write(
         store,
         root,
