@@ -16,11 +16,13 @@ import pyarrow as pa
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError, UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.bases import Bases
 from spark_lance.table.commit import Surroundings, commit_operation
+from spark_lance.table.lineage import CREATED_AT, ROW_ID, LineageReader
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.row_changes import RowChanges
-from spark_lance.table.rowids import fragment_row_ids, pack_row_ids
+from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.write import delete_fragment_files, write_fragments
 
 __all__ = ["MovedIds", "check_movable", "commit_moves", "write_moved"]
@@ -45,25 +47,52 @@ class MovedIds:
     """The stable row ids of changed rows in the order in which the rows are written.
 
     Attributes:
+        store, root: the table.
         manifest: the version that the rows come from; without stable row ids nothing is noted.
     """
 
+    store: Store
+    root: str
     manifest: Manifest
-    _parts: list[UInt64Array] = field(default_factory=list)
-    _current: tuple[int, UInt64Array] | None = None
+    _ids: list[UInt64Array] = field(default_factory=list)
+    _created: list[UInt64Array] = field(default_factory=list)
+    _readers: tuple[int, LineageReader, LineageReader] | None = None
+    _spilled: bool = False
 
     def note(self, fragment_id: int, offsets: npt.NDArray[np.uint32]) -> None:
-        """Note the rows at physical offsets of a fragment."""
+        """Note the rows at physical offsets, ascending, of a fragment."""
         if not self.manifest.uses_stable_row_ids:
             return
-        if self._current is None or self._current[0] != fragment_id:
-            message = next(f for f in self.manifest.fragments if f.id == fragment_id)
-            self._current = fragment_id, fragment_row_ids(message)
-        self._parts.append(self._current[1][offsets])
+        if self._readers is None or self._readers[0] != fragment_id:
+            self._readers = fragment_id, *self._open(fragment_id)
+        rows = offsets.astype(np.int64)
+        self._ids.append(self._readers[1].take(rows))
+        self._created.append(self._readers[2].take(rows))
 
-    def all(self) -> UInt64Array:
-        """Return all ids noted."""
-        return np.concatenate([np.empty(0, np.uint64), *self._parts])
+    def _open(self, fragment_id: int) -> tuple[LineageReader, LineageReader]:
+        fragment = next(f for f in self.manifest.fragments if f.id == fragment_id)
+        self._spilled |= fragment.HasField("column_row_ids") or fragment.HasField(
+            "column_created_at_versions"
+        )
+        bases = Bases.of(self.store, self.root, self.manifest.message)
+        rows = fragment.physical_rows
+        ids, created = (
+            LineageReader(self.store, self.root, fragment, name, rows, bases) for name in (ROW_ID, CREATED_AT)
+        )
+        return ids, created
+
+    def give(self, fragments: Sequence[table_pb2.DataFragment]) -> None:
+        """Put the ids into the new fragments; with them, if the manifest does not tell, the rows' ages."""
+        ids = np.concatenate([np.empty(0, np.uint64), *self._ids])
+        created = np.concatenate([np.empty(0, np.uint64), *self._created])
+        start = 0
+        for fragment in fragments:
+            stop = min(start + fragment.physical_rows, len(ids))
+            if start < stop:
+                fragment.inline_row_ids = pack_row_ids(ids[start:stop])
+                if self._spilled:
+                    fragment.inline_created_at_versions = pack_row_versions(created[start:stop])
+            start = stop
 
 
 def write_moved(
@@ -84,11 +113,7 @@ def write_moved(
     """
     written = write_fragments(_batches(tables), store, root, manifest.schema, version=manifest.file_version)
     fragments = [table_pb2.DataFragment.FromString(data) for data in written]
-    left = ids.all()
-    for fragment in fragments:
-        own, left = left[: fragment.physical_rows], left[fragment.physical_rows :]
-        if len(own):
-            fragment.inline_row_ids = pack_row_ids(own)
+    ids.give(fragments)
     return fragments
 
 

@@ -76,7 +76,7 @@ def update_rows(
         check_movable(base)
         values = {name: _value(base, name, given) for name, given in updates.items()}
         changes = find_rows(store, root, base, where)
-        ids = MovedIds(base)
+        ids = MovedIds(store, root, base)
         added = write_moved(store, root, base, _changed(store, root, changes, values, ids), ids)
         field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
         committed = commit_moves(store, root, changes, added, field_ids, surroundings)

@@ -5,8 +5,9 @@
     REWRITE_COLUMNS   the rows stay; `updated_fragments` have other data files for `fields_modified`
 
 With stable row ids a new fragment brings the ids of its changed rows, which come first; the rest are inserted
-rows and get ids here. A changed row was created when the row of its id was, and updated by this version; of a
-fragment with rewritten columns that holds for the rows in `updated_fragment_offset_bitmaps` alone.
+rows and get ids here. A changed row was created when the row of its id was (looked up in the manifest, unless
+the new fragment says so for its changed rows), and updated by this version; of a fragment with rewritten
+columns that holds for the rows in `updated_fragment_offset_bitmaps` alone.
 
 Indices keep covering fragments whose rows were only deleted. Those on a modified field stop covering the
 updated fragments. `fields_for_preserving_frag_bitmap` and `inserted_rows` change nothing here: they speak to
@@ -121,7 +122,8 @@ def _mark_rows(
 ) -> None:
     """Give the rows whose columns were rewritten the new version as that of their last update."""
     data = operation.updated_fragment_offset_bitmaps.get(fragment.id)
-    if not data:
+    if not data or before.HasField("column_last_updated_at_versions"):
+        # What a data file holds is not known here: then the versions are those that the operation brings.
         return
     rows = fragment.physical_rows
     try:
@@ -150,7 +152,10 @@ def _date_rows(
     for fragment, new, count in zip(added, operation.new_fragments, counts, strict=True):
         if not count:
             continue
-        created = _lookup(decode_row_ids(new.inline_row_ids, count), *known, version)
+        if new.inline_created_at_versions:
+            created = decode_row_versions(new.inline_created_at_versions, count)
+        else:
+            created = _lookup(decode_row_ids(new.inline_row_ids, count), *known, version)
         if count < new.physical_rows:
             fresh = np.full(new.physical_rows - count, version, np.uint64)
             created = np.concatenate([created, fresh])
@@ -160,6 +165,7 @@ def _date_rows(
 
 def _creations(fragments: Sequence[table_pb2.DataFragment]) -> tuple[UInt64Array, UInt64Array]:
     """Return the row ids of fragments, ascending, and the version in which each row was created."""
+    fragments = [fragment for fragment in fragments if not fragment.HasField("column_row_ids")]
     ids = [fragment_row_ids(fragment) for fragment in fragments]
     versions = [_versions(f.inline_created_at_versions, f.physical_rows) for f in fragments]
     if not ids:
