@@ -19,7 +19,8 @@ boundary of two strings. Example: with symbols ("http", "://"), the codes 00 01 
 
 Codes are expanded in pairs: two codes are an index into a table of 65536 byte strings, which Arrow's `take`
 copies to one place. That needs every escape at an even place, which filler makes so: 255 in the second place
-of a pair means nothing, because a pair (255, x) is always an escape with its literal.
+of a pair means nothing, because a pair (255, x) is always an escape with its literal. A process that decodes
+much text does it with a compiled loop instead, see `kernels/accelerate.py`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
 from spark_lance.file.buffers import as_bytes
+from spark_lance.file.kernels.accelerate import Kernel, compiled
+from spark_lance.file.kernels.contract import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL
 
 __all__ = ["SYMBOL_TABLE_SIZE", "decode_fsst"]
 
@@ -46,6 +49,11 @@ _NOTHING = 256
 _PAIRS_FROM = 1 << 16
 # Tokens per step; a step's output is below 2 GiB, as Arrow's 32 bit offsets need.
 _STEP = 1 << 24
+# The compiled loop counts output bytes in 32 bits, and a code makes at most 8 of them.
+_MAX_COMPILED = (1 << 28) - FSST_ROOM
+_SAMPLES = 4096
+_SPARE = 1.1
+_REASONS = {CUT: "a string ends inside an FSST escape", NO_SYMBOL: "an FSST code has no symbol in the table"}
 
 _Bytes = npt.NDArray[np.uint8]
 _Places = npt.NDArray[np.intp]
@@ -68,20 +76,24 @@ def decode_fsst(symbol_table: bytes, offsets: npt.NDArray[Any], data: _Bytes) ->
     Raises:
         FormatError: the table is malformed, a code has no symbol, or a string ends inside an escape.
     """
-    symbols = _parse_table(symbol_table)
+    lengths = _symbol_lengths(symbol_table)
     first = int(offsets[0])
     codes = data[first : int(offsets[-1])]
     bounds = offsets - first if first else offsets
-    if symbols is None or not len(codes):
+    if lengths is None or not len(codes):
         return bounds, codes
+    kernel = compiled("fsst", len(codes)) if len(codes) < _MAX_COMPILED else None
+    if kernel is not None:
+        return _expand_compiled(kernel, symbol_table, lengths, codes, bounds)
+    symbols = _symbols(symbol_table, lengths)
     escapes = _find_escapes(codes, symbol_table[0], bounds)
     if len(codes) < _PAIRS_FROM:
         return _expand_single(symbols, codes, escapes, bounds)
     return _expand_pairs(symbols, codes, escapes, bounds)
 
 
-def _parse_table(table: bytes) -> pa.BinaryArray | None:
-    """Return 256 symbols (empty from n on), nothing, and 256 literals; None if nothing is coded."""
+def _symbol_lengths(table: bytes) -> bytes | None:
+    """Return the length of every symbol of a table; None if nothing is coded."""
     if len(table) < SYMBOL_TABLE_SIZE or table[4:8] != _MAGIC:
         raise FormatError("not an FSST symbol table")
     if table[3] == 0:
@@ -90,9 +102,46 @@ def _parse_table(table: bytes) -> pa.BinaryArray | None:
     lengths = table[8 + 8 * count : 8 + 9 * count]
     if any(not 1 <= length <= 8 for length in lengths):
         raise FormatError("an FSST symbol must have 1 to 8 bytes")
+    return lengths
+
+
+def _symbols(table: bytes, lengths: bytes) -> pa.BinaryArray:
+    """Return 256 symbols (empty where there is none), nothing, and 256 literals."""
     symbols = [table[8 + 8 * k : 8 + 8 * k + length] for k, length in enumerate(lengths)]
-    missing = [b""] * (256 - count)
+    missing = [b""] * (256 - len(lengths))
     return pa.array([*symbols, *missing, b"", *(bytes([k]) for k in range(256))], type=pa.binary())
+
+
+def _expand_compiled(
+    kernel: Kernel, table: bytes, lengths: bytes, codes: _Bytes, bounds: npt.NDArray[Any]
+) -> tuple[_Ends, _Bytes]:
+    """Expand code by code in a compiled loop."""
+    count = len(lengths)
+    words = np.zeros(256, dtype=np.uint64)
+    words[:count] = np.frombuffer(table, dtype="<u8", count=count, offset=8)
+    sizes = np.full(256, FSST_MISSING, dtype=np.uint8)
+    sizes[:count] = np.frombuffer(lengths, dtype=np.uint8)
+    strings = np.ascontiguousarray(bounds, dtype=np.int32)
+    codes = np.ascontiguousarray(codes)
+    ends = np.zeros(len(strings), dtype=np.int32)
+    # What a sample of the codes says, and some more; memory that is not touched costs nothing.
+    sample = sizes[codes[:: len(codes) // _SAMPLES + 1]]
+    most = 8 * len(codes) + FSST_ROOM
+    room = min(most, int(len(codes) * float(sample[sample <= 8].sum() / len(sample)) * _SPARE) + FSST_ROOM)
+    out = np.empty(room, dtype=np.uint8)
+    done = kernel(codes, strings, words, sizes, 0, 0, out, ends)
+    while 0 <= done < len(strings) - 1:
+        at = int(ends[done])
+        if room == most:
+            raise FormatError("FSST strings overlap")
+        room = min(most, 2 * room)
+        grown = np.empty(room, dtype=np.uint8)
+        grown[:at] = out[:at]
+        out = grown
+        done = kernel(codes, strings, words, sizes, done, at, out, ends)
+    if done < 0:
+        raise FormatError(_REASONS.get(done, "FSST strings do not lie within their codes"))
+    return ends, out[: int(ends[-1])]
 
 
 def _find_escapes(codes: _Bytes, count: int, bounds: npt.NDArray[Any]) -> _Places:

@@ -26,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.buffers import as_bytes
+from spark_lance.file.kernels.accelerate import Kernel, compiled
 from spark_lance.file.v2_1.blocks import FixedWidth
 from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, gather
 from spark_lance.file.v2_1.codec import Resolver, compression_name
@@ -75,6 +77,12 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
     if width == 0:
         out[:] = 0
         return out
+    kernel = compiled("unpack", out.nbytes) if words.flags.c_contiguous and out.flags.c_contiguous else None
+    if kernel is not None:
+        size = words.shape[1] * words.dtype.itemsize
+        starts = np.arange(count, dtype=np.int64) * size
+        _unpack_compiled(kernel, as_bytes(words), starts, np.full(count, width, dtype=np.int64), out)
+        return out
     for start in range(0, count, _STEP):
         part = words[start : start + _STEP]
         blocks = len(part)
@@ -84,6 +92,13 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
         target = out[start : start + _STEP].view(row).reshape(blocks, 8, bits // 8)
         target[:] = rows.reshape(bits // 8, 8, blocks).transpose(2, 1, 0)
     return out
+
+
+def _unpack_compiled(kernel: Kernel, data: Bytes, starts: Ints, widths: Ints, out: _Words) -> None:
+    """Unpack the blocks that begin at these bytes of `data`, each of its own width."""
+    words = out.reshape(-1).view(np.uint64)
+    if kernel(data, starts, widths, out.dtype.itemsize * 8, words):
+        raise FormatError("bit-packed blocks leave their page")
 
 
 def _unpack_rows(streams: _Words, width: int, bits: int, few: bool) -> _Words:
@@ -150,8 +165,13 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
 
 def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> _Words:
     """Unpack blocks of different widths, all blocks of one width together."""
-    edges = np.flatnonzero(np.diff(widths)) + 1
     values = np.empty((len(widths), BLOCK), dtype=dtype)
+    kernel = compiled("unpack", values.nbytes)
+    if kernel is not None:
+        starts = np.ascontiguousarray(packed.starts)
+        _unpack_compiled(kernel, packed.data, starts, np.ascontiguousarray(widths), values)
+        return values
+    edges = np.flatnonzero(np.diff(widths)) + 1
     if len(edges) < _MANY_RUNS:
         bounds = [0, *edges.tolist(), len(widths)]
         for start, stop in pairwise(bounds):

@@ -1,0 +1,99 @@
+"""When compiled kernels take the place of the numpy ones.
+
+Loading numba costs about half a second, once per process (and two more the first time on a machine, when the
+kernels are compiled and kept on disk). A process that decodes little would lose by it. So a process counts
+the time that compiled kernels would have saved it, and loads them once that exceeds the cost: whatever
+comes then, it pays at most twice what the better choice would have cost.
+
+The environment variable SPARK_LANCE_NUMBA says otherwise: "off" never loads numba, "on" loads it at once and
+fails if it is missing, "auto" is what is described above and the default. It is read once per process.
+
+Compiled code is kept where numba keeps it: beside this package if that can be written, or in the user's
+cache, or where NUMBA_CACHE_DIR says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from spark_lance.errors import OptionError
+
+__all__ = ["VARIABLE", "Accelerator", "compiled"]
+
+VARIABLE = "SPARK_LANCE_NUMBA"
+_MODES = ("off", "auto", "on")
+_LOG = logging.getLogger(__name__)
+
+Kernel: TypeAlias = Callable[..., Any]
+
+# What loading costs, in seconds.
+START_COST = 0.5
+# What a kernel saves, in seconds per byte that its twin is given (FSST: codes; bit unpacking: values).
+SAVED: Mapping[str, float] = {"fsst": 4.5e-9, "unpack": 0.3e-9}
+
+
+class Accelerator:
+    """Decides for one process, and holds the compiled kernels once there are any.
+
+    Raises:
+        OptionError: `mode` is not off, auto or on; or it is on and numba is not installed.
+    """
+
+    def __init__(self, mode: str) -> None:
+        if mode not in _MODES:
+            raise OptionError(f"{VARIABLE} is {mode!r}; it can be {', '.join(_MODES)}")
+        self._mode = mode
+        self._saved = 0.0
+        self._lock = threading.Lock()
+        self._kernels: Mapping[str, Kernel] | None = {} if mode == "off" else None
+
+    def kernel(self, name: str, size: int) -> Kernel | None:
+        """Return the compiled kernel `name` for an input of `size` bytes; None means the numpy twin."""
+        if self._kernels is None:
+            # Threads may lose each other's bytes here: it is an estimate.
+            self._saved += SAVED[name] * size
+            if self._mode == "auto" and self._saved < START_COST:
+                return None
+            self._load()
+        assert self._kernels is not None
+        return self._kernels.get(name)
+
+    def _load(self) -> None:
+        with self._lock:
+            if self._kernels is not None:
+                return
+            try:
+                module = importlib.import_module("spark_lance.file.kernels.numba_kernels")
+            except ImportError as error:
+                if self._mode == "on":
+                    raise OptionError(
+                        f"{VARIABLE} is on, but numba cannot be used: pip install 'spark-lance[numba]'"
+                    ) from error
+                _LOG.debug("compiled kernels are not used: %s", error)
+                self._kernels = {}
+            else:
+                self._kernels = module.KERNELS
+
+
+_process: list[Accelerator] = []
+
+
+def compiled(name: str, size: int) -> Kernel | None:
+    """Return the compiled kernel `name` if this process uses it by now, else None.
+
+    Args:
+        name: a key of `SAVED`.
+        size: bytes of the input at hand, which count for the decision.
+
+    Raises:
+        OptionError: the environment asks for something that cannot be.
+    """
+    if not _process:
+        _process.append(Accelerator(os.environ.get(VARIABLE, "auto").strip().lower() or "auto"))
+    return _process[0].kernel(name, size)
