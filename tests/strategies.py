@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-__all__ = ["arrow_types", "canonical", "leaf_types", "random_array", "tables"]
+__all__ = ["arrow_types", "canonical", "edge_tables", "leaf_types", "random_array", "tables"]
 
 _INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 _FLOATS = [pa.float16(), pa.float32(), pa.float64()]
@@ -129,6 +129,54 @@ def tables(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+@st.composite
+def edge_tables(draw: st.DrawFn, version: str) -> pa.Table:
+    """Tables of one column at an edge: no or one row, 64 Ki rows give or take one, all null, very wide values.
+
+    The rows are a slice of a slice, and often several chunks.
+    """
+    edge = draw(st.sampled_from(["few", "many", "null", "wide"]))
+    depth = draw(st.integers(0, 2))
+    kind = draw(_wide_types(version, depth) if edge == "wide" else arrow_types(version, depth))
+    nullable = edge == "null" or draw(st.booleans())
+    field = _field("c", kind, nullable)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows = draw(st.sampled_from({"few": [0, 1, 2], "many": [65535, 65536, 65537]}.get(edge, [1, 5, 40])))
+    if edge == "null":
+        # In 2.0 no struct is null, so there its fields are.
+        array = _all_null(kind, rows + 3) if version == "2.0" else pa.nulls(rows + 3, kind)
+    else:
+        array = random_array(rng, field, rows + 3, struct_nulls=version != "2.0")
+    sliced = array.slice(1).slice(1, rows)
+    cut = int(rng.integers(0, rows + 1))
+    chunks = [sliced.slice(0, cut), sliced.slice(cut)] if draw(st.booleans()) else [sliced]
+    column = pa.chunked_array(chunks, array.type)
+    return pa.Table.from_arrays([column], schema=pa.schema([field.with_type(array.type)]))
+
+
+def _wide_types(version: str, depth: int) -> st.SearchStrategy[pa.DataType]:
+    """Types with values of some KiB: long vectors, and (by `_texts`) texts, in lists and structs."""
+    wide = st.sampled_from(
+        [pa.list_(pa.float32(), 1536), pa.list_(pa.int8(), 9000), pa.binary(5000), pa.large_string()]
+    )
+    if not depth:
+        return wide
+    inner = _wide_types(version, depth - 1)
+    return st.one_of(
+        wide,
+        st.builds(lambda item: pa.list_(pa.field("item", item)), inner),
+        st.builds(lambda item: pa.struct([pa.field("f0", item), pa.field("f1", pa.int32())]), inner),
+    )
+
+
+def _all_null(kind: pa.DataType, rows: int) -> pa.Array:
+    if pa.types.is_struct(kind):
+        children = [_all_null(field.type, rows) for field in kind]
+        fields = [field.with_nullable(True) for field in kind]
+        return pa.StructArray.from_arrays(children, fields=fields) if children else _empty_structs(rows)
+    return pa.nulls(rows, kind)
+
+
 def random_array(rng: np.random.Generator, field: pa.Field, rows: int, struct_nulls: bool = True) -> pa.Array:
     """Return `rows` random values for the field, as a slice of a larger array half of the time."""
     if rng.random() < 0.5:
@@ -240,7 +288,9 @@ def _integers(rng: np.random.Generator, kind: pa.DataType, n: int) -> pa.Array:
 
 def _texts(rng: np.random.Generator, n: int) -> pa.Array:
     """ASCII texts: all empty, short, or with some wide ones among them; sometimes few distinct ones."""
-    widest = int(rng.choice([0, 5, 40, 400], p=[0.1, 0.5, 0.3, 0.1]))
+    # Short arrays have values of many KiB at times.
+    most = 1_000_000 // (n + 1) if n <= 64 else 400
+    widest = int(rng.choice([0, 5, 40, 400, most], p=[0.1, 0.5, 0.3, 0.06, 0.04]))
     lengths = rng.integers(0, widest + 1, n)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     letters = rng.integers(97, 97 + int(rng.choice([2, 26])), int(offsets[-1]), dtype=np.uint8)
