@@ -131,7 +131,7 @@ def tables(
 
 @st.composite
 def edge_tables(draw: st.DrawFn, version: str) -> pa.Table:
-    """Tables of one column at an edge: no or one row, 64 Ki rows give or take one, all null, very wide values.
+    """Tables of one column at an edge: no or few rows, 64 Ki rows give or take one, all null, wide values.
 
     The rows are a slice of a slice, and often several chunks.
     """
