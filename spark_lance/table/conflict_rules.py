@@ -115,6 +115,12 @@ def _tightens(ours: Any, theirs: Message) -> Verdict:
     return _tightened(theirs, ours)
 
 
+def _updated_and_projected(ours: pb.Update, theirs: pb.Project) -> Verdict:
+    """P: as n; besides, they may have dropped a column that ours rewrote in place."""
+    dropped = {*ours.fields_modified} - {field.id for field in theirs.schema}
+    return _retry(not theirs.preserves_nullability or dropped)
+
+
 def _replaced_rows_gone(ours: pb.DataReplacement, theirs: pb.Delete | pb.Update) -> Verdict:
     """x: they removed a fragment whose column ours replaces, moved its rows, or rewrote the same column."""
     targets = _fragments(ours)
@@ -169,12 +175,17 @@ def _both_index(ours: pb.CreateIndex, theirs: pb.CreateIndex) -> Verdict:
 
 
 def _indexed_and_moved(ours: pb.CreateIndex, theirs: pb.Rewrite) -> Verdict:
-    """h: theirs moved rows that ours has indexed by their addresses."""
-    return _retry(_indexes(ours, _fragments(theirs)))
+    """h: theirs moved rows that ours has indexed by their addresses.
+
+    Or ours replaces the fragment-reuse entry, and theirs may have extended it: its transaction does not tell.
+    """
+    return _retry(_indexes(ours, _fragments(theirs)) or FRAGMENT_REUSE in _names(ours.new_indices))
 
 
 def _moved_and_indexed(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
-    """j: as h, the other way round."""
+    """j: as h, the other way round; a new fragment-reuse entry of theirs does not know of our rewrite."""
+    if FRAGMENT_REUSE in _names(theirs.new_indices):
+        return Verdict.INCOMPATIBLE
     return _indexed_and_moved(theirs, ours)
 
 
@@ -362,6 +373,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "w": _compacted_tables,
         "n": _tightened,
         "z": _tightens,
+        "P": _updated_and_projected,
         "x": _replaced_rows_gone,
         "y": _replaced_and_projected,
         "E": _both_replace,

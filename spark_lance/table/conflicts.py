@@ -46,7 +46,7 @@ ours \\ theirs       Ap Ov De Up CI Rw Me Pr Re RF UC DR MW UB DO Cl
 append              b  X  .  .  .  .  n  n  X  b  .  .  X  .  .  .
 overwrite           b  o  .  .  .  .  .  .  .  .  k  .  X  .  .  .
 delete              .  X  d  d  .  f  R  .  X  .  .  f  X  .  .  .
-update              p  X  d  e  .  f  R  n  X  .  .  f  w  .  f  .
+update              p  X  d  e  .  f  R  P  X  .  .  f  w  .  f  .
 create_index        .  X  .  q  i  h  l  .  X  .  .  r  X  .  .  .
 rewrite             b  X  f  f  j  f  R  .  X  .  .  f  .  .  f  .
 rewrite_deferred    b  X  f  f  J  f  R  .  X  .  .  f  .  .  f  .
