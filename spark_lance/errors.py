@@ -8,6 +8,9 @@ from __future__ import annotations
 
 __all__ = [
     "AtomicPutUnsupportedError",
+    "BranchExistsError",
+    "BranchInUseError",
+    "BranchNotFoundError",
     "CommitError",
     "CommitOutcomeUnknownError",
     "ExpressionError",
@@ -88,6 +91,21 @@ class TagExistsError(LanceError, FileExistsError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class BranchNotFoundError(VersionNotFoundError):
+    """The table has no such branch: list its branches."""
+
+
+class BranchExistsError(LanceError, FileExistsError):
+    """There is a branch of this name already: use it, or delete it first."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class BranchInUseError(LanceError):
+    """Tags or other branches stand on the branch, so it cannot be deleted: delete these first."""
 
 
 class IndexNotFoundError(LanceError, LookupError):

@@ -85,6 +85,9 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
             path = manifest_path(root, version, naming)
             if store.exists(path):
                 return VersionFile(version, path, naming)
+    elif store.exists(detached := join(root, VERSIONS_DIR, f"d{version}.manifest")):
+        # Outside the history, so found by its number alone.
+        return VersionFile(version, detached, Naming.V2)
     numbers = [file.version for file in list_versions(store, root)]
     if not numbers:
         raise TableNotFoundError(f"no Lance table at {root}")

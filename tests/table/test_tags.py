@@ -14,11 +14,11 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import (
+    BranchNotFoundError,
     FormatError,
     OptionError,
     TagExistsError,
     TagNotFoundError,
-    UnsupportedFormatError,
     VersionNotFoundError,
 )
 
@@ -152,7 +152,7 @@ def test_tags_of_earlier_writers_and_of_branches(table: Path) -> None:
     assert tags["old"]["created_at"] == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
     assert tags["old"]["updated_at"] is None
     assert tags["dev"]["branch"] == "dev"
-    with pytest.raises(UnsupportedFormatError, match="dev"):
+    with pytest.raises(BranchNotFoundError, match="dev"):
         spark_lance.dataset(table, "dev")
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.references import main_root
 
 __all__ = ["Face", "SameFace"]
 
@@ -33,6 +34,16 @@ class Face:
     def version(self) -> int:
         """The version that is read."""
         return self.manifest.version
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that is read, None for the main line."""
+        return self.manifest.message.branch or None
+
+    @property
+    def main_root(self) -> str:
+        """The root path of the main line, which holds tags and branches."""
+        return main_root(self.root, self.manifest)
 
     def _at(self: SameFace, manifest: Manifest) -> SameFace:
         """Return the same table at another version."""

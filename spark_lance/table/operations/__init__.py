@@ -22,6 +22,7 @@ from spark_lance.table.operations.reserve_fragments import reserve_fragments
 from spark_lance.table.operations.restore import restore
 from spark_lance.table.operations.rewrite import rewrite
 from spark_lance.table.operations.update import update
+from spark_lance.table.operations.update_bases import update_bases
 from spark_lance.table.operations.update_config import update_config
 
 __all__ = ["OPERATIONS", "Builder", "ReuseEntry", "Stamp", "empty_manifest"]
@@ -45,6 +46,6 @@ OPERATIONS: dict[str, Builder | None] = {
     "data_replacement": data_replacement,
     "update_mem_wal_state": None,
     "clone": None,
-    "update_bases": None,
+    "update_bases": update_bases,
     "data_overlay": None,
 }

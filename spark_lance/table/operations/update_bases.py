@@ -1,0 +1,33 @@
+"""UpdateBases: more places in which a table may keep files. (Lance table format, base paths.)"""
+
+from __future__ import annotations
+
+from spark_lance.errors import OptionError
+from spark_lance.proto.transaction_pb2 import Transaction
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
+
+__all__ = ["update_bases"]
+
+
+def update_bases(base: Manifest, operation: Transaction.UpdateBases, stamp: Stamp) -> Manifest:
+    """Return the version after `base` with more base paths; those of id 0 get the next ids, from 1 on.
+
+    Raises:
+        OptionError: a name, a path or an id is taken. Two places without a name count as of one name.
+    """
+    message = start_version(base, stamp)
+    for new in operation.new_bases:
+        for known in message.base_paths:
+            if (known.name, known.HasField("name")) == (new.name, new.HasField("name")):
+                name = repr(new.name) if new.HasField("name") else "without a name"
+                raise OptionError(f"there is a base path {name} already")
+            if known.path == new.path:
+                raise OptionError(f"there is a base path {new.path} already")
+            if new.id and known.id == new.id:
+                raise OptionError(f"there is a base path of id {new.id} already")
+        added = message.base_paths.add()
+        added.CopyFrom(new)
+        if not added.id:
+            added.id = max((known.id for known in message.base_paths), default=0) + 1
+    return finish_version(message, base.index_section, base.naming, stamp)
