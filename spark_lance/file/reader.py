@@ -29,6 +29,8 @@ from spark_lance.proto import file_pb2
 __all__ = ["FileReader", "read_field", "take_field"]
 
 _TAIL = 64 << 10
+# Metadata of up to so many bytes is read whole if the tail does not hold it.
+_MAX_METADATA = 8 << 20
 _PAIR = struct.Struct("<QQ")
 
 
@@ -79,12 +81,20 @@ class FileReader:
             if start + length > size - FOOTER_SIZE:
                 raise FormatError(f"the {what} offset table reaches beyond the file", place="footer")
         position, length = _PAIR.unpack(self._bytes(footer.global_table_start, _PAIR.size))
+        self._read_metadata(min(position, footer.column_metadata_start, footer.column_table_start))
         try:
             self._descriptor = file_pb2.FileDescriptor.FromString(self._bytes(position, length))
         except DecodeError as error:
             raise FormatError(
                 "the file descriptor is not a valid message", place="global buffer 0"
             ) from error
+
+    def _read_metadata(self, start: int) -> None:
+        """Read what lies between the beginning of the metadata and the tail, unless that is much."""
+        missing = self._tail_start - start
+        if 0 < missing <= _MAX_METADATA and not self.source.is_mapped:
+            front = self.source.get(start, missing)
+            self._tail, self._tail_start = pa.py_buffer(b"".join([front, self._tail])), start
 
     def _bytes(self, offset: int, size: int) -> bytes:
         """Return metadata bytes, from the tail that was read when opening if they are in it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -48,7 +49,7 @@ class Field:
     children: tuple[Field, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """How the field is stored; see the class."""
         logical = self.logical_type
@@ -71,7 +72,7 @@ class Field:
 
     @property
     def key_position(self) -> int | None:
-        """The field's place in the primary key, from 1; 0 after all that have one; None if it is not in it."""
+        """The place in the primary key, from 1 on; 0: after those that have one; None: not in the key."""
         position = self.metadata.get(_PRIMARY_KEY + ":position", "")
         if position.isdecimal():
             return int(position)

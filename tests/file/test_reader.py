@@ -77,6 +77,30 @@ def test_only_the_asked_columns_and_pages_are_fetched(tmp_path: Path, version: F
     assert len(store.requests) <= 2
 
 
+def test_two_columns_of_two_thousand_take_three_requests(tmp_path: Path) -> None:
+    table = pa.table({f"column {i}": pa.array([i, i + 1]) for i in range(2000)})
+    path = write(tmp_path / "f.lance", table)
+    store = CountingStore("memory")
+    store.fs.pipe_file(path, Path(path).read_bytes())
+    reader = FileReader(store, path, size=Path(path).stat().st_size)
+    chosen = [reader.schema.field("column 7"), reader.schema.field("column 1900")]
+    assert reader.read(chosen).to_pylist() == table.select(["column 7", "column 1900"]).to_pylist()
+    assert len(store.requests) == 3
+    assert len(reader._parsed) == 2
+
+
+def test_metadata_that_is_too_long_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_lance.file.reader._MAX_METADATA", 1000)
+    table = pa.table({f"column {i}": pa.array([i, i + 1]) for i in range(2000)})
+    path = write(tmp_path / "f.lance", table)
+    store = CountingStore("memory")
+    store.fs.pipe_file(path, Path(path).read_bytes())
+    reader = FileReader(store, path, size=Path(path).stat().st_size)
+    chosen = [reader.schema.field("column 7"), reader.schema.field("column 1900")]
+    assert reader.read(chosen).to_pylist() == table.select(["column 7", "column 1900"]).to_pylist()
+    assert sum(length for request in store.requests for _, length in request) < Path(path).stat().st_size / 2
+
+
 @settings(max_examples=40)
 @given(data=st.data(), version=st.sampled_from(VERSIONS))
 def test_any_row_range_is_the_slice_of_the_whole(
