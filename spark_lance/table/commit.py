@@ -298,8 +298,7 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
         return _Landed(candidate)
-    except (AtomicPutUnsupportedError, PermissionError):
-        # Refused: nothing was written, though an earlier put may still be in doubt.
+    except AtomicPutUnsupportedError:
         raise
     except OSError as error:
         commit.doubt = failure = error
@@ -307,7 +306,7 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
         finish_version(commit.store, commit.root, candidate.version)
         winner = read_manifest(commit.store, candidate.path, candidate.naming)
     except FileNotFoundError:
-        if failure.errno in _FINAL_ERRORS:
+        if isinstance(failure, PermissionError) or failure.errno in _FINAL_ERRORS:
             commit.doubt = None
             raise failure from None
         return None

@@ -87,12 +87,26 @@ def _through(manifests: ManifestStore, store: Store, root: str, version: int, pa
             _discard(store, staged.path)
             if chosen is not None:
                 _finish(manifests, store, root, chosen)
+                _check_there(manifests, store, root, version, path)
             raise
     try:
         _finish(manifests, store, root, staged)
     except OSError as error:
         # Whatever the reason, this is no refusal: the version is chosen, and a reader may finish it.
         raise StoreError(f"version {version} of {root} is chosen, but not in place yet: {error}") from error
+
+
+def _check_there(manifests: ManifestStore, store: Store, root: str, version: int, path: str) -> None:
+    """Raise if the newest row has no manifest: no commit could ever get past it."""
+    if store.exists(path):
+        return
+    newest = manifests.get_latest(root)
+    if newest is not None and newest.version == version:
+        raise FormatError(
+            f"the manifest store has a row for version {version}, but there is no such manifest: if the "
+            "table was deleted, delete its rows as well, or give the new table another name",
+            path=root,
+        )
 
 
 def _finish(manifests: ManifestStore, store: Store, root: str, entry: ManifestEntry) -> None:
