@@ -1,0 +1,241 @@
+"""An S3 and DynamoDB server inside the test process, with faults on demand.
+
+The server is moto's, behind one lock: its conditional writes look and then write. Before and behind it sit
+faults, which a test orders for requests that match: `server.fault(reset_before, "PUT", "_versions/")`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+__all__ = [
+    "Server",
+    "cut_short",
+    "expired",
+    "lost_answer",
+    "never_arrived",
+    "running_server",
+    "server_error",
+    "slow",
+    "throttled",
+]
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+Fault = Callable[[App, Environ, StartResponse], Iterable[bytes]]
+
+_ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>{}</Message></Error>'
+
+
+def _answer(start: StartResponse, status: str, code: str, message: str) -> list[bytes]:
+    body = _ERROR.format(code, message).encode()
+    start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def throttled(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    """The store asks for fewer requests."""
+    _drain(environ)
+    return _answer(start, "503 Slow Down", "SlowDown", "Please reduce your request rate.")
+
+
+def server_error(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    """The store fails."""
+    _drain(environ)
+    return _answer(start, "500 Internal Server Error", "InternalError", "We encountered an internal error.")
+
+
+def expired(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    """The session token is too old."""
+    _drain(environ)
+    return _answer(start, "400 Bad Request", "ExpiredToken", "The provided token has expired.")
+
+
+def never_arrived(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    """The connection is reset before anything happens."""
+    _drain(environ)
+    return _reset(environ, start)
+
+
+def lost_answer(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    """The request is carried out, and the connection is reset instead of an answer."""
+    _whole(app, environ)
+    return _reset(environ, start)
+
+
+def cut_short(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    """Half of the answer's body comes, then the connection ends."""
+    status, headers, body = _whole(app, environ)
+    start(status, headers)
+    yield body[: len(body) // 2]
+    _cut(environ)
+
+
+def slow(seconds: float) -> Fault:
+    """Return a fault: the answer takes its time."""
+
+    def wait(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        time.sleep(seconds)
+        return app(environ, start)
+
+    return wait
+
+
+@dataclass
+class _Order:
+    fault: Fault
+    method: str
+    path: re.Pattern[str]
+    times: int
+    after: int
+
+
+@dataclass
+class Server:
+    """A running server.
+
+    Attributes:
+        url: where it listens.
+        seen: (method, path with query, If-None-Match) of each request.
+    """
+
+    url: str
+    app: App
+    seen: list[tuple[str, str, str | None]] = field(default_factory=list)
+    _orders: list[_Order] = field(default_factory=list)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def fault(self, fault: Fault, method: str, path: str, times: int = 1, after: int = 0) -> None:
+        """Order a fault for the next requests of a method whose path and query match a pattern.
+
+        Args:
+            fault: what happens.
+            method: "GET", "PUT", ...
+            path: regular expression.
+            times: how many requests suffer.
+            after: how many matching requests are spared before.
+        """
+        with self._lock:
+            self._orders.append(_Order(fault, method, re.compile(path), times, after))
+
+    def forget(self) -> None:
+        """Drop faults and the record of requests."""
+        with self._lock:
+            self._orders.clear()
+            self.seen.clear()
+
+    def count(self, method: str, path: str) -> int:
+        """Return how many requests of a method had a path and query that match."""
+        return sum(m == method and re.search(path, p) is not None for m, p, _ in self.seen)
+
+    def __call__(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if environ.get("QUERY_STRING"):
+            path += f"?{environ['QUERY_STRING']}"
+        target = environ.get("HTTP_X_AMZ_TARGET")
+        path += f" {target}" if target else ""
+        fault = self._due(environ["REQUEST_METHOD"], path, environ.get("HTTP_IF_NONE_MATCH"))
+        return fault(self.app, environ, start) if fault else self.app(environ, start)
+
+    def _due(self, method: str, path: str, condition: str | None) -> Fault | None:
+        with self._lock:
+            self.seen.append((method, path, condition))
+            for order in self._orders:
+                if order.method == method and order.times and order.path.search(path):
+                    if order.after:
+                        order.after -= 1
+                        continue
+                    order.times -= 1
+                    return order.fault
+        return None
+
+
+@contextmanager
+def running_server() -> Iterator[Server]:
+    """Run a server on a free port of this machine; skips the test where moto is not installed."""
+    moto = pytest.importorskip("moto.server")
+    serving = pytest.importorskip("werkzeug.serving")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    inner = moto.DomainDispatcherApplication(moto.create_backend_app)
+    one_at_a_time = threading.Lock()
+
+    def locked(environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        body = _read(environ)
+        environ["wsgi.input"] = _Body(body)
+        with one_at_a_time:
+            return list(inner(environ, start))
+
+    server = Server("", locked)
+    http = serving.make_server("127.0.0.1", 0, server, threaded=True)
+    server.url = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+class _Body:
+    """The body of a request, read before."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, size: int = -1) -> bytes:
+        size = len(self._data) if size < 0 else size
+        out, self._data = self._data[:size], self._data[size:]
+        return out
+
+    def readline(self, size: int = -1) -> bytes:
+        end = self._data.find(b"\n") + 1 or len(self._data)
+        return self.read(end)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while line := self.readline():
+            yield line
+
+
+def _read(environ: Environ) -> bytes:
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    if environ.get("wsgi.input_terminated") and not length:
+        return bytes(environ["wsgi.input"].read())
+    return bytes(environ["wsgi.input"].read(length)) if length else b""
+
+
+def _drain(environ: Environ) -> None:
+    _read(environ)
+
+
+def _whole(app: App, environ: Environ) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Run the application and return its answer."""
+    kept: list[Any] = []
+    body = b"".join(app(environ, lambda status, headers, exc_info=None: kept.extend((status, headers))))
+    return kept[0], kept[1], body
+
+
+def _reset(environ: Environ, start: StartResponse) -> list[bytes]:
+    connection = environ["werkzeug.socket"]
+    # Closing without lingering sends RST: the client cannot take it for a proper end.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    _cut(environ)
+    return []
+
+
+def _cut(environ: Environ) -> None:
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    raise ConnectionResetError
