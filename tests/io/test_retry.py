@@ -7,7 +7,7 @@ import random
 import pytest
 
 from spark_lance.errors import OptionError
-from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.retry import RetryPolicy, retried
 
 
 def test_waits_double_up_to_the_cap() -> None:
@@ -32,3 +32,63 @@ def test_one_attempt_never_waits() -> None:
 def test_policies_that_cannot_be(wrong: dict[str, int]) -> None:
     with pytest.raises(OptionError):
         RetryPolicy(**wrong)
+
+
+class Flaky:
+    """Fails a number of times, then answers."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.failures = failures
+        self.error = error
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return "answer"
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let time pass only by sleeping."""
+    waits: list[float] = []
+    monkeypatch.setattr("spark_lance.io.retry.time.sleep", waits.append)
+    monkeypatch.setattr("spark_lance.io.retry.time.monotonic", lambda: sum(waits))
+    return waits
+
+
+def test_what_passes_is_tried_again(sleeps: list[float]) -> None:
+    flaky = Flaky(3, ConnectionError())
+    assert retried(flaky, RetryPolicy(attempts=4), lambda error: True) == "answer"
+    assert flaky.calls == 4
+    assert len(sleeps) == 3
+    assert sleeps == sorted(sleeps)
+
+
+def test_attempts_are_bounded(sleeps: list[float]) -> None:
+    flaky = Flaky(9, ConnectionError("the last one"))
+    with pytest.raises(ConnectionError, match="the last one"):
+        retried(flaky, RetryPolicy(attempts=4), lambda error: True)
+    assert (flaky.calls, len(sleeps)) == (4, 3)
+
+
+def test_the_time_of_attempts_is_bounded(sleeps: list[float]) -> None:
+    policy = RetryPolicy(attempts=99, base_seconds=8, cap_seconds=8, total_seconds=20)
+    with pytest.raises(ConnectionError):
+        retried(Flaky(99, ConnectionError()), policy, lambda error: True)
+    assert 8 < sum(sleeps) <= 20
+
+
+def test_what_does_not_pass_is_raised_at_once(sleeps: list[float]) -> None:
+    flaky = Flaky(1, PermissionError())
+    with pytest.raises(PermissionError):
+        retried(flaky, RetryPolicy(), lambda error: not isinstance(error, PermissionError))
+    assert (flaky.calls, sleeps) == (1, [])
+
+
+def test_the_log_does_not_quote_errors(sleeps: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        retried(Flaky(1, ConnectionError("?sig=s3cret")), RetryPolicy(), lambda error: True, "reading x")
+    assert "reading x failed (ConnectionError)" in caplog.text
+    assert "s3cret" not in caplog.text

@@ -6,13 +6,16 @@ import pickle
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from spark_lance.errors import AtomicPutUnsupportedError, StoreError
+from spark_lance.errors import AtomicPutUnsupportedError, StoreAccessError, StoreError
+from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join, open_store
 
 
@@ -44,6 +47,40 @@ class StoreTests:
         store.put(join(root, "f", "b"), b"1")
         store.put(join(root, "f", "deeper", "c"), b"1")
         assert sorted(store.list(join(root, "f"))) == ["a", "b"]
+
+    def test_objects_are_listed_with_size_and_time(self, place: tuple[Store, str]) -> None:
+        store, root = place
+        before = datetime.now(timezone.utc) - timedelta(seconds=2)
+        store.put(join(root, "f", "a"), b"12")
+        store.put(join(root, "f", "deeper", "c"), b"123")
+        (flat,) = store.list_objects(join(root, "f"))
+        assert (flat.path, flat.name, flat.size) == (join(root, "f", "a"), "a", 2)
+        assert flat.modified is not None
+        assert before <= flat.modified <= datetime.now(timezone.utc) + timedelta(seconds=2)
+        assert store.look_up(flat.path).modified == flat.modified
+        deep = store.list_objects(join(root, "f"), recursive=True)
+        assert sorted((found.name, found.size) for found in deep) == [("a", 2), ("c", 3)]
+        assert list(store.list_objects(join(root, "no-folder"))) == []
+        assert list(store.list_objects(join(root, "no-folder"), recursive=True)) == []
+
+    def test_copy(self, place: tuple[Store, str]) -> None:
+        store, root = place
+        store.put(join(root, "a"), b"one")
+        store.put(join(root, "b"), b"old")
+        store.copy(join(root, "a"), join(root, "b"))
+        assert store.read(join(root, "b")) == b"one"
+        with pytest.raises(FileNotFoundError):
+            store.copy(join(root, "missing"), join(root, "c"))
+        assert not store.exists(join(root, "c"))
+
+    def test_many_are_deleted(self, place: tuple[Store, str]) -> None:
+        store, root = place
+        paths = [join(root, f"{i}") for i in range(30)]
+        for path in paths:
+            store.put(path, b"1")
+        store.delete_many([*paths[:20], join(root, "missing")])
+        store.delete_many([])
+        assert sorted(store.list(root)) == sorted(path.rpartition("/")[2] for path in paths[20:])
 
     def test_ranges_come_back_in_the_asked_order(self, place: tuple[Store, str]) -> None:
         store, root = place
@@ -154,6 +191,96 @@ def test_a_store_without_conditional_writes_is_refused(tmp_path: Path) -> None:
     store = Store("plainstore")
     with pytest.raises(AtomicPutUnsupportedError, match="plainstore"):
         store.put_if_absent("/t/1", b"")
+
+
+def test_the_refusal_names_the_ways_out() -> None:
+    store, root = open_store("memory://x", {"conditional_put": "disabled"})
+    with pytest.raises(AtomicPutUnsupportedError, match=r"manifest_store.*commit_lock"):
+        store.put_if_absent(join(root, "1"), b"")
+    assert not store.exists(join(root, "1"))
+
+
+def test_a_uri_brings_settings_along() -> None:
+    class Hosted(MemoryFileSystem):  # type: ignore[misc]
+        protocol = "hosted"
+
+        def __init__(self, host: str = "") -> None:
+            super().__init__()
+            self.host = host
+
+        @staticmethod
+        def _get_kwargs_from_urls(uri: str) -> dict[str, str]:
+            return {"host": uri.partition("://")[2].partition("/")[0]}
+
+    fsspec.register_implementation("hosted", Hosted, clobber=True)
+    store, _ = open_store("hosted://example/x")
+    assert store.fs.host == "example"
+    other, _ = open_store("hosted://example/x", {"host": "given"})
+    assert other.fs.host == "given"
+
+
+def test_files_of_other_file_systems_appear_whole() -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    class Renaming(MemoryFileSystem):  # type: ignore[misc]
+        protocol = "renaming"
+
+        def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: object) -> None:
+            seen.append((path, value))
+            super().pipe_file(path, value, mode=mode, **kwargs)
+
+    fsspec.register_implementation("renaming", Renaming, clobber=True)
+    Store("renaming").put("/r/x", b"data")
+    ((written, _),) = seen
+    assert written.startswith("/r/.tmp")
+    assert Store("renaming").read("/r/x") == b"data"
+    assert Store("renaming").list("/r") == ["x"]
+
+
+class Unreliable(MemoryFileSystem):  # type: ignore[misc]
+    """Fails as ordered, by the name of the method."""
+
+    protocol = "unreliable"
+    orders: ClassVar[list[Exception]] = []
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: object
+    ) -> bytes:
+        if self.orders:
+            raise self.orders.pop()
+        return bytes(super().cat_file(path, start, end))
+
+
+@pytest.fixture
+def unreliable(monkeypatch: pytest.MonkeyPatch) -> Store:
+    fsspec.register_implementation("unreliable", Unreliable, clobber=True)
+    monkeypatch.setattr("spark_lance.io.retry.time.sleep", lambda seconds: None)
+    Unreliable.orders.clear()
+    store = Store("unreliable", retry=RetryPolicy(attempts=3))
+    store.put("/u/x", b"12345")
+    return store
+
+
+def test_reads_are_repeated(unreliable: Store) -> None:
+    Unreliable.orders += [ConnectionResetError(), TimeoutError()]
+    assert unreliable.read("/u/x") == b"12345"
+    Unreliable.orders += [ConnectionResetError(), TimeoutError()]
+    assert bytes(unreliable.read_ranges("/u/x", [(1, 2)])[0]) == b"23"
+    assert Unreliable.orders == []
+
+
+def test_patience_ends(unreliable: Store) -> None:
+    Unreliable.orders += [ConnectionResetError()] * 4
+    with pytest.raises(StoreError, match="reading unreliable:///u/x: the connection failed"):
+        unreliable.read("/u/x")
+    assert len(Unreliable.orders) == 1
+
+
+def test_refusals_are_not_repeated(unreliable: Store) -> None:
+    Unreliable.orders += [PermissionError()] * 2
+    with pytest.raises(StoreAccessError):
+        unreliable.read("/u/x")
+    assert len(Unreliable.orders) == 1
 
 
 def test_an_unknown_protocol_is_named() -> None:
