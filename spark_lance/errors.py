@@ -18,6 +18,7 @@ __all__ = [
     "IncompatibleConflictError",
     "IndexNotFoundError",
     "LanceError",
+    "MergeError",
     "OptionError",
     "RetriesExhaustedError",
     "RetryableConflictError",
@@ -122,6 +123,10 @@ class OptionError(LanceError, ValueError):
 
 class ExpressionError(LanceError, ValueError):
     """A filter cannot be understood or does not fit the table's columns."""
+
+
+class MergeError(LanceError, ValueError):
+    """The source of a merge has keys that its rules do not allow; the message names one of them."""
 
 
 class StoreError(LanceError, OSError):

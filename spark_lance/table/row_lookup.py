@@ -21,7 +21,7 @@ from spark_lance.table.fragment import FragmentReader, physical_rows
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicate import Predicate, compile_predicate
 from spark_lance.table.row_changes import RowChanges
-from spark_lance.table.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.scan import ROW_ADDRESS, ROW_ID, Scan, rows_without_columns
 
 __all__ = ["columns_of", "find_rows", "nameable", "read_rows"]
 
@@ -91,6 +91,7 @@ def read_rows(
     rows: Mapping[int, Offsets],
     fields: Sequence[Field],
     piece_bytes: int = _PIECE_BYTES,
+    extra_bytes: float = 0.0,
 ) -> Iterator[tuple[int, Offsets, pa.Table]]:
     """Yield fields of the given rows in tables of about `piece_bytes` Arrow bytes.
 
@@ -101,6 +102,7 @@ def read_rows(
         rows: fragment id -> physical offsets, ascending; fragments come in the order of the version.
         fields: top-level fields of the version's schema, possibly pruned.
         piece_bytes: bytes of one table.
+        extra_bytes: bytes of a row that the caller adds to each, and that count too.
 
     Yields:
         The fragment's id, the offsets of the rows, and the rows.
@@ -115,7 +117,7 @@ def read_rows(
         if offsets is None:
             continue
         reader = FragmentReader(store, root, fragment, fields, bases)
-        row_bytes = max(reader.row_bytes(), 0.125)
+        row_bytes = max(reader.row_bytes() + extra_bytes, 0.125)
         start = 0
         while start < len(offsets):
             count = int(min(max(1, piece_bytes / row_bytes), _MAX_PIECE_ROWS))
@@ -123,11 +125,13 @@ def read_rows(
             table = _read_piece(reader, piece.astype(np.int64), schema)
             yield fragment.id, piece, table
             # As in a scan: what was seen replaces the estimate, and a piece grows fourfold at most.
-            row_bytes = max(table.nbytes / len(piece), row_bytes / 4, 0.125)
+            row_bytes = max(table.nbytes / len(piece) + extra_bytes, row_bytes / 4, 0.125)
             start += len(piece)
 
 
 def _read_piece(reader: FragmentReader, rows: npt.NDArray[np.int64], schema: pa.Schema) -> pa.Table:
+    if not reader.fields:
+        return rows_without_columns(len(rows))
     first, stop = int(rows[0]), int(rows[-1]) + 1
     if stop - first > _DENSE * len(rows):
         return pa.Table.from_arrays(reader.take(rows), schema=schema)

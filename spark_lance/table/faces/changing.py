@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic
@@ -10,6 +10,7 @@ from typing import Any, Generic
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.delete import delete_rows
 from spark_lance.table.faces.base import Face, SameFace
+from spark_lance.table.faces.merging import MergeInsertBuilder
 from spark_lance.table.predicate import Predicate
 from spark_lance.table.update import update_rows
 
@@ -95,6 +96,17 @@ class Changing(Face):
         reruns = _reruns(conflict_retries, retry_timeout)
         done = update_rows(self.store, self.root, self.manifest, updates, where, reruns=reruns)
         return UpdateResult(self._at(done.manifest), done.num_rows_updated)
+
+    def merge_insert(self: SameFace, on: str | Iterable[str] | None = None) -> MergeInsertBuilder[SameFace]:
+        """Return a builder of a merge: update, insert and delete rows by comparing keys with a source.
+
+            dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(table)
+
+        Args:
+            on: the key column or columns; by default the table's primary key.
+        """
+        names = (on,) if isinstance(on, str) else tuple(on or ())
+        return MergeInsertBuilder(self, names)
 
 
 def _reruns(retries: int, timeout: timedelta) -> RetryPolicy:

@@ -1,0 +1,128 @@
+"""Matching rows by key: which row of a source has the key of each row of a table.
+
+Keys become small numbers ("codes"): equal keys have one code, -1 stands for a key with a null in it, which
+equals no key. Floats are equal if their bits are, so 0.0 and -0.0 are two keys; NaN equals NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import SchemaError
+
+__all__ = ["KeyIndex", "check_key_type"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def check_key_type(name: str, kind: pa.DataType) -> None:
+    """Refuse a column that cannot be a key.
+
+    Raises:
+        SchemaError: its type is nested.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_nested(kind):
+        raise SchemaError(f"column {name!r} of type {kind} cannot be a key")
+
+
+class KeyIndex:
+    """The keys of a source.
+
+    Args:
+        columns: the key's columns in the source; several make one key together.
+
+    Attributes:
+        codes: the code of each source row.
+        size: the number of different keys; codes are smaller.
+    """
+
+    def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
+        self._values: list[pa.Array] = []
+        self._pairs: list[Int64Array] = []
+        codes: Int64Array | None = None
+        for column in columns:
+            values = _comparable(column)
+            known = pc.unique(values).drop_null()
+            own = _codes(values, known)
+            self._values.append(known)
+            if codes is None:
+                codes = own
+                self.size = len(known)
+                continue
+            both = _pair(codes, own, len(known))
+            pairs = np.unique(both[both >= 0])
+            self._pairs.append(pairs)
+            codes = _places(both, pairs)
+            self.size = len(pairs)
+        assert codes is not None
+        self.codes = codes
+        # Source rows by code: those of code c are order[starts[c]:starts[c + 1]].
+        self._order = np.argsort(codes, kind="stable")[np.count_nonzero(codes < 0) :]
+        self._starts = np.searchsorted(codes[self._order], np.arange(self.size + 1))
+
+    def lookup(self, columns: Sequence[pa.ChunkedArray]) -> Int64Array:
+        """Return the code of each key of other rows, -1 where the source does not have it."""
+        codes = _codes(_comparable(columns[0]), self._values[0])
+        for column, known, pairs in zip(columns[1:], self._values[1:], self._pairs, strict=True):
+            own = _codes(_comparable(column), known)
+            codes = _places(_pair(codes, own, len(known)), pairs)
+        return codes
+
+    def pairs(self, codes: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return every pair of equal keys: the place in `codes` and the source row, ordered by place."""
+        counts = np.zeros(len(codes), np.int64)
+        found = codes >= 0
+        counts[found] = (self._starts[1:] - self._starts[:-1])[codes[found]]
+        places = np.repeat(np.arange(len(codes)), counts)
+        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        within = np.arange(len(places)) - first[places]
+        return places, self._order[self._starts[codes[places]] + within]
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column in a form in which Arrow finds equal values."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = pa.chunked_array([c.storage for c in column.chunks], column.type.storage_type)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_floating(column.type):
+        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[column.type.bit_width]
+        column = pa.chunked_array([_float_bits(chunk, bits) for chunk in column.chunks], bits)
+    return column
+
+
+def _float_bits(values: pa.Array, bits: pa.DataType) -> pa.Array:
+    numbers = np.array(values.to_numpy(zero_copy_only=False), copy=True)
+    numbers[np.isnan(numbers)] = np.nan
+    mask = values.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(numbers.view(bits.to_pandas_dtype()), bits, mask=mask)
+
+
+def _codes(values: pa.ChunkedArray, known: pa.Array) -> Int64Array:
+    if not len(known):
+        return np.full(len(values), -1, np.int64)
+    places = pc.fill_null(pc.index_in(values, value_set=known, skip_nulls=True), -1)
+    codes: Int64Array = places.to_numpy().astype(np.int64)
+    return codes
+
+
+def _pair(left: Int64Array, right: Int64Array, base: int) -> Int64Array:
+    """Return one number for two codes; both are row numbers at most, so it fits 64 bits."""
+    both: Int64Array = np.where((left >= 0) & (right >= 0), left * base + right, -1)
+    return both
+
+
+def _places(values: Int64Array, known: Int64Array) -> Int64Array:
+    """Return the place of each value in ascending `known`, -1 where it is not there."""
+    if not len(known):
+        return np.full(len(values), -1, np.int64)
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    found: Int64Array = np.where(known[places] == values, places, -1)
+    return found
