@@ -55,7 +55,7 @@ def test_descriptions_are_those_of_pylance(indexed: Path) -> None:
         assert list(index.field_names) == other.field_names
         assert dict(index.details) == other.details or index.index_type == "ZoneMap"
         for segment, twin in zip(index.segments, other.segments, strict=True):
-            assert segment.fragment_ids == set(twin.fragment_ids)
+            assert segment.fragment_ids == frozenset(twin.fragment_ids)
             for name in ("uuid", "dataset_version_at_last_update", "index_version", "size_bytes"):
                 assert getattr(segment, name) == getattr(twin, name), (index.name, name)
             assert (segment.created_at, segment.base_id) == (twin.created_at, twin.base_id)
@@ -103,7 +103,7 @@ def test_records_of_the_format_are_shown_and_kept(tmp_path: Path) -> None:
     lance.dataset(path).optimize.compact_files(defer_index_remap=True)
     ours = dataset(path)
     by_name = {index.name: index for index in ours.describe_indices()}
-    assert by_name["a_idx"].segments[0].fragment_ids == {2}
+    assert by_name["a_idx"].segments[0].fragment_ids == frozenset({2})
     reuse = by_name["__lance_frag_reuse"]
     assert reuse.index_type == "FragmentReuse"
     (version,) = reuse.details["versions"]

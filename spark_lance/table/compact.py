@@ -1,0 +1,542 @@
+"""Compaction: the rows of many small fragments, without those that were deleted, in few larger ones.
+
+A plan is made of tasks that can be pickled and run anywhere; each rewrites one group of fragments and commits
+nothing. All results are committed together as one Rewrite. Rows keep their order inside a group, their stable
+ids and their versions. The new fragments stand behind those that were not rewritten, because a version lists
+its fragments by id. (Lance table format, compaction.)
+
+Indices of a table without stable row ids know rows by their addresses, which change. By default the rewritten
+rows are no longer covered, and readers of the index look through them one by one. With `defer_index_remap` a
+fragment-reuse entry tells where the rows went, and they stay covered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import (
+    CommitOutcomeUnknownError,
+    FormatError,
+    LanceError,
+    OptionError,
+    RetryableConflictError,
+    UnsupportedFormatError,
+)
+from spark_lance.file.schema import Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.compact_plan import CompactionOptions, Group, plan_groups, read_options
+from spark_lance.table.conflict_rules import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.faces.base import Face
+from spark_lance.table.features import check_writable
+from spark_lance.table.fragment import physical_rows
+from spark_lance.table.fragment_reuse import extend_history, pack_addresses
+from spark_lance.table.lineage import Lineage, fragment_lineage
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.next_version import ReuseEntry
+from spark_lance.table.refs import load_latest
+from spark_lance.table.rowids import pack_row_ids, pack_row_versions
+from spark_lance.table.scan import ScanTask
+from spark_lance.table.write import delete_fragment_files, write_fragments
+
+__all__ = [
+    "Compaction",
+    "CompactionMetrics",
+    "CompactionPlan",
+    "CompactionTask",
+    "RewriteResult",
+    "compact_table",
+]
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 32 << 20
+# Fragments up to this size are read ahead, some at a time: opening them takes longer than reading them.
+_SMALL_BYTES = 2 << 20
+_READ_AHEAD = 8
+_ROUNDS = 10
+
+Digest = table_pb2.FragmentReuseIndexDetails.FragmentDigest
+
+
+@dataclass(frozen=True)
+class CompactionMetrics:
+    """What a compaction did.
+
+    Attributes:
+        fragments_removed, fragments_added: fragments rewritten and made.
+        files_removed: data files and deletion files that the table no longer names.
+        files_added: new data files.
+    """
+
+    fragments_removed: int = 0
+    fragments_added: int = 0
+    files_removed: int = 0
+    files_added: int = 0
+
+    def __add__(self, other: CompactionMetrics) -> CompactionMetrics:
+        return CompactionMetrics(
+            self.fragments_removed + other.fragments_removed,
+            self.fragments_added + other.fragments_added,
+            self.files_removed + other.files_removed,
+            self.files_added + other.files_added,
+        )
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """What a task has written. Can be pickled.
+
+    Attributes:
+        read_version: the version that was read.
+        old, new: the serialized DataFragments that go and those, of id 0, that come.
+        moved: the treemap of the old addresses of all rows; empty if it was not asked for.
+    """
+
+    read_version: int
+    old: tuple[bytes, ...]
+    new: tuple[bytes, ...]
+    moved: bytes = b""
+
+    @cached_property
+    def old_fragments(self) -> list[table_pb2.DataFragment]:
+        """The fragments that were rewritten."""
+        return [table_pb2.DataFragment.FromString(data) for data in self.old]
+
+    @cached_property
+    def new_fragments(self) -> list[table_pb2.DataFragment]:
+        """The fragments that take their place."""
+        return [table_pb2.DataFragment.FromString(data) for data in self.new]
+
+    @property
+    def metrics(self) -> CompactionMetrics:
+        """What the result adds and removes."""
+        old, new = self.old_fragments, self.new_fragments
+        gone = sum(len(f.files) + f.HasField("deletion_file") for f in old)
+        return CompactionMetrics(len(old), len(new), gone, sum(len(f.files) for f in new))
+
+
+@dataclass(frozen=True)
+class CompactionTask:
+    """A group of fragments to rewrite. Can be pickled; reads no manifest.
+
+    Attributes:
+        store, root: the table.
+        read_version: the version that is read.
+        old: its serialized DataFragments that are rewritten.
+        schema: its schema.
+        version: version of the new files.
+        rows_per_file: rows of a new file.
+        options: how the table is compacted.
+        bases: where the files are.
+        stable_row_ids: whether rows have ids.
+        tracks_moves: whether to record the addresses of the rows.
+    """
+
+    store: Store
+    root: str
+    read_version: int
+    old: tuple[bytes, ...]
+    schema: Schema
+    version: FileVersion
+    rows_per_file: int
+    options: CompactionOptions
+    bases: Bases
+    stable_row_ids: bool
+    tracks_moves: bool
+
+    @property
+    def fragments(self) -> list[table_pb2.DataFragment]:
+        """The fragments to rewrite."""
+        return [table_pb2.DataFragment.FromString(data) for data in self.old]
+
+    def execute(self, dataset: Face | None = None) -> RewriteResult:
+        """Write the new files; nothing is committed.
+
+        Args:
+            dataset: not needed; taken because pylance's tasks need it.
+
+        Raises:
+            FormatError, UnsupportedFormatError: stored bytes are damaged or not supported, or rows got lost.
+            OSError: the store failed. Files written before an error are deleted.
+        """
+        count = _Counted(self._tables())
+        new = write_fragments(
+            count.batches(self.options.batch_size),
+            self.store,
+            self.root,
+            self.schema,
+            version=self.version,
+            max_rows_per_file=self.rows_per_file,
+            max_bytes_per_file=self.options.max_bytes_per_file,
+        )
+        try:
+            return self._account([table_pb2.DataFragment.FromString(data) for data in new], count.rows)
+        except BaseException:
+            delete_fragment_files(self.store, self.root, new)
+            raise
+
+    def _tables(self) -> Iterator[pa.Table]:
+        """Yield the rows of the fragments in order; small fragments are read ahead."""
+        names = tuple(top.name for top in self.schema.fields)
+        tasks = [
+            ScanTask(self.store, self.root, names, self.schema.fields, data, self.stable_row_ids, self.bases)
+            for data in self.old
+        ]
+        with ThreadPoolExecutor(_READ_AHEAD) as pool:
+            ahead: deque[Future[list[pa.Table]] | ScanTask] = deque()
+            for task in tasks:
+                stored = sum(file.file_size_bytes or _SMALL_BYTES for file in task.message.files)
+                ahead.append(pool.submit(_read_whole, task) if stored < _SMALL_BYTES else task)
+                if len(ahead) > _READ_AHEAD:
+                    yield from _drawn(ahead.popleft())
+            while ahead:
+                yield from _drawn(ahead.popleft())
+
+    def _account(self, new: list[table_pb2.DataFragment], rows_read: int) -> RewriteResult:
+        """Return the result after its rows are counted, and given what belongs to them."""
+        old = self.fragments
+        deleted = [
+            read_deletions(self.store, self.root, fragment, self._rows(fragment), self.bases)
+            for fragment in old
+        ]
+        live = sum(self._rows(f) - len(gone) for f, gone in zip(old, deleted, strict=True))
+        written = sum(fragment.physical_rows for fragment in new)
+        if not live == rows_read == written:
+            raise FormatError(
+                f"compaction would lose rows: {live} are there, {rows_read} were read, {written} written",
+                path=self.root,
+            )
+        if self.stable_row_ids:
+            self._carry_lineage(old, deleted, new)
+        moved = b""
+        if self.tracks_moves:
+            moved = pack_addresses(
+                (fragment.id, self._rows(fragment), gone) for fragment, gone in zip(old, deleted, strict=True)
+            )
+        return RewriteResult(
+            self.read_version, self.old, tuple(fragment.SerializeToString() for fragment in new), moved
+        )
+
+    def _rows(self, fragment: table_pb2.DataFragment) -> int:
+        return physical_rows(self.store, self.root, fragment, self.bases)
+
+    def _carry_lineage(
+        self,
+        old: Sequence[table_pb2.DataFragment],
+        deleted: Sequence[npt.NDArray[np.uint32]],
+        new: Sequence[table_pb2.DataFragment],
+    ) -> None:
+        """Give the rows of the new fragments the ids and versions that they had."""
+        parts: list[list[npt.NDArray[np.uint64]]] = [[], [], []]
+        for fragment, gone in zip(old, deleted, strict=True):
+            lineage: Lineage = fragment_lineage(self.store, self.root, fragment, self.bases)
+            keep = keep_mask(gone, 0, fragment.physical_rows)
+            for kept, values in zip(parts, lineage, strict=True):
+                assert values is not None
+                kept.append(values[keep])
+        ids, created, updated = (np.concatenate(kept) for kept in parts)
+        start = 0
+        for fragment in new:
+            rows = slice(start, start + fragment.physical_rows)
+            fragment.inline_row_ids = pack_row_ids(ids[rows])
+            fragment.inline_created_at_versions = pack_row_versions(created[rows])
+            fragment.inline_last_updated_at_versions = pack_row_versions(updated[rows])
+            start = rows.stop
+
+
+@dataclass
+class _Counted:
+    """Tables on their way to the writer, counted."""
+
+    tables: Iterable[pa.Table]
+    rows: int = 0
+
+    def batches(self, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield the tables as record batches."""
+        for table in self.tables:
+            self.rows += table.num_rows
+            yield from table.to_batches(max_chunksize=batch_size)
+
+
+def _read_whole(task: ScanTask) -> list[pa.Table]:
+    return list(task.tables(_WINDOW_BYTES))
+
+
+def _drawn(rows: Future[list[pa.Table]] | ScanTask) -> Iterator[pa.Table]:
+    if isinstance(rows, ScanTask):
+        return rows.tables(_WINDOW_BYTES)
+    return iter(rows.result())
+
+
+@dataclass(frozen=True)
+class CompactionPlan:
+    """What a compaction rewrites.
+
+    Attributes:
+        read_version: the version that was looked at.
+        tasks: one per group of fragments; they can run in any order and place.
+    """
+
+    read_version: int
+    tasks: list[CompactionTask] = field(default_factory=list)
+
+    def num_tasks(self) -> int:
+        """Return the number of tasks."""
+        return len(self.tasks)
+
+
+class Compaction:
+    """Compaction in steps that can run on different machines: plan, execute each task, commit the results."""
+
+    @staticmethod
+    def plan(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionPlan:
+        """Return what there is to rewrite in a version.
+
+        Args:
+            dataset: the version, as a LanceDataset.
+            options: options of `compact_files` by name.
+
+        Raises:
+            OptionError: an option cannot be used.
+            UnsupportedFormatError: the table uses what is not rewritten here.
+        """
+        chosen = read_options(dataset.manifest.config, options or {})
+        return _plan(dataset.store, dataset.root, dataset.manifest, chosen, None)
+
+    @staticmethod
+    def commit(
+        dataset: Face, rewrites: Sequence[RewriteResult], options: Mapping[str, Any] | None = None
+    ) -> CompactionMetrics:
+        """Commit the results of tasks of one plan, all or none of them.
+
+        Args:
+            dataset: the table.
+            rewrites: the results; none is fine and commits nothing.
+            options: not needed; taken because pylance takes them.
+
+        Raises:
+            RetryableConflictError: a rewritten fragment has been changed meanwhile. The new files stay: plan
+                anew, or commit fewer results.
+            CommitError: the commit failed; see its other subclasses.
+        """
+        if not rewrites:
+            return CompactionMetrics()
+        versions = {result.read_version for result in rewrites}
+        if len(versions) > 1:
+            raise OptionError(f"results of several plans, made from the versions {sorted(versions)}")
+        return _commit(dataset.store, dataset.root, versions.pop(), rewrites, REAL)
+
+    @staticmethod
+    def execute(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
+        """Plan, rewrite and commit; the same as `compact_files`."""
+        chosen = read_options(dataset.manifest.config, options or {})
+        return compact_table(dataset.store, dataset.root, dataset.manifest, chosen)
+
+
+def compact_table(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    options: CompactionOptions,
+    *,
+    surroundings: Surroundings = REAL,
+) -> CompactionMetrics:
+    """Compact a table: plan on `manifest`, rewrite and commit.
+
+    Groups that another writer got into meanwhile are left out, and what there is to do in their fragments is
+    planned anew from the newest version, up to ten times. The other groups are not rewritten again.
+
+    Raises:
+        RetryableConflictError: other writers were in the way each time; what was committed stays.
+        CommitError: the commit failed; see its other subclasses.
+        UnsupportedFormatError: the table uses what is not rewritten here.
+        FormatError: stored bytes are damaged.
+    """
+    total = CompactionMetrics()
+    only: set[int] | None = None
+    for _ in range(_ROUNDS):
+        plan = _plan(store, root, manifest, options, only)
+        if not plan.tasks:
+            return total
+        results = _execute_all(plan.tasks, options.num_threads or 1)
+        done, left = _commit_untouched(store, root, plan.read_version, results, surroundings)
+        total += done
+        if not left:
+            return total
+        only = {fragment.id for result in left for fragment in result.old_fragments}
+        manifest = load_latest(store, root)
+    raise RetryableConflictError(f"other writers were in the way of {_ROUNDS} attempts to compact {root}")
+
+
+def _plan(
+    store: Store, root: str, manifest: Manifest, options: CompactionOptions, only: Iterable[int] | None
+) -> CompactionPlan:
+    check_writable(manifest.message, manifest.path)
+    for top in manifest.schema.fields:
+        if any(node.is_blob for node in top.walk()):
+            raise UnsupportedFormatError(f"compacting a table with the blob column {top.name!r}")
+    if options.defer_index_remap and manifest.uses_stable_row_ids:
+        raise UnsupportedFormatError("defer_index_remap in a table with stable row ids", path=manifest.path)
+    indexed = any(entry.name not in (FRAGMENT_REUSE, MEM_WAL) for entry in manifest.indices)
+    groups = plan_groups(store, root, manifest, options, only)
+    if any(group.indexed for group in groups) and not options.defer_index_remap:
+        logger.info("compaction of %s takes rows out of the coverage of its indices", root)
+    asked = options.data_storage_version
+    tasks = [
+        CompactionTask(
+            store=store,
+            root=root,
+            read_version=manifest.version,
+            old=tuple(fragment.SerializeToString() for fragment in group.fragments),
+            schema=manifest.schema,
+            version=manifest.file_version if asked is None else FileVersion.parse(asked),
+            rows_per_file=_rows_per_file(group, options),
+            options=options,
+            bases=Bases.of(store, root, manifest.message),
+            stable_row_ids=manifest.uses_stable_row_ids,
+            tracks_moves=options.defer_index_remap and indexed,
+        )
+        for group in groups
+    ]
+    return CompactionPlan(manifest.version, tasks)
+
+
+def _rows_per_file(group: Group, options: CompactionOptions) -> int:
+    """Return how many rows make files of equal size, each with the target's rows and few enough bytes.
+
+    New files are taken to be about as dense as the old ones.
+    """
+    by_rows = group.rows // options.target_rows_per_fragment
+    by_bytes = -(-group.stored_bytes // options.max_bytes_per_file)
+    return max(1, -(-group.rows // max(1, by_rows, by_bytes)))
+
+
+def _execute_all(tasks: Sequence[CompactionTask], threads: int) -> list[RewriteResult]:
+    """Run tasks, some at a time. If one fails, the files of the others are deleted."""
+    pool = ThreadPoolExecutor(min(threads, len(tasks)))
+    running = [pool.submit(task.execute) for task in tasks]
+    try:
+        return [future.result() for future in running]
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        for task, future in zip(tasks, running, strict=True):
+            if not future.cancelled() and future.exception() is None:
+                delete_fragment_files(task.store, task.root, future.result().new)
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _commit_untouched(
+    store: Store, root: str, read_version: int, results: list[RewriteResult], surroundings: Surroundings
+) -> tuple[CompactionMetrics, list[RewriteResult]]:
+    """Commit the results whose fragments nobody has changed; return what that did, and the other results.
+
+    The files of the others are deleted, and all files if nothing can be committed.
+    """
+    left: list[RewriteResult] = []
+    try:
+        for _ in range(_ROUNDS):
+            try:
+                return _commit(store, root, read_version, results, surroundings), left
+            except RetryableConflictError as error:
+                logger.info("compaction of %s: %s", root, error)
+            latest = load_latest(store, root)
+            read_version = latest.version
+            present = {fragment.id: fragment for fragment in latest.fragments}
+            lost = [r for r in results if any(present.get(f.id) != f for f in r.old_fragments)]
+            for result in lost:
+                delete_fragment_files(store, root, result.new)
+            results = [result for result in results if result not in lost]
+            left += lost
+            if not results:
+                return CompactionMetrics(), left
+        raise RetryableConflictError(f"other writers were in the way of compacting {root} each time")
+    except CommitOutcomeUnknownError:
+        raise
+    except (LanceError, OSError):
+        # Every other failure says that nothing was committed.
+        for result in results:
+            delete_fragment_files(store, root, result.new)
+        raise
+
+
+def _commit(
+    store: Store,
+    root: str,
+    read_version: int,
+    results: Sequence[RewriteResult],
+    surroundings: Surroundings,
+) -> CompactionMetrics:
+    """Commit results as one Rewrite, with a fragment-reuse entry if they tell where rows went."""
+    reuse = None
+    if all(result.moved for result in results):
+        results, reuse = _record_moves(store, root, results, surroundings)
+    rewritten = transaction_pb2.Transaction.Rewrite.RewriteGroup
+    operation = transaction_pb2.Transaction.Rewrite(
+        groups=[rewritten(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results]
+    )
+    commit_operation(
+        store, root, operation, read_version=read_version, reuse=reuse, surroundings=surroundings
+    )
+    return sum((result.metrics for result in results), CompactionMetrics())
+
+
+def _record_moves(
+    store: Store, root: str, results: Sequence[RewriteResult], surroundings: Surroundings
+) -> tuple[list[RewriteResult], ReuseEntry]:
+    """Reserve ids for the new fragments; return the results with them, and the fragment-reuse entry."""
+    count = sum(len(result.new) for result in results)
+    operation = transaction_pb2.Transaction.ReserveFragments(num_fragments=count)
+    latest = load_latest(store, root).version
+    reserved = commit_operation(store, root, operation, read_version=latest, surroundings=surroundings)
+    number = reserved.message.max_fragment_id - count
+    numbered = []
+    groups = []
+    for result in results:
+        new = []
+        for fragment in result.new_fragments:
+            number += 1
+            copy = table_pb2.DataFragment()
+            copy.CopyFrom(fragment)
+            copy.id = number
+            new.append(copy)
+        numbered.append(
+            RewriteResult(
+                result.read_version,
+                result.old,
+                tuple(fragment.SerializeToString() for fragment in new),
+                result.moved,
+            )
+        )
+        groups.append(
+            table_pb2.FragmentReuseIndexDetails.Group(
+                changed_row_addrs=result.moved,
+                old_fragments=[_digest(fragment) for fragment in result.old_fragments],
+                new_fragments=[_digest(fragment) for fragment in new],
+            )
+        )
+    return numbered, extend_history(store, root, reserved, reserved.version, groups)
+
+
+def _digest(fragment: table_pb2.DataFragment) -> Digest:
+    return Digest(
+        id=fragment.id,
+        physical_rows=fragment.physical_rows,
+        num_deleted_rows=fragment.deletion_file.num_deleted_rows,
+    )
