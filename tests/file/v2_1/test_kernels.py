@@ -19,7 +19,7 @@ from spark_lance.file.v2_1 import ENCODINGS
 from spark_lance.file.v2_1.blocks import FixedSizeList, FixedWidth, PackedStruct, Variable, to_arrow
 from spark_lance.file.v2_1.chunks import Chunks, Ranges
 from spark_lance.file.v2_1.codec import Resolver
-from spark_lance.file.v2_1.encodings import bitpacking
+from spark_lance.file.v2_1.encodings import bitpacking, rle
 from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -229,6 +229,35 @@ def test_rle(bits: int, parts: list[list[tuple[int, int]]]) -> None:
     counts[0] += 1
     with pytest.raises(FormatError):
         RESOLVER.mini_block(encoding, chunks(counts, values, lengths))
+
+
+@given(
+    bits=st.sampled_from([8, 16, 32, 64]),
+    parts=st.lists(
+        st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), min_size=1, max_size=5),
+        min_size=1,
+        max_size=4,
+    ),
+    data=st.data(),
+)
+def test_values_picked_from_runs(bits: int, parts: list[list[tuple[int, int]]], data: st.DataObject) -> None:
+    parts = [[(1, 1), *runs] for runs in parts]
+    values = [b"".join(v.to_bytes(bits // 8, "little") for v, _ in runs) for runs in parts]
+    lengths = [bytes(n for _, n in runs) for runs in parts]
+    whole = [struct.pack("<Q", len(v)) + v + n for v, n in zip(values, lengths, strict=True)]
+    expanded = [[v for v, n in runs for _ in range(n)] for runs in parts]
+    everything = [(chunk, place) for chunk, each in enumerate(expanded) for place in range(len(each))]
+    wanted = sorted(data.draw(st.sets(st.sampled_from(everything), min_size=1)))
+    homes = np.array([chunk for chunk, _ in wanted])
+    places = np.array([place for _, place in wanted])
+    counts = np.array([len(each) for each in expanded])[homes]
+    expected = [expanded[chunk][place] for chunk, place in wanted]
+    message = pb.Rle(values=flat(bits), run_lengths=flat(8))
+    two = [pieces(part).select(homes) for part in (values, lengths)]
+    assert numbers(rle.pick_mini_block(message, two[0], two[1], counts, places)) == expected
+    assert numbers(rle.pick_block(message, pieces(whole, gap=3).select(homes), counts, places)) == expected
+    with pytest.raises(FormatError):
+        rle.pick_mini_block(message, two[0], two[1], counts + 1, places)
 
 
 @given(

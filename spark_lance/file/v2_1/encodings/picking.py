@@ -1,13 +1,15 @@
 """Single values out of mini-block chunks, without decoding the chunks around them.
 
 Every function here is given, for each wanted value, the buffer of the chunk that holds it, the number of
-values in that chunk, and the value's place among them; it yields one value each. Encodings that cannot do
-this (run lengths, whole-chunk compression) are not `pickable`: their chunks are decoded.
-(Lance file format: flat, variable, fsst, inline and out-of-line bit packing, fixed-size list.)
+values in that chunk, and the value's place among them; it yields one value each. Values of one chunk stand
+together. Encodings that cannot do this (whole-chunk compression) are not `pickable`: all of their chunks is
+decoded.
+(Lance file format: flat, variable, fsst, inline and out-of-line bit packing, rle, fixed-size list.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -22,6 +24,7 @@ from spark_lance.file.v2_1.chunks import Bytes, Ints, Ranges, exclusive_sum, gat
 from spark_lance.file.v2_1.codec import compression_name
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, GROUPS
 from spark_lance.file.v2_1.encodings.flat import flat_bits
+from spark_lance.file.v2_1.encodings.rle import pick_block, pick_mini_block
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["levels_pickable", "pick", "pick_levels", "pickable"]
@@ -29,9 +32,13 @@ __all__ = ["levels_pickable", "pick", "pick_levels", "pickable"]
 _LEVEL_BITS = 16
 
 
-def pickable(encoding: pb.CompressiveEncoding) -> bool:
-    """Tell whether `pick` can be used for values in this encoding."""
+def pickable(encoding: pb.CompressiveEncoding, buffers: int = 1) -> bool:
+    """Tell whether `pick` can be used for values in this encoding, in so many buffers per chunk."""
     name = compression_name(encoding)
+    if name == "rle":
+        return buffers == 2
+    if buffers != 1:
+        return False
     if name == "flat":
         return not encoding.flat.HasField("data")
     if name == "inline_bitpacking":
@@ -55,15 +62,18 @@ def levels_pickable(encoding: pb.CompressiveEncoding) -> bool:
         return (
             packing.uncompressed_bits_per_value == _LEVEL_BITS and compression_name(packing.values) == "flat"
         )
+    if name == "rle":
+        values = encoding.rle.values
+        return compression_name(values) == "flat" and values.flat.bits_per_value == _LEVEL_BITS
     return name == "flat" and encoding.flat.bits_per_value == _LEVEL_BITS and pickable(encoding)
 
 
-def pick(encoding: pb.CompressiveEncoding, pieces: Ranges, counts: Ints, places: Ints) -> Block:
+def pick(encoding: pb.CompressiveEncoding, buffers: Sequence[Ranges], counts: Ints, places: Ints) -> Block:
     """Return one value per piece.
 
     Args:
         encoding: one that is `pickable`.
-        pieces: for each wanted value, the value buffer of its chunk.
+        buffers: for each wanted value, the value buffers of its chunk.
         counts: values in that chunk.
         places: which of them is wanted, 0 <= place < count.
 
@@ -71,6 +81,9 @@ def pick(encoding: pb.CompressiveEncoding, pieces: Ranges, counts: Ints, places:
         FormatError: the bytes are damaged.
     """
     name = compression_name(encoding)
+    if name == "rle":
+        return pick_mini_block(encoding.rle, buffers[0], buffers[1], counts, places)
+    pieces = buffers[0]
     if name == "flat":
         return _pick_flat(flat_bits(encoding.flat), pieces, places)
     if name == "inline_bitpacking":
@@ -92,6 +105,8 @@ def pick_levels(
     """Return one level per piece; arguments as `pick`, for an encoding that is `levels_pickable`."""
     if compression_name(encoding) == "flat":
         return _pick_flat(_LEVEL_BITS, pieces, places).data.view("<u2")
+    if compression_name(encoding) == "rle":
+        return pick_block(encoding.rle, pieces, counts, places).data.view("<u2")
     width = encoding.out_of_line_bitpacking.values.flat.bits_per_value
     if width > _LEVEL_BITS:
         raise FormatError(f"levels of {_LEVEL_BITS} bits packed to {width} bits")

@@ -16,12 +16,12 @@ import numpy as np
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Chunks, Ints, Ranges, exclusive_sum
+from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, gather_integers
 from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_block", "decode_mini_block"]
+__all__ = ["decode_block", "decode_mini_block", "pick_block", "pick_mini_block"]
 
 _SIZE_PREFIX = 8
 
@@ -51,15 +51,42 @@ def decode_mini_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedW
 def decode_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode buffers that hold values and lengths together."""
     size = _value_size(rle)
-    pieces = chunks.only("rle")
-    value_sizes = pieces.column(0, 8)
-    pieces.require(value_sizes + _SIZE_PREFIX, "run values")
-    values = pieces.part(_SIZE_PREFIX, value_sizes)
-    lengths = pieces.part(_SIZE_PREFIX + value_sizes, pieces.sizes - _SIZE_PREFIX - value_sizes)
+    values, lengths = _split(chunks.only("rle"))
     return _expand(values, lengths, chunks.counts, size)
 
 
-def _expand(values: Ranges, lengths: Ranges, counts: Ints, size: int) -> FixedWidth:
+def pick_mini_block(rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, places: Ints) -> FixedWidth:
+    """Return one value of each chunk, without expanding the runs.
+
+    Args:
+        rle: the encoding.
+        values, lengths: the two buffers of the chunk of each wanted value; those of one chunk stand together.
+        counts: values in that chunk.
+        places: which of them is wanted, 0 <= place < count.
+
+    Raises:
+        FormatError: the bytes are damaged.
+    """
+    return _pick(values, lengths, counts, places, _value_size(rle))
+
+
+def pick_block(rle: pb.Rle, pieces: Ranges, counts: Ints, places: Ints) -> FixedWidth:
+    """Do as `pick_mini_block` for buffers that hold values and lengths together."""
+    size = _value_size(rle)
+    values, lengths = _split(pieces)
+    return _pick(values, lengths, counts, places, size)
+
+
+def _split(pieces: Ranges) -> tuple[Ranges, Ranges]:
+    """Return the values and the lengths of buffers that hold both."""
+    value_sizes = pieces.column(0, 8)
+    pieces.require(value_sizes + _SIZE_PREFIX, "run values")
+    values = pieces.part(_SIZE_PREFIX, value_sizes)
+    return values, pieces.part(_SIZE_PREFIX + value_sizes, pieces.sizes - _SIZE_PREFIX - value_sizes)
+
+
+def _checked(values: Ranges, lengths: Ranges, counts: Ints, size: int) -> tuple[Bytes, Ints, Ints]:
+    """Return all run lengths, their running sums, and the number of runs before each chunk."""
     runs = lengths.sizes
     if bool((values.sizes != runs * size).any()):
         raise FormatError("a chunk has another number of runs than run lengths")
@@ -68,5 +95,21 @@ def _expand(values: Ranges, lengths: Ranges, counts: Ints, size: int) -> FixedWi
     bounds = exclusive_sum(runs)
     if not np.array_equal(np.diff(ends[bounds]), counts):
         raise FormatError("the runs of a chunk do not add up to its values")
+    return run_lengths, ends, bounds
+
+
+def _expand(values: Ranges, lengths: Ranges, counts: Ints, size: int) -> FixedWidth:
+    run_lengths, _, _ = _checked(values, lengths, counts, size)
     expanded = np.repeat(values.concat().view(f"<u{size}"), run_lengths)
     return FixedWidth(size * 8, len(expanded), expanded.view(np.uint8))
+
+
+def _pick(values: Ranges, lengths: Ranges, counts: Ints, places: Ints, size: int) -> FixedWidth:
+    # The runs of a chunk are looked at once, however many of its values are wanted.
+    is_first = np.diff(values.starts, prepend=-1) != 0
+    own = np.cumsum(is_first) - 1
+    some = values.select(is_first)
+    _, ends, bounds = _checked(some, lengths.select(is_first), counts[is_first], size)
+    run = np.searchsorted(ends[1:], ends[bounds[own]] + places, side="right")
+    positions = some.starts[own] + (run - bounds[own]) * size
+    return FixedWidth(size * 8, len(places), gather_integers(values.data, positions, size).view(np.uint8))

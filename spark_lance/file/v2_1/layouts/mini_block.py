@@ -125,8 +125,7 @@ def can_pick(layout: pb.MiniBlockLayout) -> bool:
     """Tell whether single values of the page can be had by `pick_values`."""
     return (
         not layout.HasField("rep_compression")
-        and layout.num_buffers == 1
-        and pickable(layout.value_compression)
+        and pickable(layout.value_compression, layout.num_buffers)
         and (not layout.HasField("def_compression") or levels_pickable(layout.def_compression))
     )
 
@@ -158,7 +157,7 @@ def pick_values(
         if not np.array_equal(level_counts, counts):
             raise FormatError("a chunk has another number of levels than values")
         definition = pick_levels(layout.def_compression, parts[0], counts, places)
-    values = pick(layout.value_compression, parts[-1], counts, places)
+    values = pick(layout.value_compression, parts[-layout.num_buffers :], counts, places)
     if dictionary is not None:
         values = _with_dictionary(layout, values, dictionary, resolver)
     return DecodedPage(Levels(number_layers(layout.layers), None, definition), values)
