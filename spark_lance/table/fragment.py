@@ -112,6 +112,7 @@ class FragmentReader:
     ) -> None:
         self.fields = tuple(fields)
         bases = bases or Bases(store, root)
+        self._places = {field: place for place, field in enumerate(self.fields)}
         self._files: list[DataFileReader] = []
         self._parts: list[list[_Part]] = [[] for _ in self.fields]
         taken: set[int] = set()
@@ -147,74 +148,83 @@ class FragmentReader:
             if pruned is not None:
                 parts.append(_Part(file, pruned, file.open_field(pruned)))
 
-    def read(self, start: int, stop: int) -> list[pa.ChunkedArray]:
-        """Return physical rows [start, stop) of every field, in the order of `fields`.
+    def read(self, start: int, stop: int, fields: Sequence[Field] | None = None) -> list[pa.ChunkedArray]:
+        """Return physical rows [start, stop) of `fields`, some of the reader's; of all of them by default.
 
         Raises:
             FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
         """
+        chosen = self._chosen(fields)
         for file in self._files:
-            readers = [part.reader for parts in self._parts for part in parts if part.file is file]
-            file.prefetch(readers, start, stop)
-        columns = self._columns(stop - start, lambda part: part.read(start, stop))
+            readers = [part.reader for _, parts in chosen for part in parts if part.file is file]
+            if readers:
+                file.prefetch(readers, start, stop)
+        columns = _columns_of(chosen, stop - start, lambda part: part.read(start, stop))
         for file in self._files:
             file.source.release()
         return columns
 
-    def take(self, rows: npt.NDArray[np.int64]) -> list[pa.ChunkedArray]:
-        """Return physical rows of every field, by ascending number without repeats.
+    def take(
+        self, rows: npt.NDArray[np.int64], fields: Sequence[Field] | None = None
+    ) -> list[pa.ChunkedArray]:
+        """Return physical rows, by ascending number without repeats, of `fields` as in `read`.
 
         Raises:
             FormatError, UnsupportedFormatError: as `read`.
         """
-        parts = [part for parts in self._parts for part in parts]
+        chosen = self._chosen(fields)
+        parts = [part for _, parts in chosen for part in parts]
         if not all(isinstance(part.reader, RowReader) for part in parts):
-            return self._take_runs(rows)
+            return self._take_runs(rows, [field for field, _ in chosen])
         if all(file.source.is_mapped for file in self._files):
-            return self._columns(len(rows), lambda part: part.take(rows))
+            return _columns_of(chosen, len(rows), lambda part: part.take(rows))
         # Every column asks for its bytes in two or three turns: the columns wait for theirs at the same time.
         with ThreadPoolExecutor(_PARALLEL_COLUMNS) as pool:
             waiting = {id(part): pool.submit(part.take, rows) for part in parts}
-            return self._columns(len(rows), lambda part: waiting[id(part)].result())
+            return _columns_of(chosen, len(rows), lambda part: waiting[id(part)].result())
 
-    def _take_runs(self, rows: npt.NDArray[np.int64]) -> list[pa.ChunkedArray]:
+    def _take_runs(self, rows: npt.NDArray[np.int64], fields: Sequence[Field]) -> list[pa.ChunkedArray]:
         """Take rows by reading whole runs of rows that are near each other."""
-        schema = pa.schema([field.arrow_field() for field in self.fields])
+        schema = pa.schema([field.arrow_field() for field in fields])
         tables = [pa.Table.from_batches([], schema)]
         for run in np.split(rows, np.flatnonzero(np.diff(rows) > _TAKE_GAP) + 1):
             if len(run):
                 start, stop = int(run[0]), int(run[-1]) + 1
-                tables.append(
-                    pick_rows(pa.Table.from_arrays(self.read(start, stop), schema=schema), run - start)
-                )
+                table = pa.Table.from_arrays(self.read(start, stop, fields), schema=schema)
+                tables.append(pick_rows(table, run - start))
         return list(pa.concat_tables(tables).columns)
 
-    def _columns(self, rows: int, read: Callable[[_Part], pa.ChunkedArray]) -> list[pa.ChunkedArray]:
-        """Return what `read` gives for the parts of every field, put together."""
-        return [
-            self._column(field, parts, rows, read)
-            for field, parts in zip(self.fields, self._parts, strict=True)
-        ]
+    def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
+        """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""
+        return sum(_field_bytes(field, parts) for field, parts in self._chosen(fields))
 
-    def _column(
-        self, field: Field, parts: Sequence[_Part], rows: int, read: Callable[[_Part], pa.ChunkedArray]
-    ) -> pa.ChunkedArray:
-        if not parts:
-            return pa.chunked_array([pa.nulls(rows, field.arrow_type())])
-        if len(parts) == 1 and parts[0].field == field:
-            return read(parts[0])
-        arrays = [_combined(read(part)) for part in parts]
-        try:
-            return pa.chunked_array([merge_paths(field, arrays)])
-        except FormatError as error:
-            raise error.at(parts[0].file.path, f"column {field.name!r}") from error
-
-    def row_bytes(self) -> float:
-        """Estimate the Arrow bytes of one row, from types and the sizes of pages."""
-        return sum(_field_bytes(field, parts) for field, parts in zip(self.fields, self._parts, strict=True))
+    def _chosen(self, fields: Sequence[Field] | None) -> list[tuple[Field, list[_Part]]]:
+        places = range(len(self.fields)) if fields is None else [self._places[field] for field in fields]
+        return [(self.fields[place], self._parts[place]) for place in places]
 
 
 _STRUCTURAL = frozenset({"list", "map", "struct", "fsl_struct"})
+
+
+def _columns_of(
+    chosen: Sequence[tuple[Field, Sequence[_Part]]], rows: int, read: Callable[[_Part], pa.ChunkedArray]
+) -> list[pa.ChunkedArray]:
+    """Return what `read` gives for the parts of every field, put together."""
+    return [_column(field, parts, rows, read) for field, parts in chosen]
+
+
+def _column(
+    field: Field, parts: Sequence[_Part], rows: int, read: Callable[[_Part], pa.ChunkedArray]
+) -> pa.ChunkedArray:
+    if not parts:
+        return pa.chunked_array([pa.nulls(rows, field.arrow_type())])
+    if len(parts) == 1 and parts[0].field == field:
+        return read(parts[0])
+    arrays = [_combined(read(part)) for part in parts]
+    try:
+        return pa.chunked_array([merge_paths(field, arrays)])
+    except FormatError as error:
+        raise error.at(parts[0].file.path, f"column {field.name!r}") from error
 
 
 def _combined(array: pa.ChunkedArray) -> pa.Array:

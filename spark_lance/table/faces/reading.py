@@ -1,26 +1,24 @@
-"""Reading rows, by columns, filters and positions."""
+"""Reading rows, by columns, filters, positions and ids."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_lance.errors import OptionError
-from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.blobs import BlobFile, blob_path, descriptors, homes, open_blobs
-from spark_lance.table.deletion import read_deletions
+from spark_lance.table.blobs import BlobFile, blob_path, descriptors, open_blobs
 from spark_lance.table.faces.base import Face
-from spark_lance.table.fragment import FragmentReader, physical_rows
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.scan import Scan, rows_without_columns
+from spark_lance.table.fragment import physical_rows
+from spark_lance.table.predicate import Predicate
+from spark_lance.table.scan import ROW_ADDRESS, Scan, rows_without_columns
+from spark_lance.table.take import RowNumbers, live_rows, take_addresses, take_positions, take_row_ids
 
 __all__ = ["LanceFragment", "Reading"]
 
@@ -28,42 +26,26 @@ _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 17
 
 
-class Reading(Face):
-    """What can be read of one version."""
+class _Readable(ABC):
+    """What can be read of a version and of one of its fragments alike."""
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema."""
-        return self.lance_schema.to_arrow()
+    @abstractmethod
+    def _scan(
+        self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
+    ) -> Scan:
+        """Plan to read columns of the rows that this stands for."""
 
-    @property
-    def lance_schema(self) -> Schema:
-        """The schema with field ids."""
-        return self.manifest.schema
-
-    @property
-    def _bases(self) -> Bases:
-        return Bases.of(self.store, self.root, self.manifest.message)
-
-    def get_fragments(self) -> list[LanceFragment]:
-        """Return the fragments in scan order."""
-        return [LanceFragment(self, fragment) for fragment in self.manifest.fragments]
-
-    def count_rows(self, filter: pc.Expression | None = None) -> int:
+    def count_rows(self, filter: Predicate | None = None) -> int:
         """Count rows; without a filter from the manifest alone."""
+        scan = self._scan([])
         if filter is None:
-            return sum(fragment.count_rows() for fragment in self.get_fragments())
-        return sum(table.num_rows for table in self._scan([]).tables(filter))
-
-    def _scan(self, columns: Sequence[str] | None, row_id: bool = False, row_address: bool = False) -> Scan:
-        return Scan.plan(
-            self.store, self.root, self.manifest, columns, with_row_id=row_id, with_row_address=row_address
-        )
+            return sum(live_rows(scan, fragment) for fragment in scan.fragments)
+        return sum(table.num_rows for table in scan.tables(filter))
 
     def to_table(
         self,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,
+        filter: Predicate | None = None,
         limit: int | None = None,
         offset: int | None = None,
         with_row_id: bool = False,
@@ -72,8 +54,11 @@ class Reading(Face):
         """Read rows into memory.
 
         Args:
-            columns: top-level columns in the wanted order; all by default.
-            filter: an expression over any columns of the table.
+            columns: top-level columns in the wanted order; all by default. The system columns `_rowid`,
+                `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` can be
+                named too.
+            filter: SQL or a pyarrow expression over any columns of the table, and over system columns but
+                `_rowoffset`. Other columns are read only for rows that pass it.
             limit: at most so many rows, after `offset` rows were passed over.
             offset: rows to pass over.
             with_row_id: add the column `_rowid` (uint64).
@@ -95,7 +80,7 @@ class Reading(Face):
     def to_batches(
         self,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,
+        filter: Predicate | None = None,
         limit: int | None = None,
         offset: int | None = None,
         with_row_id: bool = False,
@@ -110,51 +95,111 @@ class Reading(Face):
         scan = self._scan(columns, with_row_id, with_row_address)
         yield from _cut(scan.batches(batch_bytes, batch_size, filter), offset or 0, limit)
 
-    def take(self, indices: Sequence[int] | np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
+    def take(self, indices: RowNumbers, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows at positions `indices` (0-based, in scan order), in that order.
 
         Raises:
-            IndexError: a position is outside the table.
+            IndexError: a position is outside the rows.
             SchemaError: a column does not exist.
         """
-        wanted = np.asarray(indices, dtype=np.int64)
-        fragments = self.get_fragments()
-        ends = np.cumsum([fragment.count_rows() for fragment in fragments], dtype=np.int64)
-        total = int(ends[-1]) if len(ends) else 0
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
-            raise IndexError(f"row positions must be within 0 and {total - 1}")
-        order, back = np.unique(wanted, return_inverse=True)
-        homes = np.searchsorted(ends, order, side="right")
-        scan = self._scan(columns)
-        parts = [pa.Table.from_batches([], scan.arrow_schema)]
-        for home in np.unique(homes):
-            first = int(ends[home - 1]) if home else 0
-            parts.append(fragments[home]._take_live(scan, order[homes == home] - first))
-        return pick_rows(pa.concat_tables(parts), back.reshape(-1))
+        return take_positions(self._scan(columns), indices)
 
-    def take_blobs(self, blob_column: str, indices: Sequence[int] | np.ndarray) -> list[BlobFile | None]:
-        """Return the blobs of the rows at positions `indices` as binary files, None for nulls.
+
+class Reading(Face, _Readable):
+    """What can be read of one version."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema."""
+        return self.lance_schema.to_arrow()
+
+    @property
+    def lance_schema(self) -> Schema:
+        """The schema with field ids."""
+        return self.manifest.schema
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        """Whether rows keep their `_rowid` when they are moved or changed."""
+        return self.manifest.uses_stable_row_ids
+
+    def get_fragments(self) -> list[LanceFragment]:
+        """Return the fragments in scan order."""
+        return [LanceFragment(self, fragment) for fragment in self.manifest.fragments]
+
+    def get_fragment(self, fragment_id: int) -> LanceFragment | None:
+        """Return the fragment of an id, None if there is none."""
+        found = [fragment for fragment in self.manifest.fragments if fragment.id == fragment_id]
+        return LanceFragment(self, found[0]) if found else None
+
+    def _scan(
+        self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
+    ) -> Scan:
+        return Scan.plan(
+            self.store,
+            self.root,
+            self.manifest,
+            columns,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+        )
+
+    def take_rows(self, row_ids: RowNumbers, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows with the given `_rowid`s, in that order; ids without a live row are passed over.
+
+        Raises:
+            IndexError: row ids are addresses here, and an existing fragment has no such physical row.
+            SchemaError: a column does not exist.
+        """
+        return take_row_ids(self._scan(columns), row_ids)
+
+    _take_rows = take_rows  # pylance's name
+
+    def take_blobs(
+        self,
+        blob_column: str,
+        indices: RowNumbers | None = None,
+        *,
+        ids: RowNumbers | None = None,
+        addresses: RowNumbers | None = None,
+    ) -> list[BlobFile | None]:
+        """Return the blobs of rows as binary files, None for nulls.
 
         Args:
             blob_column: a blob column; dots lead into structs.
-            indices: 0-based, in scan order. (pylance's second argument is `ids`; there `indices` is named.)
+            indices: positions, 0-based, in scan order. (pylance's second argument is `ids`.)
+            ids: `_rowid`s instead; those without a live row are passed over.
+            addresses: `_rowaddr`s instead; likewise.
 
         Raises:
             IndexError: a position is outside the table.
+            OptionError: not exactly one of the three is given.
             SchemaError: there is no such column, or it is no blob column.
             FormatError, UnsupportedFormatError: a descriptor is damaged or of an unknown kind.
             FileNotFoundError: an object outside the table, to which a descriptor points, does not exist.
         """
+        if sum(given is not None for given in (indices, ids, addresses)) != 1:
+            raise OptionError("take_blobs needs one of indices, ids and addresses")
         path = blob_path(self.lance_schema, blob_column)
-        found = descriptors(self.take(indices, [path[0].name]).column(0), path)
-        counts = [fragment.count_rows() for fragment in self.get_fragments()]
-        fragments = [self.manifest.fragments[home] for home in homes(counts, list(map(int, indices)))]
-        return open_blobs(self._bases, path[-1], found, fragments)
+        scan = self._scan([path[0].name, ROW_ADDRESS])
+        if indices is not None:
+            rows = take_positions(scan, indices)
+        elif ids is not None:
+            rows = take_row_ids(scan, ids)
+        else:
+            rows = take_addresses(scan, addresses if addresses is not None else [])
+        by_id = {fragment.id: fragment for fragment in self.manifest.fragments}
+        fragments = [by_id[address >> 32] for address in rows[ROW_ADDRESS].to_pylist()]
+        return open_blobs(self._bases, path[-1], descriptors(rows.column(0), path), fragments)
+
+    @property
+    def _bases(self) -> Bases:
+        return Bases.of(self.store, self.root, self.manifest.message)
 
 
 @dataclass(frozen=True)
-class LanceFragment:
-    """One fragment of a version."""
+class LanceFragment(_Readable):
+    """One fragment of a version. `_rowoffset` counts the rows of the whole table."""
 
     parent: Reading
     metadata: table_pb2.DataFragment
@@ -174,42 +219,18 @@ class LanceFragment:
         """Rows deleted."""
         return int(self.metadata.deletion_file.num_deleted_rows)
 
-    def count_rows(self, filter: pc.Expression | None = None) -> int:
-        """Count the rows that are not deleted."""
-        if filter is not None:
-            return int(self.to_table([], filter).num_rows)
-        return self.physical_rows - self.num_deletions
-
-    def to_table(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.Table:
-        """Read the fragment's rows; arguments and errors as `Reading.to_table`."""
-        return self._alone().to_table(columns, filter)
-
-    def to_batches(
-        self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Stream the fragment's rows; arguments and errors as `Reading.to_batches`."""
-        return self._alone().to_batches(columns, filter)
-
-    def _alone(self) -> Reading:
-        """Return a view of the version in which this is the only fragment."""
-        parent = self.parent
-        message = table_pb2.Manifest()
-        message.CopyFrom(parent.manifest.message)
-        del message.fragments[:]
-        message.fragments.append(self.metadata)
-        source = parent.manifest
-        alone = Manifest(message, source.index_section, source.naming, source.path)
-        return Reading(parent.uri, parent.store, parent.root, alone)
-
-    def _take_live(self, scan: Scan, positions: np.ndarray) -> pa.Table:
-        """Return rows by ascending position among the rows that are not deleted."""
-        parent = self.parent
-        reader = FragmentReader(parent.store, parent.root, self.metadata, scan.fields, scan.bases)
-        deleted = read_deletions(parent.store, parent.root, self.metadata, reader.num_rows, scan.bases)
-        deleted = deleted.astype(np.int64)
-        # Before the k-th deleted row there are deleted[k] - k live ones.
-        physical = positions + np.searchsorted(deleted - np.arange(len(deleted)), positions, side="right")
-        return pa.Table.from_arrays(reader.take(physical), schema=scan.arrow_schema)
+    def _scan(
+        self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
+    ) -> Scan:
+        return Scan.plan(
+            self.parent.store,
+            self.parent.root,
+            self.parent.manifest,
+            columns,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            fragments=[self.metadata],
+        )
 
 
 def _cut(parts: Iterable[Any], offset: int, limit: int | None) -> Iterator[Any]:

@@ -1,0 +1,44 @@
+"""System columns: what a scan can tell of a row beside its values. All are uint64 without nulls.
+
+_rowid                          the stable row id; in tables without stable ids the row address
+_rowaddr                        the row address: fragment id << 32 | physical row
+_rowoffset                      the position among the table's live rows in scan order, from 0
+_row_created_at_version         the version that brought the row; 1 in tables without stable row ids
+_row_last_updated_at_version    the version that last changed it; likewise
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_lance.file.schema import Schema
+from spark_lance.table.lineage import CREATED_AT, ROW_ID, UPDATED_AT
+
+__all__ = [
+    "CREATED_AT",
+    "ROW_ADDRESS",
+    "ROW_ID",
+    "ROW_OFFSET",
+    "SYSTEM_COLUMNS",
+    "UPDATED_AT",
+    "nameable",
+    "system_field",
+]
+
+ROW_ADDRESS = "_rowaddr"
+ROW_OFFSET = "_rowoffset"
+SYSTEM_COLUMNS = (ROW_ID, ROW_ADDRESS, ROW_OFFSET, CREATED_AT, UPDATED_AT)
+
+
+def system_field(name: str) -> pa.Field:
+    """Return the Arrow field of a system column."""
+    return pa.field(name, pa.uint64())
+
+
+def nameable(schema: Schema) -> pa.Schema:
+    """Return all columns that a filter may name: the table's, blobs as descriptors, and system columns.
+
+    The row offset is not among them: filters decide which rows count, and offsets count rows.
+    """
+    columns = [field.described().arrow_field() for field in schema.fields]
+    return pa.schema([*columns, *(system_field(name) for name in SYSTEM_COLUMNS if name != ROW_OFFSET)])

@@ -1,0 +1,184 @@
+"""System columns, filters and the order in which columns are read, against pylance."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spark_lance.table.dataset as ours
+from spark_lance.errors import ExpressionError, SchemaError
+from spark_lance.io.store import Store, open_store
+from spark_lance.table.refs import load_latest
+from spark_lance.table.scan import Scan
+from tests.table.histories import STEPS, Step, play, rows
+
+SYSTEM = ["_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"]
+
+
+@settings(max_examples=12, deadline=None)
+@given(steps=STEPS, stable=st.booleans())
+def test_system_columns_of_any_history(steps: list[Step], stable: bool) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "t"
+        play(path, steps, stable=stable)
+        theirs, mine = lance.dataset(str(path)), ours.dataset(path)
+        whole = theirs.to_table(columns=["a", *SYSTEM])
+        assert mine.to_table(["a", *SYSTEM]).equals(whole)
+        for fragment in theirs.get_fragments():
+            alone = mine.get_fragment(fragment.fragment_id)
+            assert alone is not None
+            assert alone.to_table(["b", *SYSTEM]).equals(fragment.to_table(columns=["b", *SYSTEM]))
+        if not whole.num_rows:
+            return
+        for name in SYSTEM:
+            if name == "_rowoffset":
+                continue
+            bound = whole[name][whole.num_rows // 2].as_py()
+            for text in (
+                f"{name} >= {bound}",
+                f"{name} = {bound} and a > 5",
+                f"a % 2 = 0 and {name} < {bound}",
+            ):
+                wanted = theirs.to_table(columns=["b", name], filter=text)
+                assert mine.to_table(["b", name], filter=text).equals(wanted)
+                assert mine.count_rows(text) == wanted.num_rows
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_row_offsets_in_filters_are_refused_as_by_pylance(tmp_path: Path, stable: bool) -> None:
+    lance.write_dataset(rows(0, 9), tmp_path / "t", enable_stable_row_ids=stable)
+    for text in ("_rowoffset > 2", "a > 1 and _rowoffset > 2"):
+        with pytest.raises(ValueError, match="_rowoffset"):
+            lance.dataset(str(tmp_path / "t")).to_table(filter=text)
+        with pytest.raises(ExpressionError, match="_rowoffset"):
+            ours.dataset(tmp_path / "t").to_table(filter=text)
+    with pytest.raises(ExpressionError):
+        ours.dataset(tmp_path / "t").to_table(filter=pc.field("_rowoffset") > 2)
+
+
+def test_columns_named_twice_or_not_there(tmp_path: Path) -> None:
+    table = ours.write_dataset(rows(0, 9), tmp_path / "t")
+    with pytest.raises(SchemaError, match="twice"):
+        table.to_table(["_rowoffset", "a", "_rowoffset"])
+    with pytest.raises(SchemaError, match="_rowversion"):
+        table.to_table(["_rowversion"])
+
+
+WIDE = pa.table(
+    {
+        "k": pa.array(range(12_000), pa.int64()),
+        "text": [f"text {i}" * (i % 9) for i in range(12_000)],
+        "items": pa.array([[i] * (i % 4) if i % 11 else None for i in range(12_000)], pa.list_(pa.int32())),
+        "part": pa.array([{"x": i, "y": str(i)} for i in range(12_000)]),
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(48_000, dtype=np.float32)), 4),
+    }
+)
+
+FILTERS = [
+    "k = 10001",
+    "k % 1000 = 4",
+    "k % 2 = 0",
+    "k >= 0",
+    "k < 0",
+    "k between 7000 and 7010 or k = 11999",
+    "part.x % 999 = 1 and text is not null",
+    "true",
+    "items is null",
+    "_rowaddr % 7 = 2",
+    "k > 4000 and part.y = '4100'",
+]
+
+
+@pytest.fixture(scope="module", params=["2.0", "2.1", "2.2", "legacy"])
+def wide(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("wide") / "t"
+    data = WIDE.drop_columns(["vector"]) if request.param == "legacy" else WIDE
+    lance.write_dataset(data, path, data_storage_version=request.param, max_rows_per_file=5000)
+    lance.dataset(str(path)).delete("k % 499 = 3 or k between 100 and 900")
+    return path
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_filters_choose_the_same_rows_whatever_is_read_first(wide: Path, text: str) -> None:
+    theirs, mine = lance.dataset(str(wide)), ours.dataset(wide)
+    every = theirs.schema.names
+    for columns in (every, ["k"], ["text", "k"], ["_rowid", "items"], ["part"], []):
+        wanted = theirs.to_table(columns=columns or ["k"], filter=text)
+        found = mine.to_table(columns, filter=text)
+        assert found.num_rows == wanted.num_rows
+        if columns:
+            assert found.equals(wanted.select(columns))
+            pieces = list(mine.to_batches(columns, filter=text, batch_bytes=60_000, batch_size=700))
+            assert pa.Table.from_batches(pieces, found.schema).equals(found)
+            assert all(piece.num_rows <= 700 for piece in pieces)
+
+
+def test_native_and_sql_filters_agree(wide: Path) -> None:
+    mine = ours.dataset(wide)
+    text = "k > 3000 and part.x < 8000"
+    native = (pc.field("k") > 3000) & (pc.field("part", "x") < 8000)
+    found = mine.to_table(["text"], filter=native)
+    assert 4000 < found.num_rows < 5000
+    assert found.equals(mine.to_table(["text"], filter=text))
+    assert found.equals(mine.to_table(filter=native).select(["text"]))
+    (first, *_) = mine.get_fragments()
+    assert first.to_table(["k"], filter="k < 50").equals(mine.to_table(["k"], filter="k < 50"))
+    assert first.count_rows("k < 50") == mine.count_rows("k < 50")
+
+
+def test_tasks_and_conditions_can_be_pickled(wide: Path) -> None:
+    store, root = open_store(wide)
+    scan = Scan.plan(store, root, load_latest(store, root), ["text", "_rowoffset"])
+    condition = scan.condition("k % 500 = 4 and part.x > 3")
+    tables = []
+    for task in scan.tasks(condition.columns):
+        copy, check = pickle.loads(pickle.dumps((task, condition)))
+        assert copy.arrow_schema == task.arrow_schema  # computed by now; must not make the next copy larger
+        assert len(pickle.dumps(copy)) == len(pickle.dumps(task))
+        tables += copy.tables(1 << 20, check)
+    expected = lance.dataset(str(wide)).to_table(columns=["text", "_rowoffset"], filter=condition.text)
+    assert pa.concat_tables(tables).equals(expected)
+
+
+def bytes_read(path: Path, monkeypatch: pytest.MonkeyPatch, **query: Any) -> int:
+    """Read from a store that is not this disk and return how many bytes were asked for."""
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for file in path.rglob("*"):
+        if file.is_file():
+            memory.pipe_file(f"/late/{file.relative_to(path)}", file.read_bytes())
+    total = 0
+    plain = Store.read_ranges
+
+    def counted(self: Store, where: str, ranges: Any) -> Any:
+        nonlocal total
+        total += sum(size for _, size in ranges)
+        return plain(self, where, ranges)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "read_ranges", counted)
+        ours.dataset("memory://late").to_table(**query)
+    memory.rm("/late", recursive=True)
+    return total
+
+
+def test_columns_are_not_read_where_no_row_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = pa.array(map(np.random.default_rng(1).bytes, [400] * 4000))
+    data = pa.table({"k": pa.array(range(4000), pa.int64()), "noise": noise})
+    lance.write_dataset(data, tmp_path / "t", max_rows_per_file=2000)
+    everything = bytes_read(tmp_path / "t", monkeypatch)
+    assert everything > 1_600_000
+    assert bytes_read(tmp_path / "t", monkeypatch, filter="k < 0") < everything / 10
+    assert bytes_read(tmp_path / "t", monkeypatch, filter="k = 77") < everything / 10
+    assert bytes_read(tmp_path / "t", monkeypatch, filter="k in (5, 3999)") < everything / 5
