@@ -144,7 +144,7 @@ BIG = 300_000
 WIDE: dict[str, pa.Array] = {
     "bit-packed": pa.array(np.random.default_rng(1).integers(0, 1 << 40, BIG)),
     "flat, null": some_null(pa.array(np.random.default_rng(2).normal(size=BIG))),
-    "runs": pa.array(np.repeat(np.random.default_rng(3).integers(0, 1 << 40, BIG // 5), 5)),
+    "runs": pa.array(np.repeat(np.random.default_rng(3).integers(0, 1 << 30, BIG // 5, np.int32), 5)),
     "seldom null": pa.array(np.arange(BIG, dtype=np.int32), mask=np.random.default_rng(4).random(BIG) < 0.01),
     "fsst": pa.array([f"https://example.org/{i * 7919 % 99991}/{i}" for i in range(BIG)]),
     "vectors": pa.FixedSizeListArray.from_arrays(pa.array(np.ones(BIG * 2, np.float32)), 200),
