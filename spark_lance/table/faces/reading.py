@@ -168,17 +168,18 @@ class Reading(Face, _Readable):
         Args:
             blob_column: a blob column; dots lead into structs.
             indices: positions, 0-based, in scan order. (pylance's second argument is `ids`.)
-            ids: `_rowid`s instead; those without a live row are passed over.
-            addresses: `_rowaddr`s instead; likewise.
+            ids: `_rowid`s instead.
+            addresses: `_rowaddr`s instead.
 
         Raises:
-            IndexError: a position is outside the table.
+            IndexError: a position is outside the table, or an id or address has no live row.
             OptionError: not exactly one of the three is given.
             SchemaError: there is no such column, or it is no blob column.
             FormatError, UnsupportedFormatError: a descriptor is damaged or of an unknown kind.
             FileNotFoundError: an object outside the table, to which a descriptor points, does not exist.
         """
-        if sum(given is not None for given in (indices, ids, addresses)) != 1:
+        given = [numbers for numbers in (indices, ids, addresses) if numbers is not None]
+        if len(given) != 1:
             raise OptionError("take_blobs needs one of indices, ids and addresses")
         path = blob_path(self.lance_schema, blob_column)
         scan = self._scan([path[0].name, ROW_ADDRESS])
@@ -187,7 +188,9 @@ class Reading(Face, _Readable):
         elif ids is not None:
             rows = take_row_ids(scan, ids)
         else:
-            rows = take_addresses(scan, addresses if addresses is not None else [])
+            rows = take_addresses(scan, given[0])
+        if rows.num_rows != len(given[0]):
+            raise IndexError(f"only {rows.num_rows} of {len(given[0])} rows exist")
         by_id = {fragment.id: fragment for fragment in self.manifest.fragments}
         fragments = [by_id[address >> 32] for address in rows[ROW_ADDRESS].to_pylist()]
         return open_blobs(self._bases, path[-1], descriptors(rows.column(0), path), fragments)
