@@ -1,7 +1,8 @@
 """Zipping parts of one nested field, which were read on their own, back to the whole.
 
 Every part is an array of the field's type with only some of its leaves. All parts repeat the structure above
-their leaves: which structs are null, how long each list is. The whole takes it from the first part.
+their leaves: which structs are null, how long each list is. The whole takes it from the first part, except
+that a struct is null only where all parts say so: what was added later may know better, as in pylance.
 """
 
 from __future__ import annotations
@@ -63,16 +64,38 @@ def _retype(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _merge_struct(field: Field, arrays: list[pa.Array], target: pa.StructType) -> pa.Array:
     children = []
+    validity, agreed = _united_validity(arrays)
     for i, child in enumerate(field.children):
         arrow = target.field(i).type
-        parts = [array.field(child.name) for array in arrays if array.type.get_field_index(child.name) >= 0]
+        homes = [array for array in arrays if array.type.get_field_index(child.name) >= 0]
+        # Below a null struct that turns out not to be null there may be anything.
+        parts = [
+            array.field(child.name) if agreed else array.flatten()[array.type.get_field_index(child.name)]
+            for array in homes
+        ]
         if not parts:
             children.append(pa.nulls(len(arrays[0]), arrow))
         elif len(parts) == 1 and parts[0].type.equals(arrow, check_metadata=True):
             children.append(parts[0])
         else:
             children.append(_merge(child, parts, arrow))
-    return pa.Array.from_buffers(target, len(arrays[0]), [_validity(arrays[0])], children=children)
+    return pa.Array.from_buffers(target, len(arrays[0]), [validity], children=children)
+
+
+def _united_validity(arrays: list[pa.Array]) -> tuple[pa.Buffer | None, bool]:
+    """Return the validity bitmap of what any array has a value for, and whether all are null in one place."""
+    nulls = {array.null_count for array in arrays}
+    if nulls == {0}:
+        return None, True
+    first = _validity(arrays[0])
+    if len(arrays) == 1:
+        return first, True
+    valid = [np.asarray(array.is_valid()) for array in arrays]
+    if len(nulls) == 1 and all(np.array_equal(valid[0], other) for other in valid[1:]):
+        return first, True
+    united = np.logical_or.reduce(valid)
+    bitmap = None if united.all() else pa.py_buffer(np.packbits(united, bitorder="little"))
+    return bitmap, False
 
 
 def _merge_list(field: Field, arrays: list[pa.Array], target: pa.DataType) -> pa.Array:
@@ -84,6 +107,8 @@ def _merge_list(field: Field, arrays: list[pa.Array], target: pa.DataType) -> pa
         if not same:
             raise FormatError(f"the parts of field {field.name!r} have lists of different lengths")
     items = [_items(array) for array in arrays]
+    if field.kind == "map" and any(item.null_count for item in items):
+        raise FormatError(f"map {field.name!r} has null entries, and so null keys")
     child = field.children[0]
     child_type = _entries_type(target) if field.kind == "map" else target.value_type
     merged = _merge(child, items, child_type)

@@ -140,3 +140,31 @@ def test_keys_with_a_bitmap_but_no_nulls() -> None:
     for start in (0, 1):
         merged = merge_paths(field, [key_part.slice(start), value_part.slice(start)])
         assert merged.to_pylist() == [[("a", 1)], [("b", None)]][start:]
+
+
+def test_a_struct_is_null_where_all_its_parts_are() -> None:
+    kind = pa.struct(
+        [("x", pa.int32()), ("y", pa.int32()), ("z", pa.struct([("u", pa.int8()), ("v", pa.int8())]))]
+    )
+    xs = pa.array([{"x": 1}, {"x": 2}, None, None])
+    ys = pa.array([{"y": 1, "z": {"u": 1}}, None, {"y": 3, "z": None}, None])
+    vs = pa.array([{"z": {"v": 5}}, {"z": {"v": 6}}, {"z": {"v": 7}}, None])
+    # What a null struct covers must not come to light.
+    covered = pa.Array.from_buffers(
+        xs.type, 4, [xs.buffers()[0]], children=[pa.array([1, 2, 77, 78], xs.type.field(0).type)]
+    )
+    types = [
+        pa.struct([("x", pa.int32())]),
+        pa.struct([("y", pa.int32()), ("z", pa.struct([("u", pa.int8())]))]),
+    ]
+    parts = [
+        covered.cast(types[0]),
+        ys.cast(types[1]),
+        vs.cast(pa.struct([("z", pa.struct([("v", pa.int8())]))])),
+    ]
+    assert merge_paths(field_of(kind), parts).to_pylist() == [
+        {"x": 1, "y": 1, "z": {"u": 1, "v": 5}},
+        {"x": 2, "y": None, "z": {"u": None, "v": 6}},
+        {"x": None, "y": 3, "z": {"u": None, "v": 7}},
+        None,
+    ]
