@@ -6,6 +6,7 @@ faults, which a test orders for requests that match: `server.fault(reset_before,
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import socket
@@ -21,13 +22,16 @@ import pytest
 
 __all__ = [
     "Server",
+    "client",
     "cut_short",
     "expired",
     "lost_answer",
+    "make_manifest_table",
     "never_arrived",
     "running_server",
     "server_error",
     "slow",
+    "storage_options",
     "throttled",
 ]
 
@@ -39,28 +43,30 @@ Fault = Callable[[App, Environ, StartResponse], Iterable[bytes]]
 _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>{}</Message></Error>'
 
 
-def _answer(start: StartResponse, status: str, code: str, message: str) -> list[bytes]:
+def _answer(environ: Environ, start: StartResponse, status: str, code: str, message: str) -> list[bytes]:
     body = _ERROR.format(code, message).encode()
     start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
-    return [body]
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
 
 def throttled(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
     """The store asks for fewer requests."""
     _drain(environ)
-    return _answer(start, "503 Slow Down", "SlowDown", "Please reduce your request rate.")
+    return _answer(environ, start, "503 Slow Down", "SlowDown", "Please reduce your request rate.")
 
 
 def server_error(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
     """The store fails."""
     _drain(environ)
-    return _answer(start, "500 Internal Server Error", "InternalError", "We encountered an internal error.")
+    return _answer(
+        environ, start, "500 Internal Server Error", "InternalError", "We encountered an internal error."
+    )
 
 
 def expired(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
     """The session token is too old."""
     _drain(environ)
-    return _answer(start, "400 Bad Request", "ExpiredToken", "The provided token has expired.")
+    return _answer(environ, start, "400 Bad Request", "ExpiredToken", "The provided token has expired.")
 
 
 def never_arrived(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
@@ -173,7 +179,7 @@ def running_server() -> Iterator[Server]:
 
     def locked(environ: Environ, start: StartResponse) -> Iterable[bytes]:
         body = _read(environ)
-        environ["wsgi.input"] = _Body(body)
+        environ["wsgi.input"] = io.BytesIO(body)
         with one_at_a_time:
             return list(inner(environ, start))
 
@@ -188,26 +194,6 @@ def running_server() -> Iterator[Server]:
         http.shutdown()
         thread.join()
         http.server_close()
-
-
-class _Body:
-    """The body of a request, read before."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, size: int = -1) -> bytes:
-        size = len(self._data) if size < 0 else size
-        out, self._data = self._data[:size], self._data[size:]
-        return out
-
-    def readline(self, size: int = -1) -> bytes:
-        end = self._data.find(b"\n") + 1 or len(self._data)
-        return self.read(end)
-
-    def __iter__(self) -> Iterator[bytes]:
-        while line := self.readline():
-            yield line
 
 
 def _read(environ: Environ) -> bytes:
@@ -239,3 +225,37 @@ def _reset(environ: Environ, start: StartResponse) -> list[bytes]:
 def _cut(environ: Environ) -> None:
     environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
     raise ConnectionResetError
+
+
+KEYS = {"aws_access_key_id": "AKIATEST", "aws_secret_access_key": "hunter2hunter2"}
+REGION = "us-east-1"
+
+
+def storage_options(server: Server, **more: Any) -> dict[str, Any]:
+    """Return the options by which this package and pylance reach the server."""
+    options = {**KEYS, "region": REGION, "endpoint": server.url, "allow_http": "true"}
+    return {**options, "dynamodb_endpoint": server.url, **more}
+
+
+def client(server: Server, service: str) -> Any:
+    """Return a boto3 client; the test closes it."""
+    boto3 = pytest.importorskip("boto3")
+    return boto3.client(service, endpoint_url=server.url, region_name=REGION, **KEYS)
+
+
+def make_manifest_table(
+    dynamodb: Any, name: str, hash_key: str = "base_uri", range_key: str = "version"
+) -> None:
+    """Create a DynamoDB table in the layout of manifest stores."""
+    dynamodb.create_table(
+        TableName=name,
+        KeySchema=[
+            {"AttributeName": hash_key, "KeyType": "HASH"},
+            {"AttributeName": range_key, "KeyType": "RANGE"},
+        ],
+        AttributeDefinitions=[
+            {"AttributeName": hash_key, "AttributeType": "S"},
+            {"AttributeName": range_key, "AttributeType": "N"},
+        ],
+        BillingMode="PAY_PER_REQUEST",
+    )

@@ -172,7 +172,9 @@ class Store:
         Raises:
             FileNotFoundError: there is none.
         """
-        return bytes(self._call("reading", path, lambda fs: fs.cat_file(path)))
+        # Without this s3fs asks for the size first.
+        whole = {"max_concurrency": 1} if self.protocol in _S3 else {}
+        return bytes(self._call("reading", path, lambda fs: fs.cat_file(path, **whole)))
 
     def map(self, path: str) -> pa.Buffer | None:
         """Return a local file as a memory-mapped buffer; None where files cannot be mapped."""
@@ -235,6 +237,13 @@ class Store:
         Raises:
             FileNotFoundError: there is none.
         """
+        if self.protocol in _S3:
+            # Of a missing object s3fs would ask whether it is a directory.
+            bucket, _, key = path.partition("/")
+            head = self._s3("head_object", path, Bucket=bucket, Key=key)
+            return StoredObject(
+                path, int(head["ContentLength"]), head["LastModified"].astimezone(timezone.utc)
+            )
         found = self._call("looking up", path, lambda fs: fs.info(path))
         if found["type"] == "directory":
             raise FileNotFoundError(f"{path} is a directory")
@@ -243,7 +252,7 @@ class Store:
     def exists(self, path: str) -> bool:
         """Tell whether an object exists."""
         try:
-            self._call("looking up", path, lambda fs: fs.info(path))
+            self.look_up(path)
         except FileNotFoundError:
             return False
         return True
@@ -289,6 +298,23 @@ class Store:
             self._call("writing", path, lambda fs: fs.pipe_file(path, data))
         else:
             self._call("writing", path, lambda fs: _put_and_rename(fs, path, data))
+
+    def put_hint(self, path: str, data: bytes) -> None:
+        """Write a small object that may be wrong at any time; readers may even see part of two.
+
+        On a disk this is many times cheaper than `put`: a file system that is about to rename a new file over
+        an old one first brings its content to the disk.
+        """
+        if not self.is_local:
+            self.put(path, data)
+            return
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.write(descriptor, data)
+            if os.fstat(descriptor).st_size > len(data):
+                os.ftruncate(descriptor, len(data))
+        finally:
+            os.close(descriptor)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object, whole and only if nothing is there. The request is sent once.

@@ -16,7 +16,15 @@ from spark_lance.io.manifest_sqlite import SqliteManifestStore
 from spark_lance.io.manifest_store import ManifestEntry, ManifestStore
 from spark_lance.io.manifest_stores import split_uri
 from spark_lance.io.store import open_store
-from tests.object_store import Server, expired, lost_answer, running_server, throttled
+from tests import object_store
+from tests.object_store import (
+    Server,
+    expired,
+    lost_answer,
+    make_manifest_table,
+    running_server,
+    throttled,
+)
 
 ROOT = "bucket/some/table"
 
@@ -118,17 +126,15 @@ class TestDynamo(ManifestStoreTests):
     @pytest.fixture
     def client(self, server: Server) -> Iterator[Any]:
         server.forget()
-        boto3 = pytest.importorskip("boto3")
-        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-        client = boto3.client("dynamodb", endpoint_url=server.url, **keys)
-        yield client
-        for name in client.list_tables()["TableNames"]:
-            client.delete_table(TableName=name)
-        client.close()
+        dynamodb = object_store.client(server, "dynamodb")
+        yield dynamodb
+        for name in dynamodb.list_tables()["TableNames"]:
+            dynamodb.delete_table(TableName=name)
+        dynamodb.close()
 
     @pytest.fixture
     def manifests(self, server: Server, client: Any) -> DynamoManifestStore:
-        make_table(client, "T", "base_uri", "version")
+        make_manifest_table(client, "T")
         return DynamoManifestStore("T", server.url, "us-east-1", None, ("a", "hunter2", None))
 
     def test_the_layout_is_the_references(self, manifests: DynamoManifestStore, client: Any) -> None:
@@ -161,13 +167,13 @@ class TestDynamo(ManifestStoreTests):
         assert manifests.get(ROOT, 1) == ManifestEntry(1, f"{ROOT}/a")
 
     def test_failures_are_told(self, server: Server, client: Any) -> None:
-        make_table(client, "wrong", "base_uri", "number")
+        make_manifest_table(client, "wrong", "base_uri", "number")
         keys = ("a", "hunter2", None)
         with pytest.raises(StoreError, match="keys must be base_uri"):
             DynamoManifestStore("wrong", server.url, "us-east-1", None, keys).get(ROOT, 1)
         with pytest.raises(StoreError, match="no DynamoDB table nowhere"):
             DynamoManifestStore("nowhere", server.url, "us-east-1", None, keys).get(ROOT, 1)
-        make_table(client, "T", "base_uri", "version")
+        make_manifest_table(client, "T")
         server.fault(expired, "POST", "GetItem")
         with pytest.raises(StoreError) as caught:
             DynamoManifestStore("T", server.url, "us-east-1", None, keys).get(ROOT, 1)
@@ -175,21 +181,6 @@ class TestDynamo(ManifestStoreTests):
 
     def test_secrets_stay_out_of_repr(self) -> None:
         assert "hunter2" not in repr(DynamoManifestStore("T", credentials=("a", "hunter2", None)))
-
-
-def make_table(client: Any, name: str, hash_key: str, range_key: str) -> None:
-    client.create_table(
-        TableName=name,
-        KeySchema=[
-            {"AttributeName": hash_key, "KeyType": "HASH"},
-            {"AttributeName": range_key, "KeyType": "RANGE"},
-        ],
-        AttributeDefinitions=[
-            {"AttributeName": hash_key, "AttributeType": "S"},
-            {"AttributeName": range_key, "AttributeType": "N"},
-        ],
-        BillingMode="PAY_PER_REQUEST",
-    )
 
 
 def test_a_uri_names_a_dynamodb_table() -> None:

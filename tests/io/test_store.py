@@ -22,6 +22,8 @@ from spark_lance.io.store import Store, join, open_store
 class StoreTests:
     """The contract; `place` gives a store and an empty folder in it."""
 
+    races = 40
+
     def test_put_then_read(self, place: tuple[Store, str]) -> None:
         store, root = place
         store.put(join(root, "a", "x"), b"one")
@@ -108,7 +110,7 @@ class StoreTests:
 
     def test_put_if_absent_has_one_winner(self, place: tuple[Store, str]) -> None:
         store, root = place
-        for round_number in range(40):
+        for round_number in range(self.races):
             path = join(root, "race", str(round_number))
             barrier = threading.Barrier(6)
             winners: list[int] = []

@@ -1,0 +1,295 @@
+"""The S3 store against a real server: the contract of stores, faults, credentials, uploads in parts."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_lance.errors import StoreAccessError, StoreError
+from spark_lance.io.store import Store, join, open_store
+from tests import object_store
+from tests.io.test_store import StoreTests
+from tests.object_store import (
+    Server,
+    cut_short,
+    expired,
+    lost_answer,
+    never_arrived,
+    running_server,
+    server_error,
+    slow,
+    storage_options,
+    throttled,
+)
+
+pytestmark = pytest.mark.s3
+DATA = os.urandom(1 << 20)
+PART = 10 << 20
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[tuple[Server, Any]]:
+    with running_server() as server:
+        client = object_store.client(server, "s3")
+        client.create_bucket(Bucket="bucket")
+        yield server, client
+        client.close()
+
+
+@pytest.fixture
+def server(s3: tuple[Server, Any]) -> Server:
+    s3[0].forget()
+    return s3[0]
+
+
+@pytest.fixture
+def place(server: Server) -> tuple[Store, str]:
+    return open_store(f"s3://bucket/{uuid.uuid4().hex}", storage_options(server, client_max_retries=3))
+
+
+class TestS3(StoreTests):
+    """The contract of every store."""
+
+    races = 8
+
+
+@pytest.mark.parametrize("fault", [throttled, server_error, never_arrived, lost_answer, cut_short, slow(0.3)])
+def test_reads_outlive_faults(fault: object_store.Fault, server: Server, place: tuple[Store, str]) -> None:
+    store, root = place
+    store.put(join(root, "x"), DATA)
+    server.fault(fault, "GET", "/x$", times=2)
+    assert store.read(join(root, "x")) == DATA
+    server.fault(fault, "GET", "/x$", times=2)
+    ranges = [(i * 400_000, 100_000) for i in range(3)]
+    got = store.read_ranges(join(root, "x"), ranges)
+    assert [bytes(buffer) for buffer in got] == [DATA[o : o + n] for o, n in ranges]
+
+
+@pytest.mark.parametrize("fault", [throttled, server_error, never_arrived, lost_answer])
+def test_writes_outlive_faults(fault: object_store.Fault, server: Server, place: tuple[Store, str]) -> None:
+    store, root = place
+    server.fault(fault, "PUT", "/x$", times=2)
+    store.put(join(root, "x"), DATA)
+    assert store.read(join(root, "x")) == DATA
+    server.fault(fault, "GET", "list-type", times=1)
+    assert store.list(root) == ["x"]
+    server.fault(fault, "POST", r"\?delete", times=1)
+    store.delete_many([join(root, "x")])
+    assert store.list(root) == []
+
+
+def test_faults_that_stay_are_told(server: Server, place: tuple[Store, str]) -> None:
+    store, root = place
+    store.put(join(root, "x"), b"1")
+    server.forget()
+    server.fault(throttled, "GET", "/x$", times=99)
+    with pytest.raises(StoreError, match=r"reading s3://bucket/.*/x: the store is overloaded"):
+        store.read_ranges(join(root, "x"), [(0, 1)])
+    assert server.count("GET", "/x$") == 4
+
+
+@pytest.mark.parametrize("fault", [throttled, server_error])
+def test_a_conditional_put_is_sent_once(
+    fault: object_store.Fault, server: Server, place: tuple[Store, str]
+) -> None:
+    store, root = place
+    server.fault(fault, "PUT", "/v$")
+    with pytest.raises(StoreError):
+        store.put_if_absent(join(root, "v"), b"1")
+    assert [condition for method, _, condition in server.seen if method == "PUT"] == ["*"]
+    assert not store.exists(join(root, "v"))
+
+
+def test_a_conditional_put_whose_answer_is_lost_is_no_success(
+    server: Server, place: tuple[Store, str]
+) -> None:
+    store, root = place
+    server.fault(lost_answer, "PUT", "/v$", times=2)
+    with pytest.raises((StoreError, FileExistsError)):
+        store.put_if_absent(join(root, "v"), b"1")
+    assert store.read(join(root, "v")) == b"1"
+
+
+def test_a_large_conditional_put_goes_in_parts(
+    server: Server, place: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, root = place
+    path = join(root, "v")
+    # The driver sends parts from 100 MiB on; here it does so from 10 MiB on.
+    whole = store.fs.pipe_file
+    monkeypatch.setattr(store.fs, "pipe_file", functools.partial(whole, chunksize=5 << 20))
+    data = DATA * 11
+    store.put_if_absent(path, data)
+    assert store.size(path) == len(data)
+    assert server.count("POST", r"/v\?uploads") == 1
+    with pytest.raises(FileExistsError):
+        store.put_if_absent(path, bytes(len(data)))
+    assert bytes(store.read_ranges(path, [(len(data) - 9, 9)])[0]) == data[-9:]
+    conditions = [c for method, p, c in server.seen if method == "POST" and "uploadId" in p]
+    assert conditions == ["*", "*"]
+
+
+def test_a_server_that_does_not_know_conditions_is_refused(server: Server, place: tuple[Store, str]) -> None:
+    def unknown(app: Any, environ: Any, start: Any) -> list[bytes]:
+        body = (
+            b"<Error><Code>NotImplemented</Code><Message>A header implies functionality...</Message></Error>"
+        )
+        start("501 Not Implemented", [("Content-Length", str(len(body)))])
+        return [body]
+
+    store, root = place
+    server.fault(unknown, "PUT", "/v$")
+    with pytest.raises(StoreError, match="manifest_store"):
+        store.put_if_absent(join(root, "v"), b"1")
+
+
+def test_uploads_in_parts(server: Server, place: tuple[Store, str], s3: tuple[Server, Any]) -> None:
+    store, root = place
+    path = join(root, "big")
+    for fault, method in ((throttled, "PUT"), (never_arrived, "PUT"), (server_error, "POST")):
+        server.fault(fault, method, "/big")
+    out = store.create(path)
+    for _ in range(25):
+        out.write(DATA)
+    assert out.tell() == 25 << 20
+    assert not store.exists(path)
+    out.close()
+    assert [found.size for found in store.list_objects(root)] == [25 << 20]
+    assert store.read(path) == DATA * 25
+    assert server.count("PUT", "partNumber=3") >= 1
+    assert server.count("PUT", "partNumber=4") == 0
+    assert "Uploads" not in s3[1].list_multipart_uploads(Bucket="bucket")
+
+
+@pytest.mark.parametrize("lost", ["/big\\?uploadId", "/big\\?uploads"])
+def test_uploads_whose_answers_are_lost(lost: str, server: Server, place: tuple[Store, str]) -> None:
+    store, root = place
+    out = store.create(join(root, "big"))
+    server.fault(lost_answer, "POST", lost)
+    out.write(DATA * 11)
+    out.close()
+    assert store.size(join(root, "big")) == 11 << 20
+
+
+def test_an_upload_that_fails_leaves_nothing(
+    server: Server, place: tuple[Store, str], s3: tuple[Server, Any]
+) -> None:
+    store, root = place
+    for upload in s3[1].list_multipart_uploads(Bucket="bucket").get("Uploads", []):
+        s3[1].abort_multipart_upload(Bucket="bucket", Key=upload["Key"], UploadId=upload["UploadId"])
+    out = store.create(join(root, "big"))
+    server.fault(server_error, "PUT", "partNumber=2", times=99)
+    out.write(DATA * 21)
+    with pytest.raises(StoreError, match="upload part"):
+        out.close()
+    out.abort()
+    assert not store.exists(join(root, "big"))
+    assert "Uploads" not in s3[1].list_multipart_uploads(Bucket="bucket")
+    aborted = store.create(join(root, "other"))
+    aborted.write(DATA * 21)
+    aborted.abort()
+    assert store.list(root) == []
+    assert "Uploads" not in s3[1].list_multipart_uploads(Bucket="bucket")
+
+
+def test_listings_are_not_remembered(server: Server, place: tuple[Store, str]) -> None:
+    store, root = place
+    other, _ = open_store("s3://bucket/x", storage_options(server, client_max_retries=5))
+    store.put(join(root, "a"), b"1")
+    assert store.list(root) == ["a"]
+    other.put(join(root, "b"), b"1")
+    assert store.exists(join(root, "b"))
+    assert sorted(store.list(root)) == ["a", "b"]
+    other.delete(join(root, "a"))
+    assert not store.exists(join(root, "a"))
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
+def test_expired_credentials(method: str, server: Server, place: tuple[Store, str]) -> None:
+    store, root = place
+    server.fault(expired, method, "/x$", times=9)
+    path = join(root, "x")
+    verbs = {"GET": lambda: store.read_ranges(path, [(0, 1)]), "PUT": lambda: store.put(path, b"")}
+    with pytest.raises(StoreError) as caught:
+        verbs.get(method, lambda: store.size(path))()
+    if method == "HEAD":
+        # The answer to HEAD has no body that could say why.
+        assert "expired credentials" in str(caught.value)
+    else:
+        assert server.count(method, "/x$") == 1
+        assert isinstance(caught.value, StoreAccessError)
+        assert "the credentials have expired" in str(caught.value)
+
+
+def test_missing_credentials(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    options = {"endpoint": server.url, "region": "us-east-1", "skip_instance_cache": True}
+    store, root = open_store("s3://bucket/x", options)
+    with pytest.raises(StoreAccessError, match="no usable credentials were found"):
+        store.read(join(root, "x"))
+    profile, root = open_store("s3://bucket/x", {**options, "profile": "nobody"})
+    with pytest.raises(StoreAccessError, match="no usable credentials"):
+        profile.read(join(root, "x"))
+
+
+def test_a_missing_bucket(server: Server) -> None:
+    store, root = open_store("s3://nowhere/x", storage_options(server))
+    for verb in (store.read, store.list, lambda path: store.put(path, b"")):
+        with pytest.raises(StoreError, match="no such bucket"):
+            verb(join(root, "x"))
+
+
+def test_no_route(server: Server) -> None:
+    closed = storage_options(server, endpoint="http://127.0.0.1:9", client_max_retries=1)
+    store, root = open_store("s3://bucket/x", closed)
+    with pytest.raises(StoreError, match="the connection failed"):
+        store.read(join(root, "x"))
+
+
+def test_wrong_names_of_options_are_told(server: Server) -> None:
+    store, root = open_store("s3://bucket/x", storage_options(server, regoin="x"))
+    with pytest.raises(StoreError, match="regoin"):
+        store.read(join(root, "x"))
+
+
+def test_secrets_stay_inside(server: Server, place: tuple[Store, str], caplog: Any) -> None:
+    store, root = place
+    server.fault(server_error, "GET", "/x$", times=99)
+    with caplog.at_level("INFO"), pytest.raises(StoreError) as caught:
+        store.read(join(root, "x"))
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("spark_lance")]
+    assert ours
+    assert not any("hunter2" in text for text in [*ours, str(caught.value), repr(store), repr(caught.value)])
+
+
+def test_threads_share_a_store(place: tuple[Store, str]) -> None:
+    store, root = place
+    failures: list[BaseException] = []
+
+    def run(me: int) -> None:
+        try:
+            mine = pickle.loads(pickle.dumps(store))
+            for i in range(5):
+                mine.put(join(root, f"{me}-{i}"), b"%d" % i)
+                assert mine.read(join(root, f"{me}-{i}")) == b"%d" % i
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(store.list(root)) == 30
