@@ -138,6 +138,16 @@ class ScanTask:
         rows = self._open(self.fields)
         return rows.take(self._columns, rows.live(positions))
 
+    def rows(self, offsets: npt.NDArray[np.int64], target_bytes: int) -> Iterator[pa.Table]:
+        """Yield rows by their ascending physical numbers, deleted or not, in tables of about so many bytes.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        rows = self._open(self.fields)
+        pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+        yield from self._complete(rows, None, self._columns, offsets, pace)
+
     def take_physical(self, offsets: npt.NDArray[np.int64]) -> pa.Table:
         """Return those of the rows with ascending physical numbers, without repeats, that are not deleted.
 

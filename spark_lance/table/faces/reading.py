@@ -14,9 +14,13 @@ from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.blobs import BlobFile, blob_path, descriptors, open_blobs
+from spark_lance.table.changes_feed import Changes, changes_between
 from spark_lance.table.faces.base import Face
 from spark_lance.table.fragment import physical_rows
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicate import Predicate
+from spark_lance.table.references import Reference, resolve
+from spark_lance.table.refs import load_version
 from spark_lance.table.scan import ROW_ADDRESS, Scan, rows_without_columns
 from spark_lance.table.take import RowNumbers, live_rows, take_addresses, take_positions, take_row_ids
 
@@ -154,6 +158,48 @@ class Reading(Face, _Readable):
         return take_row_ids(self._scan(columns), row_ids)
 
     _take_rows = take_rows  # pylance's name
+
+    def diff(self, from_version: Reference, to_version: Reference | None = None) -> Changes:
+        """Return what changed from one version, exclusive, to another, inclusive.
+
+        `diff(3).inserted()`, `.updated()` and `.deleted()` are streams of rows; see `Changes`. Without stable
+        row ids they can be told if rows were only appended, deleted and overwritten between the versions.
+
+        Args:
+            from_version: a version of this line, by number or tag; 0 for the empty table before the first.
+            to_version: a later one; this version by default.
+
+        Raises:
+            VersionNotFoundError: there is no such version.
+            OptionError: the versions are in the wrong order, or on another branch.
+        """
+        end = self.manifest if to_version is None else self._on_this_line(to_version)
+        begin = None if from_version == 0 else self._on_this_line(from_version)
+        return changes_between(self.store, self.root, begin, end)
+
+    def delta(
+        self,
+        compared_against: int | None = None,
+        *,
+        begin_version: int | None = None,
+        end_version: int | None = None,
+    ) -> Changes:
+        """Return `diff(compared_against)` or `diff(begin_version, end_version)`, by pylance's name.
+
+        Raises:
+            OptionError: neither the one nor both of the others are given; or as `diff`.
+        """
+        if compared_against is not None and begin_version is None and end_version is None:
+            return self.diff(compared_against)
+        if compared_against is None and begin_version is not None and end_version is not None:
+            return self.diff(begin_version, end_version)
+        raise OptionError("delta needs compared_against, or begin_version and end_version")
+
+    def _on_this_line(self, version: Reference) -> Manifest:
+        place = resolve(self.store, self.main_root, version, self.branch)
+        if place.root != self.root:
+            raise OptionError(f"version {version!r} is on another branch: row ids mean other rows there")
+        return load_version(self.store, self.root, place.version)
 
     def take_blobs(
         self,
