@@ -14,7 +14,6 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import FormatError
-from spark_lance.file.schema import Schema
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commit import commit_operation
@@ -164,12 +163,13 @@ def test_operations_that_do_not_fit_the_table_are_refused(tmp_path: Path) -> Non
     store, root = open_store(path)
     manifest = load_latest(store, root)
     fragments = list(manifest.fragments)
+    fields = manifest.message.fields
     file = fragments[0].files[0]
     replacement = transaction_pb2.Transaction.DataReplacement
     group = transaction_pb2.Transaction.DataReplacementGroup
     wrong: list[Any] = [
-        merge_message(manifest.schema, fragments[:-1]),
-        merge_message(manifest.schema, [*fragments, table_pb2.DataFragment(id=9, physical_rows=5)]),
+        merge_message(fields, {}, fragments[:-1]),
+        merge_message(fields, {}, [*fragments, table_pb2.DataFragment(id=9, physical_rows=5)]),
         data_replacement_message({9: file}),
         data_replacement_message({}),
         data_replacement_message({0: table_pb2.DataFile(path="x")}),
@@ -189,8 +189,8 @@ def test_an_index_on_a_lost_column_no_longer_covers_the_fragment(tmp_path: Path)
     manifest = load_latest(store, root)
     fragments = [table_pb2.DataFragment.FromString(f.SerializeToString()) for f in manifest.fragments]
     fragments[2].files[0].fields[1] = -2
-    schema = Schema(manifest.schema.fields, {"new": "metadata"})
-    commit_operation(store, root, merge_message(schema, fragments), read_version=manifest.version)
+    operation = merge_message(manifest.message.fields, {"new": b"metadata"}, fragments)
+    commit_operation(store, root, operation, read_version=manifest.version)
     theirs: Any = lance.dataset(str(path))
     assert theirs.to_table(filter="b IS NULL")["a"].to_pylist() == list(range(10, 15))
     assert theirs.schema.metadata == {b"new": b"metadata"}

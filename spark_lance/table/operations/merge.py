@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from spark_lance.errors import FormatError
-from spark_lance.file.schema import Schema
-from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.proto import file_pb2, table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
 from spark_lance.table.operations.next_version import (
@@ -31,20 +30,22 @@ TOMBSTONE = -2
 
 
 def merge_message(
-    schema: Schema, fragments: Iterable[table_pb2.DataFragment], *, keeps_nulls: bool = True
+    fields: Iterable[file_pb2.Field],
+    metadata: Mapping[str, bytes],
+    fragments: Iterable[table_pb2.DataFragment],
+    *,
+    keeps_nulls: bool = True,
 ) -> transaction_pb2.Transaction.Merge:
     """Return the operation that gives a table another schema and its fragments other files.
 
     Args:
-        schema: the whole new schema with ids.
+        fields: the whole new schema with ids.
+        metadata: of the schema; without any, that of the table stays.
         fragments: all fragments of the table, with their ids and old files, and with new files last.
         keeps_nulls: no field that could be null before must not be null now.
     """
     return transaction_pb2.Transaction.Merge(
-        fragments=fragments,
-        schema=schema.to_protos(),
-        schema_metadata={key: value.encode() for key, value in schema.metadata.items()},
-        preserves_nullability=keeps_nulls,
+        fragments=fragments, schema=fields, schema_metadata=metadata, preserves_nullability=keeps_nulls
     )
 
 

@@ -6,8 +6,9 @@ hold. (Lance table format, project.)
 
 from __future__ import annotations
 
-from spark_lance.file.schema import Schema
-from spark_lance.proto import table_pb2, transaction_pb2
+from collections.abc import Iterable
+
+from spark_lance.proto import file_pb2, table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant
 from spark_lance.table.operations.next_version import (
@@ -17,18 +18,21 @@ from spark_lance.table.operations.next_version import (
     replace_schema,
     start_version,
 )
+from spark_lance.table.rowids import spilled_fields
 
 __all__ = ["drop_idle_files", "project", "project_message"]
 
 
-def project_message(schema: Schema, *, keeps_nulls: bool = True) -> transaction_pb2.Transaction.Project:
+def project_message(
+    fields: Iterable[file_pb2.Field], *, keeps_nulls: bool = True
+) -> transaction_pb2.Transaction.Project:
     """Return the operation that gives a table another schema over the columns that it has.
 
     Args:
-        schema: fields of the table, by their ids.
+        fields: the whole new schema; its ids are those of fields of the table.
         keeps_nulls: no field that could be null before must not be null now.
     """
-    return transaction_pb2.Transaction.Project(schema=schema.to_protos(), preserves_nullability=keeps_nulls)
+    return transaction_pb2.Transaction.Project(schema=fields, preserves_nullability=keeps_nulls)
 
 
 def project(base: Manifest, operation: transaction_pb2.Transaction.Project, stamp: Stamp) -> Manifest:
@@ -47,8 +51,9 @@ def project(base: Manifest, operation: transaction_pb2.Transaction.Project, stam
 
 
 def drop_idle_files(fragment: table_pb2.DataFragment, live: set[int]) -> None:
-    """Take away the data files that hold none of the fields `live`."""
-    kept = [file for file in fragment.files if not live.isdisjoint(file.fields)]
+    """Take away the data files that hold none of the fields `live` and no row lineage."""
+    needed = live | spilled_fields(fragment)
+    kept = [file for file in fragment.files if not needed.isdisjoint(file.fields)]
     if len(kept) < len(fragment.files):
         copies = table_pb2.DataFragment(files=kept)
         fragment.ClearField("files")

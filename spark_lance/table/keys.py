@@ -1,0 +1,65 @@
+"""Primary keys that a table declares and nobody enforces.
+
+The metadata of a field makes it a part of the key: `lance-schema:unenforced-primary-key` (true, 1 or yes), or
+a place in it, `lance-schema:unenforced-primary-key:position` from 1 on. Fields with a place come first, the
+others follow by id. A key is set once and then stays. (Lance table format, primary key metadata.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.schema import Field, Schema
+
+__all__ = ["check_keys", "check_same_keys", "primary_key"]
+
+
+def primary_key(schema: Schema) -> tuple[Field, ...]:
+    """Return the fields of the primary key in their order; none if the table declares no key."""
+    fields = [field for field in schema.walk() if field.key_position is not None]
+    return tuple(sorted(fields, key=lambda field: (not field.key_position, field.key_position, field.id)))
+
+
+def check_keys(schema: Schema) -> None:
+    """Refuse a primary key that the format does not allow.
+
+    Raises:
+        SchemaError: a field of the key, or one that it is in, may be null; or it is no leaf, or in a list.
+    """
+
+    def visit(field: Field, above: tuple[Field, ...]) -> None:
+        if field.key_position is not None:
+            if field.children:
+                raise SchemaError(f"column {field.name!r} of the primary key has fields inside")
+            if any(outer.kind != "struct" for outer in above):
+                raise SchemaError(f"column {field.name!r} of the primary key is in a list or map")
+            if any(part.nullable for part in (*above, field)):
+                raise SchemaError(f"column {field.name!r} of the primary key may be null")
+        for child in field.children:
+            visit(child, (*above, field))
+
+    for field in schema.fields:
+        visit(field, ())
+
+
+def check_same_keys(
+    before: Schema, after: Schema, *, may_vanish: bool = False, replaced: Mapping[int, Field] | None = None
+) -> None:
+    """Refuse a change of a primary key that is there already. Names and types of its fields may change.
+
+    Args:
+        before, after: the schema before and after a change.
+        may_vanish: the whole key may go.
+        replaced: ids of fields before -> the fields that stand for them after, where they have other ids.
+
+    Raises:
+        SchemaError: the key would have other fields, or the same ones in another order.
+    """
+    old, new = primary_key(before), primary_key(after)
+    if not old or (may_vanish and not new):
+        return
+    standing = [(replaced or {}).get(field.id, field).id for field in old]
+    if standing != [field.id for field in new]:
+        names = ", ".join(field.name for field in old)
+        raise SchemaError(f"the table has the primary key ({names}), and its fields and their order stay")
