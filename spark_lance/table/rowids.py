@@ -45,6 +45,7 @@ __all__ = [
     "pack_row_ids",
     "pack_row_versions",
     "row_addresses",
+    "spilled_fields",
 ]
 
 UInt64Array = npt.NDArray[np.uint64]
@@ -77,6 +78,16 @@ def fragment_row_ids(fragment: table_pb2.DataFragment) -> UInt64Array:
     if arm is None:
         raise FormatError(f"fragment {fragment.id} has no row ids")
     return decode_row_ids(fragment.inline_row_ids, fragment.physical_rows)
+
+
+def spilled_fields(fragment: table_pb2.DataFragment) -> set[int]:
+    """Return the field ids by which a fragment's data files hold its row lineage; none if they do not."""
+    arms = {
+        ROW_ID_FIELD: fragment.HasField("column_row_ids"),
+        CREATED_AT_FIELD: fragment.HasField("column_created_at_versions"),
+        UPDATED_AT_FIELD: fragment.HasField("column_last_updated_at_versions"),
+    }
+    return {number for number, spilled in arms.items() if spilled}
 
 
 def decode_row_ids(data: bytes, rows: int) -> UInt64Array:

@@ -88,6 +88,20 @@ def test_changes_that_keep_the_files_keep_the_lineage(tmp_path: Path) -> None:
     assert ours.dataset(path).to_table().equals(lance.dataset(str(path)).to_table())
 
 
+def test_dropped_columns_leave_their_file_to_the_lineage(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    spilled(path)
+    lance.dataset(str(path)).delete("a >= 900")  # a fragment without files would be left
+    latest = ours.dataset(path).manifest
+    lineage_only = [f for f in latest.fragments for file in f.files if set(file.fields) == {-3, -4}]
+    beside = [f for f in latest.fragments for file in f.files if {0, 1, -3} <= set(file.fields)]
+    assert lineage_only
+    assert beside
+    ours.dataset(path).drop_columns(["a", "b"])
+    assert_lineage_as_pylance(path)
+    assert ours.dataset(path).to_table().equals(lance.dataset(str(path)).to_table())
+
+
 def test_no_version_loses_the_file_of_its_lineage(tmp_path: Path) -> None:
     path = tmp_path / "t"
     spilled(path)

@@ -15,14 +15,7 @@ from spark_lance.proto import file_pb2, table_pb2
 from spark_lance.table.features import SPILLED_LINEAGE, STABLE_ROW_IDS, recompute
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.rowids import (
-    CREATED_AT_FIELD,
-    ROW_ID_FIELD,
-    UPDATED_AT_FIELD,
-    append_row_ids,
-    count_row_ids,
-    encode_row_versions,
-)
+from spark_lance.table.rowids import append_row_ids, count_row_ids, encode_row_versions, spilled_fields
 
 __all__ = [
     "MAX_FRAGMENT_ID",
@@ -178,13 +171,8 @@ def finish_version(
 def _check_lineage(message: table_pb2.Manifest) -> None:
     """Refuse a version whose fragments count on row lineage in data files that they do not have."""
     for fragment in message.fragments:
-        wanted = {
-            ROW_ID_FIELD: fragment.HasField("column_row_ids"),
-            CREATED_AT_FIELD: fragment.HasField("column_created_at_versions"),
-            UPDATED_AT_FIELD: fragment.HasField("column_last_updated_at_versions"),
-        }
         listed = {number for file in fragment.files for number in file.fields}
-        if any(needed and number not in listed for number, needed in wanted.items()):
+        if not spilled_fields(fragment) <= listed:
             raise FormatError(f"fragment {fragment.id} would lose the file with its row lineage")
 
 
