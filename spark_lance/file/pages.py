@@ -25,6 +25,10 @@ __all__ = ["PAGE_FORMATS", "FieldReader", "FieldWriter", "PageFormat", "RowReade
 class FieldReader(Protocol):
     """Decodes one top-level field of one file; `field` may be pruned to some of its leaves."""
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the field, as its pages say."""
+
     def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return the (offset, size) byte ranges that rows [start, stop) surely need."""
 

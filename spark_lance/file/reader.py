@@ -157,16 +157,17 @@ class FileReader:
                     f"the file has no column for field {owner.name!r} (id {owner.id})", self.path
                 )
             columns[owner.id] = self.column(self.columns[owner.id])
-        first = columns.get(field.id)
-        if first is not None and first.num_rows != self.num_rows:
-            raise FormatError(
-                f"column {field.name!r} has {first.num_rows} rows where the file has {self.num_rows}",
-                self.path,
-            )
         try:
-            return PAGE_FORMATS[self.version].reader(field, columns, self.source, self.version)
+            reader = PAGE_FORMATS[self.version].reader(field, columns, self.source, self.version)
         except (FormatError, UnsupportedFormatError) as error:
             raise error.at(self.path, f"column {field.name!r}") from error
+        first = columns.get(field.id)
+        for rows in (reader.num_rows, first.num_rows if first else self.num_rows):
+            if rows != self.num_rows:
+                raise FormatError(
+                    f"column {field.name!r} has {rows} rows where the file has {self.num_rows}", self.path
+                )
+        return reader
 
     def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
         """Fetch in few requests what the readers will need for rows [start, stop)."""

@@ -40,6 +40,11 @@ class LegacyFieldReader:
         self._starts = starts
         self._last: tuple[int, pa.Array] | None = None
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the field."""
+        return self._starts[-1]
+
     def _batches(self, start: int, stop: int) -> list[int]:
         """Return the numbers of the batches that have rows [start, stop)."""
         if not 0 <= start <= stop <= self._starts[-1]:

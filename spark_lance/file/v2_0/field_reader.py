@@ -29,6 +29,8 @@ __all__ = ["FieldReader"]
 class _Node(Protocol):
     """A field and what is below it, as a sequence of slots."""
 
+    num_rows: int
+
     def ranges(self, start: int, stop: int) -> list[Range]: ...
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
@@ -54,6 +56,11 @@ class FieldReader:
         """
         self._kind = field.arrow_type()
         self._root = _open_node(field, columns, source)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the field, as its pages say."""
+        return self._root.num_rows
 
     def ranges(self, start: int, stop: int) -> list[Range]:
         """Return the (offset, size) of bytes surely needed for rows [start, stop)."""
@@ -103,6 +110,7 @@ class _Struct:
         kind = field.arrow_type()
         self._fields = [kind.field(i) for i in range(kind.num_fields)]
         self._children = children
+        self.num_rows = min(child.num_rows for child in children)
 
     def ranges(self, start: int, stop: int) -> list[Range]:
         return [each for child in self._children for each in child.ranges(start, stop)]
@@ -127,6 +135,7 @@ class _Column:
         self._source = source
         self._items = items
         self._ends = list(itertools.accumulate(page.length for page in column.pages))
+        self.num_rows = self._ends[-1] if self._ends else 0
         self._first_items: list[int] | None = None
         # The last page read stays open, with what its decoder keeps (decompressed bytes, dictionary items):
         # sequential reads do that work once per page.

@@ -59,6 +59,11 @@ class FieldReader:
         if len(rows) > 1:
             raise FormatError(f"the columns of field {field.name!r} have {sorted(rows)} rows")
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the field, as its pages say."""
+        return self._paths[0].num_rows
+
     def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return the (offset, size) byte ranges that reading rows [start, stop) will ask for."""
         return [wanted for path in self._paths for wanted in path.ranges(start, stop)]
