@@ -35,17 +35,23 @@ _memory_lock = threading.Lock()
 
 def _put_local(fs: AbstractFileSystem, path: str, data: bytes) -> None:
     # A hard link appears whole or not at all; an exclusive open would show readers half a file.
-    final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    staged = final.with_name(f".tmp{uuid.uuid4().hex}")
+    # Nothing is forced to the disk: a process that is killed loses nothing that was written, and the data
+    # files that a manifest names are not forced either.
+    directory = path.rpartition("/")[0]
+    staged = f"{directory}/.tmp{uuid.uuid4().hex}"
     try:
-        with staged.open("xb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.link(staged, final)
+        try:
+            out = Path(staged).open("xb", buffering=0)
+        except FileNotFoundError:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            out = Path(staged).open("xb", buffering=0)
+        with out:
+            view = memoryview(data)
+            while view:
+                view = view[out.write(view) :]
+        os.link(staged, path)
     finally:
-        staged.unlink(missing_ok=True)
+        Path(staged).unlink(missing_ok=True)
 
 
 def _put_memory(fs: AbstractFileSystem, path: str, data: bytes) -> None:

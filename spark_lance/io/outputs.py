@@ -42,9 +42,12 @@ class LocalOutput:
 
     def __init__(self, path: str) -> None:
         self._final = Path(path)
-        self._final.parent.mkdir(parents=True, exist_ok=True)
         self._staged = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
-        self._file = self._staged.open("xb", buffering=1 << 20)
+        try:
+            self._file = self._staged.open("xb", buffering=1 << 20)
+        except FileNotFoundError:
+            self._final.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._staged.open("xb", buffering=1 << 20)
         self._size = 0
 
     def write(self, data: Any) -> None:

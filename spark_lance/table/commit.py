@@ -261,11 +261,13 @@ class _Landed:
 def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: RetryPolicy) -> Manifest:
     """Propose and publish until a version is ours."""
     surroundings = commit.surroundings
-    deadline = surroundings.monotonic() + retry.total_seconds
-    attempts = 0
+    start = surroundings.monotonic()
+    attempts, pace = 0, 1.0
+    proposal: Manifest | _Landed | None = None
     try:
-        for wait in chain([0.0], retry.delays(surroundings.random)):
-            if attempts and surroundings.monotonic() + wait > deadline:
+        for delay in chain([0.0], retry.delays(surroundings.random)):
+            wait = delay * pace if isinstance(commit.doubt, FileExistsError) else delay
+            if attempts and surroundings.monotonic() + wait > start + retry.total_seconds:
                 break
             if wait:
                 surroundings.sleep(wait)
@@ -273,12 +275,14 @@ def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: Retr
             proposal = propose()
             landed = proposal if isinstance(proposal, _Landed) else _publish(commit, proposal)
             if landed is not None:
-                version = landed.manifest.version
-                logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
-                write_hint(commit.store, commit.root, version)
-                return landed.manifest
-            reason = commit.doubt or "another writer was first"
-            logger.info("attempt %d to commit to %s failed: %s", attempts, commit.root, reason)
+                return _landed(commit, landed)
+            if attempts == 1:
+                pace = _pace(surroundings.monotonic() - start, retry)
+            logger.info("attempt %d to commit to %s failed: %s", attempts, commit.root, commit.doubt)
+        if isinstance(commit.doubt, FileExistsError) and isinstance(proposal, Manifest):
+            landed = _read_back(commit, proposal, commit.doubt)
+            if landed is not None:
+                return _landed(commit, landed)
     except (OSError, LanceError) as error:
         if commit.doubt is None or isinstance(error, CommitOutcomeUnknownError):
             raise
@@ -288,8 +292,23 @@ def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: Retr
     raise RetriesExhaustedError(f"other writers won all {attempts} attempts to commit to {commit.root}")
 
 
+def _landed(commit: _Commit, landed: _Landed) -> Manifest:
+    version = landed.manifest.version
+    logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
+    write_hint(commit.store, commit.root, version)
+    return landed.manifest
+
+
+def _pace(seconds: float, retry: RetryPolicy) -> float:
+    """Return by how much to shorten the waits for other writers, given how long the first attempt took.
+
+    Where a commit is a matter of milliseconds, so is the time after which there is room again.
+    """
+    return min(1.0, 0.5 * seconds / retry.base_seconds) if seconds and retry.base_seconds else 1.0
+
+
 def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
-    """Put a version in place; None if it is another writer's or not there."""
+    """Put a version in place; None if that did not plainly succeed, with the reason in `commit.doubt`."""
     transaction = commit.transaction
     data = pack_manifest(candidate.message, candidate.index_section, transaction.pack())
     if commit.recorded != transaction.file_name:
@@ -301,7 +320,15 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
     except AtomicPutUnsupportedError:
         raise
     except OSError as error:
-        commit.doubt = failure = error
+        commit.doubt = error
+        if isinstance(error, FileExistsError) and commit.store.is_local:
+            # As good as surely another's version; whose it is shows when the next attempt reads it.
+            return None
+        return _read_back(commit, candidate, error)
+
+
+def _read_back(commit: _Commit, candidate: Manifest, failure: OSError) -> _Landed | None:
+    """Look what became of a put that failed; None if the version is another writer's or not there."""
     try:
         finish_version(commit.store, commit.root, candidate.version)
         winner = read_manifest(commit.store, candidate.path, candidate.naming)

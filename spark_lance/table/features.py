@@ -40,6 +40,15 @@ MANAGED_BLOBS = 16384
 FIELD_ID_MARK = 32768
 WRITE_SEEDS = 65536
 
+# What a fragment may have -> the flag for it.
+_PART_FLAGS = {
+    "deletion_file": DELETION_FILES,
+    "overlays": DATA_OVERLAYS,
+    "column_row_ids": SPILLED_LINEAGE,
+    "column_last_updated_at_versions": SPILLED_LINEAGE,
+    "column_created_at_versions": SPILLED_LINEAGE,
+}
+
 STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
 
 
@@ -97,7 +106,7 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
         fragment.WhichOneof("row_id_sequence") for fragment in message.fragments
     ):
         raise FormatError("a table with stable row ids has a fragment without them", path=path)
-    if not reader & MIXED_FILE_VERSIONS and _has_foreign_files(message):
+    if not reader & MIXED_FILE_VERSIONS and _is_foreign(_file_versions(message), message):
         raise FormatError(
             f"a data file is not of the table's version {message.data_format.version}, "
             "and the flag for mixed versions is not set",
@@ -127,18 +136,13 @@ def recompute(message: table_pb2.Manifest, index_section: bytes) -> None:
         index_section: the serialized IndexSection that goes with it, empty if there is none.
     """
     both = message.reader_feature_flags & (STICKY | STABLE_ROW_IDS)
-    if any(fragment.HasField("deletion_file") for fragment in message.fragments):
-        both |= DELETION_FILES
+    both |= _fragment_flags(message)
     if message.base_paths:
         both |= BASE_PATHS
-    if any(fragment.overlays for fragment in message.fragments):
-        both |= DATA_OVERLAYS
-    if _has_foreign_files(message):
+    if _is_foreign(_file_versions(message), message):
         both |= MIXED_FILE_VERSIONS
     if _has_covering_index(index_section):
         both |= COVERING_INDICES
-    if _has_spilled_lineage(message):
-        both |= SPILLED_LINEAGE
     writer = both
     if message.config:
         writer |= TABLE_CONFIG
@@ -176,17 +180,27 @@ def _check_words(message: table_pb2.Manifest, path: str) -> None:
         )
 
 
-def _has_foreign_files(message: table_pb2.Manifest) -> bool:
-    """Whether a data file has another version than the one the manifest names; False if it names none."""
-    if not message.data_format.version:
-        return False
-    expected = message.data_format.version
-    versions = {
+def _fragment_flags(message: table_pb2.Manifest) -> int:
+    """Return the flags that parts of fragments call for."""
+    present = {field.name for fragment in message.fragments for field, _ in fragment.ListFields()}
+    flags = 0
+    for name in present & _PART_FLAGS.keys():
+        flags |= _PART_FLAGS[name]
+    return flags
+
+
+def _file_versions(message: table_pb2.Manifest) -> set[tuple[int, int]]:
+    return {
         (file.file_major_version, file.file_minor_version)
         for fragment in message.fragments
         for file in fragment.files
     }
-    return any(_version_text(major, minor) != expected for major, minor in versions)
+
+
+def _is_foreign(versions: set[tuple[int, int]], message: table_pb2.Manifest) -> bool:
+    """Whether a data file has another version than the one the manifest names; False if it names none."""
+    expected = message.data_format.version
+    return bool(expected) and any(_version_text(major, minor) != expected for major, minor in versions)
 
 
 def _version_text(major: int, minor: int) -> str:
@@ -197,11 +211,12 @@ def _version_text(major: int, minor: int) -> str:
 
 
 def _is_legacy(message: table_pb2.Manifest) -> bool:
-    """Whether the table holds legacy files, or would get them."""
+    """Whether a table that may be read holds legacy files, or would get them."""
     if message.data_format.version == "0.1":
         return True
-    files = (file for fragment in message.fragments for file in fragment.files)
-    return any(_version_text(file.file_major_version, file.file_minor_version) == "0.1" for file in files)
+    if message.data_format.version and not message.reader_feature_flags & MIXED_FILE_VERSIONS:
+        return False
+    return any(_version_text(major, minor) == "0.1" for major, minor in _file_versions(message))
 
 
 def _has_covering_index(index_section: bytes) -> bool:
@@ -210,12 +225,3 @@ def _has_covering_index(index_section: bytes) -> bool:
     except DecodeError as error:
         raise FormatError(f"the index section cannot be decoded: {error}") from error
     return any(index.covering_fields for index in section.indices)
-
-
-def _has_spilled_lineage(message: table_pb2.Manifest) -> bool:
-    return any(
-        fragment.HasField("column_row_ids")
-        or fragment.HasField("column_last_updated_at_versions")
-        or fragment.HasField("column_created_at_versions")
-        for fragment in message.fragments
-    )

@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import re
 import uuid
+from collections.abc import Iterable
 
 from spark_lance.io.store import join
 from spark_lance.proto import table_pb2
@@ -32,6 +33,7 @@ __all__ = [
     "deletion_path",
     "manifest_path",
     "new_data_file_name",
+    "newest_manifest_name",
     "parse_manifest_name",
     "transaction_name",
 ]
@@ -45,6 +47,7 @@ HINT_NAME = "latest_version_hint.json"
 
 _MAX_U64 = 2**64 - 1
 _V2_DIGITS = 20
+_MANIFEST_SUFFIX = ".manifest"
 _MANIFEST_NAME = re.compile(r"([0-9]{1,20})\.manifest", re.ASCII)
 _DELETION_SUFFIX = {table_pb2.DeletionFile.ARROW_ARRAY: "arrow", table_pb2.DeletionFile.BITMAP: "bin"}
 
@@ -73,6 +76,16 @@ def parse_manifest_name(name: str) -> tuple[int, Naming] | None:
     if len(match[1]) == _V2_DIGITS:
         return _MAX_U64 - number, Naming.V2
     return number, Naming.V1
+
+
+def newest_manifest_name(names: Iterable[str]) -> str | None:
+    """Return the name of the newest version among the files in `_versions`, without parsing each of them.
+
+    None if there is no version, or if they are not all named as V2: then every name has to be looked at.
+    """
+    found = [name for name in names if name.endswith(_MANIFEST_SUFFIX) and not name.startswith("d")]
+    length = _V2_DIGITS + len(_MANIFEST_SUFFIX)
+    return min(found) if found and all(len(name) == length for name in found) else None
 
 
 def manifest_path(root: str, version: int, naming: Naming) -> str:

@@ -14,7 +14,14 @@ from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundE
 from spark_lance.io.store import Store, join
 from spark_lance.table.features import check_readable
 from spark_lance.table.manifest import Manifest, read_manifest
-from spark_lance.table.paths import HINT_NAME, VERSIONS_DIR, Naming, manifest_path, parse_manifest_name
+from spark_lance.table.paths import (
+    HINT_NAME,
+    VERSIONS_DIR,
+    Naming,
+    manifest_path,
+    newest_manifest_name,
+    parse_manifest_name,
+)
 from spark_lance.table.publish import finish_latest, finish_version
 
 __all__ = [
@@ -66,6 +73,11 @@ def latest_version(store: Store, root: str) -> VersionFile:
         TableNotFoundError: there is no version at all.
         FormatError: manifests are named in two ways.
     """
+    finish_latest(store, root)
+    directory = join(root, VERSIONS_DIR)
+    name = newest_manifest_name(store.list(directory))
+    if name is not None and (parsed := parse_manifest_name(name)) is not None:
+        return VersionFile(parsed[0], f"{directory}/{name}", parsed[1])
     versions = list_versions(store, root)
     if not versions:
         raise TableNotFoundError(f"no Lance table at {root}")
@@ -130,7 +142,7 @@ def write_hint(store: Store, root: str, version: int) -> None:
         return
     body = json.dumps({"version": version}, separators=(",", ":"))
     try:
-        store.put(join(root, VERSIONS_DIR, HINT_NAME), body.encode())
+        store.put_hint(join(root, VERSIONS_DIR, HINT_NAME), body.encode())
     except OSError as error:
         logger.debug("no version hint written for %s: %s", root, error)
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
 from spark_lance.io.store import Store, open_store
-from spark_lance.table.paths import Naming
+from spark_lance.table.paths import Naming, newest_manifest_name
 from spark_lance.table.refs import (
     find_version,
     latest_version,
@@ -148,3 +148,22 @@ def test_a_hint_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     (path / "_versions").write_text("a file where the directory should be")
     store, root = open_store(path)
     write_hint(store, root, 7)
+
+
+def test_the_newest_name_is_found_without_parsing_all() -> None:
+    names = [Naming.V2.file_name(version) for version in (3, 12, 7)]
+    assert newest_manifest_name(names) == names[1]
+    strays = ["latest_version_hint.json", f"{names[1]}#1", ".tmp12", "d18446744073709551614.manifest"]
+    assert newest_manifest_name([*strays, *names, "d9223372036854775809.manifest"]) == names[1]
+    assert newest_manifest_name([*names, "3.manifest"]) is None
+    assert newest_manifest_name(strays) is None
+
+
+def test_a_hint_is_written_in_place(tmp_path: Path) -> None:
+    store, root = open_store(tmp_path)
+    (tmp_path / "_versions").mkdir()
+    hint = tmp_path / "_versions" / "latest_version_hint.json"
+    for version in (9, 1000, 12):
+        write_hint(store, root, version)
+        assert hint.read_text() == f'{{"version":{version}}}'
+    assert [path.name for path in hint.parent.iterdir()] == [hint.name]

@@ -1,0 +1,106 @@
+"""Commits per second on a local disk with 1, 4 and 16 writers at once, beside pylance in the same run.
+
+    python -m benchmarks.bench_commit [--commits N] [--repeat K] [--writers 1 4 16]
+
+Every writer is a process of its own that appends fragments to one table, one commit per fragment, always from
+the version of its last commit. No data file is written: what is timed is the commit alone, conflicts and
+waiting included. Both sides take turns and the best of each is kept. A ratio above 1 means that spark_lance
+makes more commits per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+import spark_lance
+
+_COMMON = """
+import sys, time, uuid
+path, count, start = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+names = [uuid.uuid4().hex + ".lance" for _ in range(count)]
+"""
+_WRITERS = {
+    "ours": _COMMON
+    + """
+from spark_lance.io.store import open_store
+from spark_lance.proto import table_pb2
+from spark_lance.table.commit import commit_operation
+from spark_lance.table.operations.append import append_message
+from spark_lance.table.refs import load_latest
+store, root = open_store(path)
+version = load_latest(store, root).version
+print("ready", flush=True)
+sys.stdin.readline()
+for name in names:
+    file = table_pb2.DataFile(path=name, fields=[0], column_indices=[0], file_major_version=2,
+                              file_minor_version=2, file_size_bytes=500)
+    operation = append_message([table_pb2.DataFragment(files=[file], physical_rows=1)])
+    version = commit_operation(store, root, operation, read_version=version).version
+""",
+    "pylance": _COMMON
+    + """
+import lance
+from lance.fragment import DataFile, FragmentMetadata
+dataset = lance.dataset(path)
+print("ready", flush=True)
+sys.stdin.readline()
+for name in names:
+    file = DataFile(name, [0], [0], 2, 2, 500)
+    operation = lance.LanceOperation.Append([FragmentMetadata(0, [file], 1)])
+    dataset = lance.LanceDataset.commit(dataset, operation, read_version=dataset.version, max_retries=1000)
+""",
+}
+
+
+def commits_per_second(who: str, writers: int, commits: int) -> float:
+    """Let processes of one kind make `commits` commits together."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = str(Path(directory) / "table")
+        spark_lance.write_dataset(pa.table({"a": pa.array([1], pa.int64())}), path)
+        each = max(1, commits // writers)
+        command = [sys.executable, "-c", _WRITERS[who], path, str(each), "0"]
+        running = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(writers)
+        ]
+        for process in running:
+            assert process.stdout is not None
+            process.stdout.readline()
+        began = time.perf_counter()
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        failed = [process.communicate() for process in running if process.wait()]
+        seconds = time.perf_counter() - began
+        if failed or spark_lance.dataset(path).version != each * writers + 1:
+            raise RuntimeError(f"{len(failed)} of {writers} writers failed")
+        return each * writers / seconds
+
+
+def main() -> None:
+    """Measure and print a line per number of writers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commits", type=int, default=320)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--writers", type=int, nargs="+", default=[1, 4, 16])
+    arguments = parser.parse_args()
+    print(f"{'writers':>8} {'ours/s':>9} {'pylance/s':>10} {'ratio':>6}")
+    for writers in arguments.writers:
+        best = dict.fromkeys(_WRITERS, 0.0)
+        for _ in range(arguments.repeat):
+            for who in best:
+                best[who] = max(best[who], commits_per_second(who, writers, arguments.commits))
+        ratio = best["ours"] / best["pylance"]
+        print(f"{writers:>8} {best['ours']:>9.1f} {best['pylance']:>10.1f} {ratio:>6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
