@@ -38,20 +38,23 @@ def _put_local(fs: AbstractFileSystem, path: str, data: bytes) -> None:
     # Nothing is forced to the disk: a process that is killed loses nothing that was written, and the data
     # files that a manifest names are not forced either.
     directory = path.rpartition("/")[0]
-    staged = f"{directory}/.tmp{uuid.uuid4().hex}"
+    staged = Path(f"{directory}/.tmp{uuid.uuid4().hex}")
     try:
         try:
-            out = Path(staged).open("xb", buffering=0)
+            _write_new(staged, data)
         except FileNotFoundError:
             Path(directory).mkdir(parents=True, exist_ok=True)
-            out = Path(staged).open("xb", buffering=0)
-        with out:
-            view = memoryview(data)
-            while view:
-                view = view[out.write(view) :]
+            _write_new(staged, data)
         os.link(staged, path)
     finally:
-        Path(staged).unlink(missing_ok=True)
+        staged.unlink(missing_ok=True)
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with path.open("xb", buffering=0) as out:
+        left = memoryview(data)
+        while left:
+            left = left[out.write(left) :]
 
 
 def _put_memory(fs: AbstractFileSystem, path: str, data: bytes) -> None:
