@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import spark_lance.table.dataset as ours
 from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError, VersionNotFoundError
-from tests.table.histories import STEPS, Step, play, rows
+from tests.table.histories import Step, play, rows, steps
 
 VERSIONS = ["_row_created_at_version", "_row_last_updated_at_version"]
 
@@ -57,11 +57,11 @@ def assert_changes(path: Path, begin: int, end: int, system: list[str]) -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(steps=STEPS, data=st.data())
-def test_any_two_versions_with_stable_row_ids(steps: list[Step], data: st.DataObject) -> None:
+@given(changes=steps(), data=st.data())
+def test_any_two_versions_with_stable_row_ids(changes: list[Step], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "t"
-        play(path, steps, stable=True)
+        play(path, changes, stable=True)
         if data.draw(st.booleans(), "restore"):
             latest = lance.dataset(str(path)).version
             lance.dataset(str(path), version=data.draw(st.integers(1, latest), "restored")).restore()  # type: ignore[no-untyped-call]
@@ -83,22 +83,19 @@ def test_any_two_versions_with_stable_row_ids(steps: list[Step], data: st.DataOb
 
 
 @settings(max_examples=8, deadline=None)
-@given(
-    steps=STEPS.map(lambda steps: [s for s in steps if s[0] in ("append", "delete", "overwrite", "spill")]),
-    data=st.data(),
-)
-def test_appends_and_deletes_without_stable_row_ids(steps: list[Step], data: st.DataObject) -> None:
+@given(changes=steps("append", "delete", "overwrite"), data=st.data())
+def test_appends_and_deletes_without_stable_row_ids(changes: list[Step], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "t"
-        play(path, steps, stable=False)
+        play(path, changes, stable=False)
         end = data.draw(st.integers(1, lance.dataset(str(path)).version), "end")
         assert_changes(path, data.draw(st.integers(0, end), "begin"), end, [])
 
 
-@pytest.mark.parametrize("step", ["update", "compact", "add column"])
+@pytest.mark.parametrize("step", ["update", "merge", "compact", "add column"])
 def test_moved_rows_without_stable_row_ids_are_refused(tmp_path: Path, step: str) -> None:
     path = tmp_path / "t"
-    play(path, [("append", 1), (step, 9), ("append", 1)], stable=False)
+    play(path, [("append", 1, False), (step, 9, True), ("append", 1, False)], stable=False)
     latest = ours.dataset(path)
     assert latest.diff(latest.version - 1).counts()["inserted"] == 6
     with pytest.raises(UnsupportedFormatError, match="no stable row ids"):
@@ -107,7 +104,7 @@ def test_moved_rows_without_stable_row_ids_are_refused(tmp_path: Path, step: str
 
 def test_schemas_and_values_are_those_of_their_versions(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    play(path, [("delete", 3), ("add column", 0), ("update", 1)], stable=True)
+    play(path, [("delete", 3, False), ("add column", 0, True), ("update", 1, False)], stable=True)
     changes = ours.dataset(path).diff(1)
     assert changes.inserted().schema.names == ["a", "b", "c1", "_rowid", *VERSIONS]
     assert changes.deleted().schema.names == ["a", "b", "_rowid", *VERSIONS]
@@ -119,7 +116,7 @@ def test_schemas_and_values_are_those_of_their_versions(tmp_path: Path) -> None:
 
 def test_versions_that_do_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    play(path, [("append", 1)], stable=True)
+    play(path, [("append", 1, False)], stable=True)
     table = ours.dataset(path)
     with pytest.raises(OptionError, match="later"):
         table.diff(2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given, settings
 
 import spark_lance.table.dataset as ours
 from spark_lance.errors import FormatError
@@ -19,10 +21,10 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.lineage import CREATED_AT, ROW_ID, UPDATED_AT, LineageReader, fragment_lineage
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 from spark_lance.table.refs import list_versions, load_latest, load_version
+from tests.table.histories import SPILL, Step, play, steps
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 
-SPILL: dict[str, str | None] = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "0"}
 SPILLED = 2048
 STAMP = Stamp("/", "x.txn", 0)
 
@@ -181,3 +183,18 @@ def test_exactly_one_file_holds_a_spilled_sequence(tmp_path: Path, forge: Forge,
         fragment_lineage(store, root, fragment)
     with pytest.raises((OSError, ValueError)):
         lance.dataset(str(path)).to_table(columns=["_rowid"])
+
+
+@settings(max_examples=10, deadline=None)
+@given(changes=steps())
+def test_lineage_is_the_same_whoever_writes(changes: list[Step]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        both, theirs = Path(directory) / "both", Path(directory) / "theirs"
+        play(both, changes, stable=True)
+        play(theirs, changes, stable=True, alone=True)
+        found = []
+        for path in (both, theirs):
+            assert_lineage_as_pylance(path)
+            table = lance.dataset(str(path)).to_table(columns=["a", "b", ROW_ID, CREATED_AT, UPDATED_AT])
+            found.append(table.sort_by(ROW_ID).to_pylist())
+        assert found[0] == found[1]

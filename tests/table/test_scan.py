@@ -20,17 +20,17 @@ from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.io.store import Store, open_store
 from spark_lance.table.refs import load_latest
 from spark_lance.table.scan import Scan
-from tests.table.histories import STEPS, Step, play, rows
+from tests.table.histories import Step, play, rows, steps
 
 SYSTEM = ["_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"]
 
 
 @settings(max_examples=12, deadline=None)
-@given(steps=STEPS, stable=st.booleans())
-def test_system_columns_of_any_history(steps: list[Step], stable: bool) -> None:
+@given(changes=steps(), stable=st.booleans())
+def test_system_columns_of_any_history(changes: list[Step], stable: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "t"
-        play(path, steps, stable=stable)
+        play(path, changes, stable=stable)
         theirs, mine = lance.dataset(str(path)), ours.dataset(path)
         whole = theirs.to_table(columns=["a", *SYSTEM])
         assert mine.to_table(["a", *SYSTEM]).equals(whole)

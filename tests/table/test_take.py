@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 import spark_lance.table.dataset as ours
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.table.rowids import decode_row_ids, encode_row_ids, locate_row_ids, pack_row_ids
-from tests.table.histories import STEPS, Step, play, rows
+from tests.table.histories import Step, play, rows, steps
 
 COLUMNS = ["b", "_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version"]
 
 
 @settings(max_examples=12, deadline=None)
-@given(steps=STEPS, stable=st.booleans(), data=st.data())
-def test_rows_by_id_position_and_address(steps: list[Step], stable: bool, data: st.DataObject) -> None:
+@given(changes=steps(), stable=st.booleans(), data=st.data())
+def test_rows_by_id_position_and_address(changes: list[Step], stable: bool, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "t"
-        play(path, steps, stable=stable)
+        play(path, changes, stable=stable)
         theirs, mine = lance.dataset(str(path)), ours.dataset(path)
         live = theirs.to_table(columns=["_rowid"])["_rowid"].to_pylist()
         ever = [0, 3, 11, 29] if stable else []
