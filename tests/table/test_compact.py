@@ -16,6 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lance.optimize import Compaction as TheirCompaction
+from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.table import fragment_reuse
@@ -162,7 +163,7 @@ def test_indices_of_pylance_stay_right(tmp_path: Path, stable: bool, defer: bool
     done = newest(path).optimize.compact_files(defer_index_remap=defer)
     assert (done.fragments_removed, done.fragments_added) == (6, 2)
     check_index(path)
-    covered = {i.name: i.segments[0].fragment_ids for i in newest(path).describe_indices()}
+    covered: dict[str, Any] = {i.name: i.segments[0].fragment_ids for i in newest(path).describe_indices()}
     first = newest(path).manifest.fragments[0].id
     for name in ("a_idx", "zones", "t_idx", "grams", "v_idx"):
         follows = defer or (stable and name not in ("a_idx", "zones"))
@@ -206,6 +207,20 @@ def test_long_histories_are_kept_in_a_file(tmp_path: Path, monkeypatch: pytest.M
     check_index(path)
     (reuse,) = (i for i in newest(path).describe_indices() if i.index_type == "FragmentReuse")
     assert len(reuse.details["versions"]) == 2
+
+
+def test_coverage_is_brought_up_to_date_before_the_next_change(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    with_indices(path)
+    theirs(path).optimize.compact_files(defer_index_remap=True)
+    before = newest(path)
+    new = before.manifest.fragments[0].id
+    named = {e.name: set(BitMap.deserialize(e.fragment_bitmap)) for e in before.manifest.indices}
+    assert named["a_idx"] == {0, 1, 2, 3}
+    after = before.delete(pc.field("a") == 3)
+    named = {e.name: set(BitMap.deserialize(e.fragment_bitmap)) for e in after.manifest.indices}
+    assert named["a_idx"] == named["v_idx"] == {new}
+    check_index(path)
 
 
 def test_moves_of_rows_with_stable_ids_are_not_recorded(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from spark_lance.table.cleanup import CleanupPolicy, CleanupStats, cleanup
 from spark_lance.table.compact import CompactionMetrics, compact_table
 from spark_lance.table.compact_plan import read_options
 from spark_lance.table.faces.base import Face, SameFace
@@ -60,6 +63,50 @@ class Maintaining(Face):
     def compact_files(self, **options: Any) -> CompactionMetrics:
         """Compact the table: `optimize.compact_files` by another name."""
         return self.optimize.compact_files(**options)
+
+    def cleanup_old_versions(
+        self,
+        older_than: timedelta | None = None,
+        retain_versions: int | None = None,
+        *,
+        delete_unverified: bool = False,
+        error_if_tagged_old_versions: bool = True,
+        delete_rate_limit: int | None = None,
+        versions: Sequence[int] | None = None,
+        dry_run: bool = False,
+    ) -> CleanupStats:
+        """Delete old versions of this line, and the files that only they need.
+
+        Versions go to which all of `older_than`, `retain_versions` and `versions` apply, as far as they are
+        given; without any of them, those older than two weeks. This version and later ones, tagged versions
+        and those at which a branch begins stay, and so does every file that they or a branch need. Clones of
+        the table at other places are not known: they lose what only old versions need.
+
+        Args:
+            older_than: age of the versions that go.
+            retain_versions: how many of the newest stay.
+            delete_unverified: delete files that no version names whatever their age, not just those that are
+                seven days old. Do so only while nobody writes to the table.
+            error_if_tagged_old_versions: raise if a version that would go has a tag; otherwise it stays.
+            delete_rate_limit: files to delete in a second at most.
+            versions: the versions that may go.
+            dry_run: delete nothing; `files` of the result says what would go.
+
+        Raises:
+            OptionError: an argument cannot be used, or a version that would go has a tag.
+            FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
+        """
+        policy = CleanupPolicy(
+            older_than, retain_versions, versions, delete_unverified, error_if_tagged_old_versions
+        )
+        return cleanup(
+            self.store,
+            self.root,
+            self.manifest,
+            policy,
+            dry_run=dry_run,
+            delete_rate_limit=delete_rate_limit,
+        )
 
     def describe_indices(self) -> list[IndexDescription]:
         """Return the indices of this version, by name, each with its segments.
