@@ -29,7 +29,7 @@ from spark_lance.table.evolve import (
     with_files,
 )
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.operations.merge import TOMBSTONE
+from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.operations.project import drop_idle_files, project_message
 from spark_lance.table.reruns import RERUNS, rerun
 from spark_lance.table.scan import Scan
@@ -222,10 +222,6 @@ def _with_file(
     """Return a fragment with one more file, and without files that hold no field of the table."""
     longer = table_pb2.DataFragment()
     longer.CopyFrom(fragment)
-    provided = set(file.fields)
-    for present in longer.files:
-        if not provided.isdisjoint(present.fields):
-            present.fields[:] = [TOMBSTONE if number in provided else number for number in present.fields]
-    longer.files.add().CopyFrom(file)
+    place_file(longer, file)
     drop_idle_files(longer, live)
     return longer

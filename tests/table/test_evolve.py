@@ -173,8 +173,9 @@ class Chooser:
         return self._nullable(table, False)
 
     def _nullable(self, table: pa.Schema, value: bool) -> tuple[str, Step]:
-        # pylance cannot look for nulls inside of lists.
-        path, _, _ = self.pick([found for found in self._paths(table) if not found[2]])
+        # pylance cannot look for nulls inside of lists, and finds none in columns of type null.
+        paths = [p for p, field, in_list in self._paths(table) if not in_list and field.type != pa.null()]
+        path = self.pick(paths)
         change: Any = {"path": path, "nullable": value}
         return f"{change}", lambda ds: ds.alter_columns(change)
 

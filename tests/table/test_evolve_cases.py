@@ -469,6 +469,7 @@ def racing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], 
 
     monkeypatch.setattr(spark_lance.table.evolve, "commit_operation", commit)
     monkeypatch.setattr(spark_lance.table.alter, "commit_operation", commit)
+    monkeypatch.setattr(spark_lance.table.column_updates, "commit_operation", commit)
     return waiting.append
 
 
@@ -620,3 +621,56 @@ def test_no_computed_columns_beside_a_mem_wal(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UnsupportedFormatError, match="MemWAL"):
         dataset.add_columns({"n": "a"})
     assert dataset.add_columns(pa.field("n", pa.int8())).version == 2
+
+
+@VERSIONS
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
+def test_columns_are_updated_in_place(tmp_path: Path, version: str, stable: bool) -> None:
+    path = write(tmp_path / "t", data_storage_version=version, enable_stable_row_ids=stable)
+    lance.dataset(str(path)).create_scalar_index("a", "BTREE")
+    lance.dataset(str(path)).delete("a = 6")
+    before = spark_lance.dataset(path).to_table(with_row_id=True)
+    keys = [1, 2, 6, 8, 8, 99]
+    data = pa.table(
+        {
+            "k": [f"text {k}" for k in keys],
+            "s": [{"x": -k, "y": "n"} for k in keys],
+            "a": [k * 100 for k in keys],
+        }
+    )
+    dataset = spark_lance.dataset(path).update_columns(data, "t", "k")
+    expected = [
+        {**row, "a": row["a"] * 100, "s": {"x": -row["a"], "y": "n"}} if row["a"] in keys else row
+        for row in before.to_pylist()
+    ]
+    assert dataset.to_table(with_row_id=True).to_pylist() == expected
+    assert same_for_both(path).num_rows == 19
+    theirs: Any = lance.dataset(str(path))
+    assert theirs.to_table(filter="a = 800")["t"].to_pylist() == ["text 8"]
+    assert theirs.to_table(filter="a = 8").num_rows == 0
+    if stable:
+        changed = theirs.to_table(columns=["a", "_row_last_updated_at_version"]).to_pylist()
+        latest = {row["a"] for row in changed if row["_row_last_updated_at_version"] == dataset.version}
+        assert latest == {100, 200, 800}
+    same = dataset.update_columns(pa.table({"a": [12345], "t": ["x"]}), "a")
+    assert same.version == dataset.version
+    dataset.update_columns(pa.table({"_rowid": before["_rowid"][:1], "t": ["first"]}))
+    assert same_for_both(path)["t"][0].as_py() == "first"
+    for wrong in ({"a": [1]}, {"a": [1], "zz": [1]}, {"a": [100], "t": [1.5]}, {"b": [1]}):
+        with pytest.raises(SchemaError):
+            dataset.update_columns(pa.table(wrong), "a")
+
+
+def test_updates_of_columns_meet_other_writers(
+    tmp_path: Path, racing: Callable[[Callable[[], object]], None]
+) -> None:
+    path = write(tmp_path / "t")
+
+    def others() -> None:
+        lance.dataset(str(path)).delete("a = 3")
+        lance.dataset(str(path)).update({"t": "'theirs'"}, where="a = 8")
+
+    racing(others)
+    spark_lance.dataset(path).update_columns(pa.table({"a": [2, 3, 8, 9], "t": ["w", "x", "y", "z"]}), "a")
+    found = {row["a"]: row["t"] for row in same_for_both(path).to_pylist()}
+    assert (found[2], found[8], found[9], 3 in found) == ("w", "y", "z", False)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.table.alter import alter_columns, drop_columns
+from spark_lance.table.column_updates import update_columns
 from spark_lance.table.evolve import BATCH_ROWS, add_columns, add_null_columns
 from spark_lance.table.faces.base import Face, SameFace
 from spark_lance.table.inputs import as_reader
@@ -115,6 +116,35 @@ class Evolving(Face):
             raise SchemaError("the data has no columns besides its key")
         source = join.computation(left_on)
         return self._at(add_columns(self.store, self.root, self.manifest, source))
+
+    def update_columns(
+        self: SameFace,
+        data_obj: Any,
+        left_on: str = ROW_ID,
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> SameFace:
+        """Replace values of columns where a key is the same as in other data; return the new version.
+
+        Rows stay where they are, and the other columns are neither read nor written. For many rows and few
+        columns that is less work than `update` or a merge by key, which move whole rows. The columns are
+        written anew for all rows of the fragments that have a row to change. The data is kept in memory; of
+        several rows of it with one key the last counts.
+
+        Args:
+            data_obj: keys and new values, in columns named as the table's: a Table, RecordBatchReader,
+                Dataset, DataFrame, or an iterable of RecordBatches.
+            left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
+            right_on: the data's column with the keys; `left_on` by default.
+            schema: of an iterable of RecordBatches.
+
+        Raises:
+            SchemaError: a column does not exist, or values do not fit it.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        data = as_reader(data_obj, schema).read_all()
+        place = self.store, self.root, self.manifest
+        return self._at(update_columns(*place, data, left_on, right_on or left_on))
 
     def alter_columns(self: SameFace, *alterations: Mapping[str, Any]) -> SameFace:
         """Rename columns, allow or forbid nulls, cast to other types; return the new version.
