@@ -15,13 +15,14 @@ import pyarrow as pa
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
+from spark_lance.table import system_columns
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.fragment import FragmentReader, physical_rows
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicate import Predicate, compile_predicate
 from spark_lance.table.row_changes import RowChanges
-from spark_lance.table.scan import ROW_ADDRESS, ROW_ID, Scan, rows_without_columns
+from spark_lance.table.scan import ROW_ADDRESS, Scan, rows_without_columns
 
 __all__ = ["columns_of", "find_rows", "nameable", "read_rows"]
 
@@ -41,10 +42,7 @@ def columns_of(manifest: Manifest) -> pa.Schema:
 
 def nameable(manifest: Manifest) -> pa.Schema:
     """Return all columns that a condition on a version's rows may name."""
-    schema = columns_of(manifest)
-    for name in (ROW_ID, ROW_ADDRESS):
-        schema = schema.append(pa.field(name, pa.uint64()))
-    return schema
+    return system_columns.nameable(manifest.schema)
 
 
 def find_rows(store: Store, root: str, manifest: Manifest, predicate: Predicate | None) -> RowChanges:

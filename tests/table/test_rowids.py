@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import struct
+import tempfile
 from pathlib import Path
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
@@ -210,3 +211,29 @@ def test_any_versions_round_trip(runs: list[tuple[int, int]]) -> None:
     versions = np.repeat(np.array([v for v, _ in runs], np.uint64), [count for _, count in runs])
     packed = pack_row_versions(versions.astype(np.uint64))
     np.testing.assert_array_equal(decode_row_versions(packed, len(versions)), versions)
+
+
+@settings(max_examples=25)
+@given(runs=ID_RUNS, versions=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 60)), max_size=9))
+def test_pylance_reads_what_is_packed(runs: list[list[int]], versions: list[tuple[int, int]]) -> None:
+    ids = np.array(list(dict.fromkeys([3, *(value for run in runs for value in run)])), np.uint64)
+    rows = len(ids)
+    numbers = [version for version, count in [*versions, (5, rows)] for _ in range(count)]
+    created = np.array(numbers[:rows], np.uint64)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "t"
+        lance.write_dataset(pa.table({"a": range(rows)}), path, enable_stable_row_ids=True)
+        (file,) = (path / "_versions").glob("*.manifest")
+        data = file.read_bytes()
+        (position,) = struct.unpack_from("<q", data, len(data) - 16)
+        message = table_pb2.Manifest.FromString(data[position + 4 : -16])
+        message.fragments[0].inline_row_ids = pack_row_ids(ids)
+        message.fragments[0].inline_created_at_versions = pack_row_versions(created)
+        message.next_row_id = 2**63
+        body = message.SerializeToString()
+        file.write_bytes(data[:position] + struct.pack("<I", len(body)) + body + data[-16:])
+        found = lance.dataset(str(path)).to_table(columns=["a", "_rowid", "_row_created_at_version"])
+        np.testing.assert_array_equal(found["_rowid"].to_numpy(), ids)
+        np.testing.assert_array_equal(found["_row_created_at_version"].to_numpy(), created)
+        place = rows // 2
+        assert lance.dataset(str(path))._take_rows([int(ids[place])])["a"].to_pylist() == [place]

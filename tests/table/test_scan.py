@@ -182,3 +182,16 @@ def test_columns_are_not_read_where_no_row_passes(tmp_path: Path, monkeypatch: p
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k < 0") < everything / 10
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k = 77") < everything / 10
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k in (5, 3999)") < everything / 5
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_rows_deleted_by_system_columns(tmp_path: Path, stable: bool) -> None:
+    remains = []
+    for player in (ours, lance):
+        path = tmp_path / player.__name__
+        lance.write_dataset(rows(0, 9), path, enable_stable_row_ids=stable)
+        lance.write_dataset(rows(20, 9), path, mode="append")
+        player.dataset(str(path)).delete("_row_created_at_version = 2 or _rowid in (1, 4)")
+        remains.append(lance.dataset(str(path)).to_table()["a"].to_pylist())
+    assert remains[0] == remains[1]
+    assert len(remains[0]) == (7 if stable else 16)
