@@ -221,8 +221,13 @@ def _variable(
             values = compress_zipped(values, Compression("lz4"))
         return FullZip(values)
     if compression is None:
-        return MiniBlock(chunks)
-    return MiniBlock(CompressedChunks(chunks, compression), None, _COMPRESSED_POLICY)
+        return MiniBlock(chunks, None, _sized(_POLICY, settings))
+    return MiniBlock(CompressedChunks(chunks, compression), None, _sized(_COMPRESSED_POLICY, settings))
+
+
+def _sized(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
+    """Return the policy with the chunk size that the field asks for, if it does."""
+    return policy if settings.chunk_bytes is None else replace(policy, target_bytes=settings.chunk_bytes)
 
 
 def _numbers(plain: FixedChunks, settings: Settings, dictionary: Block | None = None) -> MiniBlock:

@@ -9,6 +9,7 @@
     lance-encoding:dict-values-compression       zstd, lz4, none: for the items of dictionaries (2.2)
     lance-encoding:dict-values-compression-level   a number, for zstd
     lance-encoding:structural-encoding           miniblock, fullzip
+    lance-encoding:minichunk-size                bytes of strings that chunks aim at; 2.1 has at most 32 KiB
 
 The field is that of the leaf column. (Lance file format 2.1, field metadata for encodings.)
 """
@@ -44,6 +45,7 @@ class Settings:
     items_compression: Compression | None = None
     items_plain: bool = False
     structure: str | None = None
+    chunk_bytes: int | None = None
 
     @classmethod
     def of(cls, field: Field) -> Settings:
@@ -66,6 +68,7 @@ class Settings:
             items_compression=_compression(field, items, "dict-values-compression-level"),
             items_plain=items == "none",
             structure=_word(field, "structural-encoding", ("miniblock", "fullzip")),
+            chunk_bytes=_whole(field, "minichunk-size"),
         )
 
 
@@ -96,6 +99,15 @@ def _number(field: Field, key: str) -> float | None:
         return float(text)
     except ValueError:
         raise _senseless(field, key, text) from None
+
+
+def _whole(field: Field, key: str) -> int | None:
+    number = _number(field, key)
+    if number is None:
+        return None
+    if not 1 <= number < 2**31 or number % 1:
+        raise _senseless(field, key, field.metadata[_PREFIX + key])
+    return int(number)
 
 
 def _senseless(field: Field, key: str, text: str) -> SchemaError:
