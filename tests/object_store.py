@@ -22,6 +22,7 @@ import pytest
 
 __all__ = [
     "Server",
+    "carry_out",
     "client",
     "cut_short",
     "expired",
@@ -58,9 +59,7 @@ def throttled(app: App, environ: Environ, start: StartResponse) -> Iterable[byte
 def server_error(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
     """The store fails."""
     _drain(environ)
-    return _answer(
-        environ, start, "500 Internal Server Error", "InternalError", "We encountered an internal error."
-    )
+    return _answer(environ, start, "500 Internal Server Error", "InternalError", "An internal error.")
 
 
 def expired(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
@@ -77,13 +76,13 @@ def never_arrived(app: App, environ: Environ, start: StartResponse) -> Iterable[
 
 def lost_answer(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
     """The request is carried out, and the connection is reset instead of an answer."""
-    _whole(app, environ)
+    carry_out(app, environ)
     return _reset(environ, start)
 
 
 def cut_short(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
     """Half of the answer's body comes, then the connection ends."""
-    status, headers, body = _whole(app, environ)
+    status, headers, body = carry_out(app, environ)
     start(status, headers)
     yield body[: len(body) // 2]
     _cut(environ)
@@ -141,6 +140,11 @@ class Server:
         with self._lock:
             self._orders.clear()
             self.seen.clear()
+
+    def is_calm(self) -> bool:
+        """Whether every fault that was ordered has happened."""
+        with self._lock:
+            return not any(order.times for order in self._orders)
 
     def count(self, method: str, path: str) -> int:
         """Return how many requests of a method had a path and query that match."""
@@ -207,7 +211,7 @@ def _drain(environ: Environ) -> None:
     _read(environ)
 
 
-def _whole(app: App, environ: Environ) -> tuple[str, list[tuple[str, str]], bytes]:
+def carry_out(app: App, environ: Environ) -> tuple[str, list[tuple[str, str]], bytes]:
     """Run the application and return its answer."""
     kept: list[Any] = []
     body = b"".join(app(environ, lambda status, headers, exc_info=None: kept.extend((status, headers))))
