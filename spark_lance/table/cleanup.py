@@ -197,6 +197,7 @@ def cleanup(
     *,
     dry_run: bool = False,
     delete_rate_limit: int | None = None,
+    looked_from: int | None = None,
     now: datetime | None = None,
 ) -> CleanupStats:
     """Delete old versions of a line and the files that only they name.
@@ -204,10 +205,12 @@ def cleanup(
     Args:
         store: where the table is.
         root: root path of the line, the main one or a branch.
-        manifest: the version that is looked from; it and later ones are kept.
+        manifest: a version of the line.
         policy: what goes.
         dry_run: delete nothing, and tell which files would go.
         delete_rate_limit: files to delete in a second at most.
+        looked_from: the number of the version that is looked from, which is kept with all later ones;
+            `manifest` by default.
         now: the time, for tests.
 
     Raises:
@@ -221,7 +224,8 @@ def cleanup(
         raise OptionError("versions must name at least 1 version")
     if delete_rate_limit is not None and delete_rate_limit < 1:
         raise OptionError(f"delete_rate_limit must be at least 1, not {delete_rate_limit}")
-    line = _Line(store, root, manifest, policy, now or datetime.now(timezone.utc))
+    start = manifest.version if looked_from is None else looked_from
+    line = _Line(store, root, manifest, start, policy, now or datetime.now(timezone.utc))
     line.look()
     files = list(line.doomed())
     line.look_again()
@@ -238,19 +242,26 @@ class _Line:
 
     Args:
         store, root: the line.
-        manifest: the version that is looked from.
+        manifest: a version of it.
+        start: the number of the version that is looked from.
         policy: what goes.
         now: the time.
     """
 
     def __init__(
-        self, store: Store, root: str, manifest: Manifest, policy: CleanupPolicy, now: datetime
+        self,
+        store: Store,
+        root: str,
+        manifest: Manifest,
+        start: int,
+        policy: CleanupPolicy,
+        now: datetime,
     ) -> None:
         self._store = store
         self._root = root
         self._main = main_root(root, manifest)
         self._branch = manifest.message.branch or None
-        self._from = manifest.version
+        self._from = start
         self._policy = policy
         self._now = now
         self._seen: set[str] = set()

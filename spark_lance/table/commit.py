@@ -38,6 +38,7 @@ from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.auto_cleanup import after_commit
 from spark_lance.table.conflicts import Verdict, verdict
 from spark_lance.table.features import check_writable
 from spark_lance.table.fragment_reuse import with_present_coverage
@@ -296,6 +297,7 @@ def _landed(commit: _Commit, landed: _Landed) -> Manifest:
     version = landed.manifest.version
     logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
     write_hint(commit.store, commit.root, version)
+    after_commit(commit.store, commit.root, landed.manifest)
     return landed.manifest
 
 

@@ -14,6 +14,7 @@ from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionErro
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.table.align import Aligner
+from spark_lance.table.auto_cleanup import auto_cleanup_config
 from spark_lance.table.faces.changing import Changing
 from spark_lance.table.faces.evolving import Evolving
 from spark_lance.table.faces.history import History
@@ -88,6 +89,7 @@ def write_dataset(
     storage_options: Mapping[str, Any] | None = None,
     transaction_properties: Mapping[str, str] | None = None,
     commit_lock: CommitLock | None = None,
+    auto_cleanup_options: Mapping[str, int] | None = None,
 ) -> LanceDataset:
     """Write a table and return its new version.
 
@@ -104,12 +106,15 @@ def write_dataset(
         storage_options: options of the fsspec file system.
         transaction_properties: kept with the transaction.
         commit_lock: as for `dataset`.
+        auto_cleanup_options: for a new table, which then cleans up by itself: `interval` in versions, and
+            `older_than_seconds` or `retain_versions` or both.
 
     Raises:
         TableExistsError: mode "create" and the table exists.
         SchemaError: the data does not fit the table, or Lance cannot store a type.
         CommitError: another writer was in the way; see its subclasses.
     """
+    config = auto_cleanup_config(auto_cleanup_options)
     reader = as_reader(data, schema)
     store, root = open_store(uri, storage_options, commit_lock)
     plan = plan_write(
@@ -131,7 +136,7 @@ def write_dataset(
         max_bytes_per_file=max_bytes_per_file,
     )
     try:
-        version = commit_write(store, root, plan, fragments, transaction_properties)
+        version = commit_write(store, root, plan, fragments, transaction_properties, config)
     except CommitOutcomeUnknownError:
         raise
     except (LanceError, OSError):

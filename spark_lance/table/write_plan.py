@@ -104,10 +104,12 @@ def commit_write(
     plan: WritePlan,
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
+    config: Mapping[str, str] | None = None,
 ) -> int:
     """Commit files that were written by `plan`, and return the table's version that holds them.
 
-    Appending nothing commits nothing and returns the version that the plan was made from.
+    Appending nothing commits nothing and returns the version that the plan was made from. `config` are the
+    settings of a table that is created by this.
 
     Raises:
         TableExistsError: another writer created the table meanwhile (only for mode "create").
@@ -124,6 +126,7 @@ def commit_write(
                 messages,
                 version=plan.version,
                 stable_row_ids=plan.stable_row_ids,
+                config=config,
                 properties=properties,
             ).version
         except TableExistsError:
