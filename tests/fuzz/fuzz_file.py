@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 try:
-    import atheris  # type: ignore[import-not-found, unused-ignore]
+    import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
 except ImportError:
     atheris = None
 
