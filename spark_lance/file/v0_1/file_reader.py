@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from spark_lance.file.schema import Field, Schema
 from spark_lance.file.source import PageSource
 from spark_lance.file.v0_1.metadata import PageTable, batch_offsets, read_metadata, read_schema
 from spark_lance.file.v0_1.nodes import LegacyPages, Node, open_node
+from spark_lance.file.v0_1.page_statistics import possible_pages, runs_of_rows
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 
@@ -213,6 +215,26 @@ class LegacyFileReader:
         pages = max(1, len(self.columns))
         share = sum(1 for node in field.walk() if not node.children)
         return self.source.size * share // pages
+
+    def page_ranges_maybe(self, field: Field, comparison: str, value: Any) -> list[tuple[int, int]]:
+        """Return the runs of rows [start, stop) in which a leaf field may meet `comparison` with `value`.
+
+        Rows outside of them do not meet it, as the statistics of pages tell; without statistics all rows may.
+
+        Args:
+            field: a leaf field outside of lists, whose pages have as many values as their batches rows.
+            comparison: "==", "!=", "<", "<=", ">" or ">=".
+            value: a Python value or Arrow scalar of the field's type.
+
+        Raises:
+            OptionError: an unknown comparison.
+            FormatError: the statistics are damaged.
+        """
+        statistics = self.statistics(field.id)
+        if statistics is None or len(statistics) != len(self.batch_starts) - 1:
+            return [(0, self.num_rows)] if self.num_rows else []
+        possible = possible_pages(statistics, field.arrow_type(), comparison, value)
+        return runs_of_rows(possible, self.batch_starts)
 
     def statistics(self, field_id: int) -> pa.Table | None:
         """Return what the file says about each page of a leaf field; None if it says nothing.
