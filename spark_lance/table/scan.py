@@ -124,15 +124,17 @@ class Scan:
         """Return the task that reads one fragment."""
         return self._task(fragment, self._starts[fragment.id] if ROW_OFFSET in self.names else 0, ())
 
-    def tables(self, filter: Filter | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of all tasks in order, in tables of some 64 MB.
+    def tables(
+        self, filter: Filter | None = None, target_bytes: int = _TABLE_WINDOW_BYTES
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of all tasks in order, in tables of about `target_bytes`.
 
         Raises:
             SchemaError, ExpressionError, FormatError, UnsupportedFormatError: see `ScanTask.tables`.
         """
         condition = None if filter is None else self.condition(filter)
         for task in self.tasks(condition.columns if condition else ()):
-            yield from task.tables(_TABLE_WINDOW_BYTES, condition)
+            yield from task.tables(target_bytes, condition)
 
     def batches(
         self, batch_bytes: int, batch_size: int, filter: Filter | None = None
@@ -142,6 +144,29 @@ class Scan:
         for task in self.tasks(condition.columns if condition else ()):
             for batch in task.batches(batch_bytes, batch_size, condition):
                 yield batch.replace_schema_metadata(self.arrow_schema.metadata)
+
+    def slice(self, offset: int, limit: int | None, target_bytes: int) -> Iterator[pa.Table]:
+        """Yield at most `limit` of the live rows from position `offset` on; reads hardly more than these.
+
+        Raises:
+            FormatError, UnsupportedFormatError: see `ScanTask.tables`.
+        """
+        left = limit
+        for fragment in self.fragments:
+            if left == 0:
+                return
+            rows = self.live_rows(fragment)
+            skipped = min(offset, rows)
+            offset -= skipped
+            wanted = rows - skipped if left is None else min(left, rows - skipped)
+            if wanted:
+                yield from self.task(fragment).slice(skipped, wanted, target_bytes)
+            left = None if left is None else left - wanted
+
+    def live_rows(self, fragment: table_pb2.DataFragment) -> int:
+        """Return the rows of a fragment that are not deleted; mostly from the manifest alone."""
+        rows = physical_rows(self.store, self.root, fragment, self.bases)
+        return rows - int(fragment.deletion_file.num_deleted_rows)
 
     def _task(
         self, fragment: table_pb2.DataFragment, first_row: int, filter_fields: tuple[Field, ...]
@@ -169,8 +194,7 @@ class Scan:
         total = 0
         for fragment in self.manifest.fragments:
             starts[fragment.id] = total
-            total += physical_rows(self.store, self.root, fragment, self.bases)
-            total -= fragment.deletion_file.num_deleted_rows
+            total += self.live_rows(fragment)
         return starts
 
 

@@ -7,7 +7,7 @@ with its gaps where many rows are left, single rows where few are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from spark_lance.table.fragment_rows import Columns, FragmentRows, batch_without
 from spark_lance.table.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS, system_field
 
-__all__ = ["Filter", "ScanTask"]
+__all__ = ["Filter", "ScanTask", "in_batches"]
 
 Filter = Predicate | Condition
 
@@ -124,10 +124,25 @@ class ScanTask:
         Raises:
             FormatError, UnsupportedFormatError, ExpressionError: as `tables`.
         """
-        for table in self.tables(batch_bytes, filter):
-            for first in range(0, table.num_rows, batch_size):
-                # Arrow does not stop a slice at the end of a table without columns.
-                yield from _as_batches(table.slice(first, min(batch_size, table.num_rows - first)))
+        return in_batches(self.tables(batch_bytes, filter), batch_size)
+
+    def slice(self, first: int, limit: int, target_bytes: int) -> Iterator[pa.Table]:
+        """Yield at most `limit` of the live rows from position `first` on, and read hardly more than these.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        rows = self._open(self.fields)
+        pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+        start = int(rows.live(np.array([first], np.int64))[0])
+        while limit > 0 and start < rows.num_rows:
+            stop = min(start + min(pace.rows(), limit), rows.num_rows)
+            table = rows.read(self._columns, start, stop)
+            pace.saw(table.nbytes, stop - start)
+            kept = _filtered(table, keep_mask(rows.deleted, start, stop))
+            start, limit = stop, limit - kept.num_rows
+            if kept.num_rows:
+                yield kept
 
     def take(self, positions: npt.NDArray[np.int64]) -> pa.Table:
         """Return rows by their ascending positions, without repeats, among the fragment's live rows.
@@ -264,6 +279,14 @@ def _true(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Return where a mask is true; null counts as false."""
     values: npt.NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy()
     return values
+
+
+def in_batches(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of tables as record batches of at most `batch_size` rows."""
+    for table in tables:
+        for first in range(0, table.num_rows, batch_size):
+            # Arrow does not stop a slice at the end of a table without columns.
+            yield from _as_batches(table.slice(first, min(batch_size, table.num_rows - first)))
 
 
 def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:

@@ -18,13 +18,12 @@ from spark_lance.errors import OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.proto import table_pb2
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.fragment import physical_rows
 from spark_lance.table.lineage import LineageReader
 from spark_lance.table.rowids import locate_row_ids, row_addresses
 from spark_lance.table.scan import Scan
 from spark_lance.table.system_columns import ROW_ADDRESS, ROW_ID
 
-__all__ = ["RowNumbers", "addresses_of", "live_rows", "take_addresses", "take_positions", "take_row_ids"]
+__all__ = ["RowNumbers", "addresses_of", "take_addresses", "take_positions", "take_row_ids"]
 
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 UInt64Array = npt.NDArray[np.uint64]
@@ -32,12 +31,6 @@ UInt64Array = npt.NDArray[np.uint64]
 _OFFSET_BITS = np.uint64(32)
 _OFFSET_MASK = np.uint64(2**32 - 1)
 _WINDOW_ROWS = 1 << 20
-
-
-def live_rows(scan: Scan, fragment: table_pb2.DataFragment) -> int:
-    """Return the rows of a fragment that are not deleted; mostly from the manifest alone."""
-    rows = physical_rows(scan.store, scan.root, fragment, scan.bases)
-    return rows - int(fragment.deletion_file.num_deleted_rows)
 
 
 def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
@@ -48,7 +41,7 @@ def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     wanted = _integers(positions, np.int64)
-    ends = np.cumsum([live_rows(scan, fragment) for fragment in scan.fragments], dtype=np.int64)
+    ends = np.cumsum([scan.live_rows(fragment) for fragment in scan.fragments], dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
         raise IndexError(f"row positions must be within 0 and {total - 1}")

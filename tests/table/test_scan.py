@@ -54,6 +54,30 @@ def test_system_columns_of_any_history(changes: list[Step], stable: bool) -> Non
                 assert mine.count_rows(text) == wanted.num_rows
 
 
+@settings(max_examples=12, deadline=None)
+@given(
+    changes=steps("append", "delete", "overwrite"),
+    offset=st.integers(0, 40),
+    limit=st.one_of(st.none(), st.integers(0, 40)),
+)
+def test_limits_and_offsets(changes: list[Step], offset: int, limit: int | None) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "t"
+        play(path, changes, stable=False)
+        theirs, mine = lance.dataset(str(path)), ours.dataset(path)
+        for filter in (None, "a % 3 = 1"):
+            whole = theirs.to_table(columns=["a", "_rowoffset"], filter=filter)
+            wanted = whole.slice(offset, limit)
+            found = mine.to_table(["a", "_rowoffset"], filter, limit, offset)
+            assert found.equals(wanted)
+            assert mine.to_table([], filter, limit, offset).num_rows == wanted.num_rows
+            pieces = mine.to_batches(["a", "_rowoffset"], filter, limit, offset, batch_size=3, batch_bytes=50)
+            assert pa.Table.from_batches(pieces, whole.schema).equals(wanted)
+            if limit:
+                same = theirs.to_table(columns=["a", "_rowoffset"], filter=filter, limit=limit, offset=offset)
+                assert same.equals(wanted)
+
+
 @pytest.mark.parametrize("stable", [False, True])
 def test_row_offsets_in_filters_are_refused_as_by_pylance(tmp_path: Path, stable: bool) -> None:
     lance.write_dataset(rows(0, 9), tmp_path / "t", enable_stable_row_ids=stable)
@@ -179,6 +203,7 @@ def test_columns_are_not_read_where_no_row_passes(tmp_path: Path, monkeypatch: p
     lance.write_dataset(data, tmp_path / "t", max_rows_per_file=2000)
     everything = bytes_read(tmp_path / "t", monkeypatch)
     assert everything > 1_600_000
+    assert bytes_read(tmp_path / "t", monkeypatch, limit=5, offset=1990) < everything / 10
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k < 0") < everything / 10
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k = 77") < everything / 10
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k in (5, 3999)") < everything / 5

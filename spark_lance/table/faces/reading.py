@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -22,12 +21,14 @@ from spark_lance.table.predicate import Predicate
 from spark_lance.table.references import Reference, resolve
 from spark_lance.table.refs import load_version
 from spark_lance.table.scan import ROW_ADDRESS, Scan, rows_without_columns
-from spark_lance.table.take import RowNumbers, live_rows, take_addresses, take_positions, take_row_ids
+from spark_lance.table.scan_task import in_batches
+from spark_lance.table.take import RowNumbers, take_addresses, take_positions, take_row_ids
 
 __all__ = ["LanceFragment", "Reading"]
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 17
+_TABLE_BYTES = 64 << 20
 
 
 class _Readable(ABC):
@@ -43,7 +44,7 @@ class _Readable(ABC):
         """Count rows; without a filter from the manifest alone."""
         scan = self._scan([])
         if filter is None:
-            return sum(live_rows(scan, fragment) for fragment in scan.fragments)
+            return sum(scan.live_rows(fragment) for fragment in scan.fragments)
         return sum(table.num_rows for table in scan.tables(filter))
 
     def to_table(
@@ -74,7 +75,7 @@ class _Readable(ABC):
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
         """
         scan = self._scan(columns, with_row_id, with_row_address)
-        tables = list(_cut(scan.tables(filter), offset or 0, limit))
+        tables = list(_tables(scan, filter, offset or 0, limit, _TABLE_BYTES))
         if not tables:
             return pa.Table.from_batches([], scan.arrow_schema)
         if not scan.names:
@@ -97,7 +98,9 @@ class _Readable(ABC):
         The other arguments and the errors are those of `to_table`.
         """
         scan = self._scan(columns, with_row_id, with_row_address)
-        yield from _cut(scan.batches(batch_bytes, batch_size, filter), offset or 0, limit)
+        tables = _tables(scan, filter, offset or 0, limit, batch_bytes)
+        for batch in in_batches(tables, batch_size):
+            yield batch.replace_schema_metadata(scan.arrow_schema.metadata)
 
     def take(self, indices: RowNumbers, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows at positions `indices` (0-based, in scan order), in that order.
@@ -282,10 +285,18 @@ class LanceFragment(_Readable):
         )
 
 
-def _cut(parts: Iterable[Any], offset: int, limit: int | None) -> Iterator[Any]:
-    """Pass over `offset` rows of a stream of tables or batches, then let `limit` rows through."""
+def _tables(
+    scan: Scan, filter: Predicate | None, offset: int, limit: int | None, target_bytes: int
+) -> Iterator[pa.Table]:
     if offset < 0 or (limit is not None and limit < 0):
         raise OptionError("limit and offset cannot be negative")
+    if filter is None:
+        return scan.slice(offset, limit, target_bytes)
+    return _cut(scan.tables(filter, target_bytes), offset, limit)
+
+
+def _cut(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[pa.Table]:
+    """Pass over `offset` rows of a stream of tables, then let `limit` rows through."""
     for part in parts:
         if limit == 0:
             return
