@@ -61,6 +61,10 @@ _PLAIN_NAMES: dict[pa.DataType, str] = {
 }
 
 
+# Types inside of types are in one name, so damage could nest them without an end.
+_MAX_PARTS = 100
+
+
 def is_nested_logical(logical: str) -> bool:
     """Tell whether a logical type has child fields (list, struct, map, fixed-size list of structs)."""
     return logical in LIST_TYPES or logical in ("struct", "map") or logical.startswith(STRUCT_FSL_PREFIX)
@@ -77,9 +81,9 @@ def from_logical(logical: str) -> pa.DataType:
     kind, _, rest = logical.partition(":")
     parse = _PARAMETRIC.get(kind)
     try:
-        if parse is not None:
+        if parse is not None and logical.count(":") <= _MAX_PARTS:
             return parse(rest)
-    except ValueError as error:
+    except (ValueError, OverflowError, TypeError) as error:
         raise UnsupportedFormatError(f"logical type {logical!r} is malformed: {error}") from error
     raise UnsupportedFormatError(f"logical type {logical!r} is not supported")
 
@@ -107,11 +111,16 @@ def _parse_fixed_list(rest: str) -> pa.DataType:
     item, _, length = rest.rpartition(":")
     if int(length) <= 0:
         raise ValueError("a fixed-size list needs a positive length")
-    return pa.list_(pa.field("item", from_logical(item)), int(length))
+    kind = from_logical(item)
+    if not _is_fixed_width(kind):
+        raise ValueError("a fixed-size list has items of fixed width")
+    return pa.list_(pa.field("item", kind), int(length))
 
 
 def _parse_dictionary(rest: str) -> pa.DataType:
     value, index, ordered = rest.rsplit(":", 2)
+    if value.startswith("dict:"):
+        raise ValueError("a dictionary of dictionaries")
     return pa.dictionary(from_logical(index), from_logical(value), ordered == "true")
 
 

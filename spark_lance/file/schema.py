@@ -110,8 +110,15 @@ class Field:
 
     @property
     def list_size(self) -> int:
-        """Length of a fixed-size list of structs."""
-        return int(self.logical_type.rpartition(":")[2])
+        """Length of a fixed-size list of structs.
+
+        Raises:
+            FormatError: the logical type names no length.
+        """
+        length = self.logical_type.removeprefix(STRUCT_FSL_PREFIX)
+        if not (length.isdecimal() and len(length) <= 10 and 0 < int(length) < 2**31):
+            raise FormatError(f"field {self.name!r} has the malformed logical type {self.logical_type!r}")
+        return int(length)
 
     def arrow_type(self) -> pa.DataType:
         """Return the Arrow type, built from this field and the children it still has.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.columns import owned_columns, paths
 from spark_lance.file.logical import from_logical, to_logical
-from spark_lance.file.schema import Schema
+from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import file_pb2
 from tests.strategies import arrow_types
@@ -118,11 +118,27 @@ def test_broken_trees_are_format_errors(messages: list[file_pb2.Field]) -> None:
         "fixed_size_list:float:0",
         "time32:us",
         "dict:int8",
+        "fixed_size_binary:99999999999",
+        "fixed_size_list:int8:99999999999",
+        "fixed_size_list:null:3",
+        "fixed_size_list:dict:string:int8:false:2",
+        "decimal:128:3:9999999999",
+        "dict:int8:string:false",
+        "dict:dict:int8:int8:false:int8:false",
+        "dict:" * 3000 + "int8" + ":int8:false" * 3000,
+        "fixed_size_list:" * 3000 + "int8" + ":1" * 3000,
     ],
 )
 def test_unknown_logical_types_are_refused(logical: str) -> None:
     with pytest.raises(UnsupportedFormatError):
         from_logical(logical)
+
+
+@pytest.mark.parametrize("length", ["@", "", "0", "-1", "2147483648", "9" * 5000])
+def test_lengths_of_lists_of_structs(length: str) -> None:
+    kind = Field(0, "a", f"fixed_size_list:struct:{length}", children=(Field(1, "item", "struct"),))
+    with pytest.raises(FormatError, match="logical type"):
+        kind.arrow_type()
 
 
 def test_nested_fixed_size_lists_name_the_outer_length_last() -> None:
