@@ -6,6 +6,8 @@ the manifest's BasePath of that id (a key; the list has no order):
     is_dataset_root    {path}/data/{file}    {path}/_deletions/{file}    {path}/_indices/{uuid}
     otherwise          {path}/{file}         not allowed                 {path}/{uuid}
 
+Blobs outside the table may lie below base paths too: {path}/{relative location}.
+
 A path is a URI, an absolute local path, or a relative one, which counts from the working directory. (Lance
 table format, base paths.)
 """
@@ -93,6 +95,18 @@ class Bases:
             return self.store, join(self.root, INDICES_DIR, name)
         store, path, is_root = self._place(entry.base_id, f"index {entry.name!r}")
         return store, join(path, INDICES_DIR, name) if is_root else join(path, name)
+
+    def external(self, base_id: int, relative: str) -> tuple[Store, str]:
+        """Return the store and path of an object that is no file of the table but lies below a base path.
+
+        Raises:
+            FormatError: the manifest has no such base path, or the object is not below it.
+            StoreError: as `data_file`.
+        """
+        store, path, _ = self._place(base_id, relative)
+        if relative.startswith("/") or ".." in relative.split("/"):
+            raise FormatError(f"{relative!r} is not below base path {base_id}")
+        return store, join(path, relative)
 
     def _place(self, number: int, what: str) -> tuple[Store, str, bool]:
         base = next((other for other in self.others if other.id == number), None)

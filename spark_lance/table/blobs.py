@@ -7,7 +7,8 @@ kind tells where the bytes are:
     0 inline     at `position` in the data file
     1 packed     at `position` in a sidecar file that several blobs share
     2 dedicated  the whole of a sidecar file
-    3 external   at `position` in the object `blob_uri`; the whole object if size is 0
+    3 external   at `position` in the object `blob_uri`; the whole object if size is 0. A relative location
+                 counts from the base path of id `blob_id`
 
 How sidecars are named, from `blob_id`, is in spark_lance/file/sidecars.py. (Lance file format, blobs.)
 """
@@ -192,6 +193,7 @@ class _Place:
     """Where the blobs of one data file are; `sizes` keeps the lengths of files that were asked for."""
 
     def __init__(self, bases: Bases, file: table_pb2.DataFile, sizes: dict[tuple[str, str], int]) -> None:
+        self._bases = bases
         self._store, self._path = bases.data_file(file)
         self._sizes = sizes
         if file.file_size_bytes:
@@ -201,7 +203,7 @@ class _Place:
         position, size = descriptor["position"], descriptor["size"]
         kind = descriptor.get("kind", _INLINE)
         if kind == _EXTERNAL:
-            return self._external(descriptor["blob_uri"], position, size)
+            return self._external(descriptor)
         if kind == _INLINE:
             path = self._path
         elif kind in (_PACKED, _DEDICATED):
@@ -227,12 +229,14 @@ class _Place:
     def _sidecar(self, blob_id: int) -> str:
         return sidecar_path(self._path, blob_id)
 
-    def _external(self, uri: str, position: int, size: int) -> BlobFile:
+    def _external(self, descriptor: Mapping[str, Any]) -> BlobFile:
+        uri, position, size = descriptor["blob_uri"], descriptor["position"], descriptor["size"]
         if "://" not in uri:
-            raise UnsupportedFormatError(f"an external blob at the relative location {uri!r}", self._path)
-        # The table's options may hold credentials: other kinds of stores do not get them.
-        shares = uri.partition("://")[0] == self._store.protocol
-        store, path = open_store(uri, self._store.options if shares else None)
+            store, path = self._bases.external(descriptor["blob_id"], uri)
+        else:
+            # The table's options may hold credentials: other kinds of stores do not get them.
+            shares = uri.partition("://")[0] == self._store.protocol
+            store, path = open_store(uri, self._store.options if shares else None)
         if not size and not position:
             size = store.size(path)
         return BlobFile(store, path, position, size)

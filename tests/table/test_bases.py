@@ -144,6 +144,35 @@ def test_blobs_of_a_clone(tmp_path: Path) -> None:
         assert [blob and blob.read() for blob in blobs] == data["b"].to_pylist()
 
 
+def test_blobs_below_a_base_path(tmp_path: Path, forge: Forge) -> None:
+    (tmp_path / "pool" / "deep").mkdir(parents=True)
+    (tmp_path / "pool" / "deep" / "o.bin").write_bytes(b"outside")
+    base = lance.DatasetBasePath(str(tmp_path / "pool"), name="pool", is_dataset_root=False)
+    outside = lance.Blob.from_uri((tmp_path / "pool" / "deep" / "o.bin").as_uri())
+    data = pa.table([lance.blob_array([outside, b"inside", None])], pa.schema([lance.blob_field("b")]))
+    path = tmp_path / "t"
+    lance.write_dataset(data, path, data_storage_version="2.2", initial_bases=[base])
+    table = ours.dataset(path)
+    assert table.to_table()["b"][0].as_py()["blob_uri"] == "deep/o.bin"
+    assert [blob and blob.read() for blob in table.take_blobs("b", [0, 1, 2])] == [
+        b"outside",
+        b"inside",
+        None,
+    ]
+    forge(path, lambda message: message.ClearField("base_paths"))
+    with pytest.raises(FormatError, match="base path 1 is not in the manifest"):
+        ours.dataset(path).take_blobs("b", [0])
+
+
+@pytest.mark.parametrize("location", ["/etc/hosts", "../o", "a/../../o"])
+def test_locations_stay_below_their_base_path(location: str) -> None:
+    store = open_store("memory://x")[0]
+    bases = Bases(store, "/x", (BasePath(3, False, "memory://pool"),))
+    assert bases.external(3, "a..b/o") == (store, "/pool/a..b/o")
+    with pytest.raises(FormatError, match="not below base path 3"):
+        bases.external(3, location)
+
+
 def test_another_store(tmp_path: Path, forge: Forge) -> None:
     path = tmp_path / "t"
     lance.write_dataset(rows(0, 6), path)
