@@ -25,7 +25,7 @@ much text does it with a compiled loop instead, see `kernels/accelerate.py`.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,11 +85,12 @@ def decode_fsst(symbol_table: bytes, offsets: npt.NDArray[Any], data: _Bytes) ->
     kernel = compiled("fsst", len(codes)) if len(codes) < _MAX_COMPILED else None
     if kernel is not None:
         return _expand_compiled(kernel, symbol_table, lengths, codes, bounds)
-    symbols = _symbols(symbol_table, lengths)
+    key = symbol_table[: 8 + 9 * len(lengths)]
+    symbols = _symbols(key, lengths)
     escapes = _find_escapes(codes, symbol_table[0], bounds)
     if len(codes) < _PAIRS_FROM:
         return _expand_single(symbols, codes, escapes, bounds)
-    return _expand_pairs(symbols, codes, escapes, bounds)
+    return _expand_pairs(symbols, _pair_table(key, lengths), codes, escapes, bounds)
 
 
 def _symbol_lengths(table: bytes) -> bytes | None:
@@ -105,6 +106,7 @@ def _symbol_lengths(table: bytes) -> bytes | None:
     return lengths
 
 
+@lru_cache(maxsize=16)
 def _symbols(table: bytes, lengths: bytes) -> pa.BinaryArray:
     """Return 256 symbols (empty where there is none), nothing, and 256 literals."""
     symbols = [table[8 + 8 * k : 8 + 8 * k + length] for k, length in enumerate(lengths)]
@@ -209,7 +211,11 @@ def _expand_single(
 
 
 def _expand_pairs(
-    symbols: pa.BinaryArray, codes: _Bytes, escapes: _Places, bounds: npt.NDArray[Any]
+    symbols: pa.BinaryArray,
+    pairs: pa.BinaryArray,
+    codes: _Bytes,
+    escapes: _Places,
+    bounds: npt.NDArray[Any],
 ) -> tuple[_Ends, _Bytes]:
     """Expand two codes at a time."""
     # An escape is even once the one before it is: it needs filler if their distance is odd.
@@ -225,7 +231,7 @@ def _expand_pairs(
         bounds = bounds + np.searchsorted(fill, bounds)
     elif size % 2:
         padded = np.append(codes, np.uint8(_ESCAPE))
-    ends, data = _take_steps(_pair_table(symbols), padded.view("<u2"))
+    ends, data = _take_steps(pairs, padded.view("<u2"))
     # A string that starts in the second half of a pair starts after the pair's first symbol.
     offsets = ends[bounds >> 1]
     halves = np.flatnonzero(bounds & 1)
@@ -247,8 +253,10 @@ def _pair_tokens() -> _Tokens:
     return tokens.reshape(-1)
 
 
-def _pair_table(symbols: pa.BinaryArray) -> pa.BinaryArray:
+@lru_cache(maxsize=4)
+def _pair_table(table: bytes, lengths: bytes) -> pa.BinaryArray:
     """Return what every pair of codes stands for."""
+    symbols = _symbols(table, lengths)
     _, offsets, data = pc.take(symbols, pa.array(_pair_tokens()), boundscheck=False).buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)[: (1 << 17) + 1 : 2].copy()
     return pa.Array.from_buffers(pa.binary(), 1 << 16, [None, pa.py_buffer(ends), data])

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import movable
+from spark_lance.file.arrays import join, movable
 from spark_lance.file.columns import paths
 from spark_lance.file.metadata import ColumnMetadata
 from spark_lance.file.nested import merge_paths
@@ -29,6 +29,11 @@ __all__ = ["FieldReader"]
 _MAX_ROWS = 1 << 32
 # A read of at most one row in so many of a page does not decode the page.
 _NARROW = 16
+# A read of less than that much of a page decodes so many Arrow bytes, for the reads after it: more would be
+# held for every column.
+_PART_BYTES = 2 << 20
+# Text is about so many times as long as what is stored of it.
+_TEXT_RATIO = 3
 
 # Page number, first and end row in the page.
 _Span: TypeAlias = tuple[int, int, int]
@@ -194,7 +199,7 @@ class _PathReader:
             elif not self._is_decoded(number, first, end) and self._is_narrow(number, first, end):
                 arrays.append(self._take_page(number, np.arange(first, end)))
             else:
-                arrays.append(self._read_page(number, first, end))
+                arrays += self._read_page(number, first, end)
         self._next = stop
         return arrays
 
@@ -247,19 +252,51 @@ class _PathReader:
     def _take_page(self, number: int, rows: Ints) -> pa.Array:
         start, stop = int(rows[0]), int(rows[-1]) + 1
         if self._is_decoded(number, start, stop):
-            return movable(self._read_page(number, start, stop)).take(pa.array(rows - start))
+            return movable(self._slice(start, stop)).take(pa.array(rows - start))
         try:
             return self._row_page(number).take(rows)
         except (FormatError, UnsupportedFormatError) as error:
             raise error.at(place=f"column {self._index}, page {number}") from error.__cause__
 
-    def _read_page(self, number: int, first: int, end: int) -> pa.Array:
-        if not self._is_decoded(number, first, end):
+    def _read_page(self, number: int, first: int, end: int) -> list[pa.Array]:
+        """Return rows of a page, as one array if their dictionaries can be united."""
+        arrays = []
+        if self._last is not None and self._is_decoded(number, first, first + 1):
+            _, known, array = self._last
+            stop = min(end, known + len(array))
+            arrays.append(self._slice(first, stop))
+            first = stop
+        if first < end:
             try:
-                array, known = decode_page(self._pages[number], self._path, self._source, first, end)
+                known, array = self._decode(number, first, end)
             except (FormatError, UnsupportedFormatError) as error:
                 raise error.at(place=f"column {self._index}, page {number}") from error.__cause__
             self._last = (number, known, array)
+            arrays.append(self._slice(first, end))
+        return join(arrays)
+
+    def _decode(self, number: int, first: int, end: int) -> tuple[int, pa.Array]:
+        """Decode at least rows [first, end) of a page; return the first row of what was decoded, and that."""
+        rows = self._starts[number + 1] - self._starts[number]
+        stop = max(end, first + self._part_rows(number))
+        if (first or stop < rows) and self._source.is_mapped:
+            part = self._row_page(number).part(first, min(stop, rows))
+            if part is not None:
+                return part[1], part[0]
+        array, known = decode_page(self._pages[number], self._path, self._source, first, end)
+        return known, array
+
+    def _part_rows(self, number: int) -> int:
+        """Return how many rows of a page make some `_PART_BYTES`."""
+        page = self._pages[number]
+        try:
+            bits = self._path[-1].arrow_type().bit_width
+        except ValueError:
+            bits = 8 * _TEXT_RATIO * sum(size for _, size in page.buffers) // max(1, page.length) + 32
+        return 8 * _PART_BYTES // max(1, int(bits))
+
+    def _slice(self, first: int, end: int) -> pa.Array:
+        """Return rows of the page decoded last, which must have them."""
         assert self._last is not None
         _, known, array = self._last
         if known == first and len(array) == end - first:

@@ -38,6 +38,8 @@ __all__ = ["RowPage"]
 # Values are picked one by one if they are fewer than one in so many of their chunks' values.
 _PICK_BELOW = 8
 _MAX_ROWS = 1 << 32
+# A dictionary of more bytes is not decoded for a part of its page.
+_LARGE_DICTIONARY = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,46 @@ class RowPage:
             raise FormatError(f"{len(rows)} rows of a page decode to {len(array)}")
         return array
 
+    def part(self, start: int, stop: int) -> tuple[pa.Array, int] | None:
+        """Decode the chunks that hold rows [start, stop), which are one row or more.
+
+        Returns:
+            The rows of these chunks and the number of the first; None if the page is laid out so that it is
+            better decoded whole.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `take`.
+        """
+        layout = self._layout.mini_block_layout
+        if (
+            self._layout.WhichOneof("layout") != "mini_block_layout"
+            or any(field.kind == "fsl_struct" for field in self._path)
+            or any(layer.is_list for layer in number_layers(layout.layers))
+            or (layout.HasField("dictionary") and self._buffer(2)[1] > _LARGE_DICTIONARY)
+        ):
+            return None
+        table = self._chunk_table(layout)
+        ends = self._ends(table)
+        chosen = np.arange(
+            np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left") + 1
+        )
+        dictionary = self._read(2) if layout.HasField("dictionary") else None
+        spans, counts = self._spans(table, chosen), table.counts[chosen]
+        array = build(
+            self._path, lambda: mini_block.decode_chunks(layout, spans, counts, dictionary, RESOLVER).page
+        )
+        first = int(ends[chosen[0]] - counts[0])
+        if len(array) != int(ends[chosen[-1]]) - first:
+            raise FormatError(f"{int(counts.sum())} rows of a page decode to {len(array)}")
+        return array, first
+
+    def _ends(self, table: ChunkTable) -> Ints:
+        """Return the row with which each chunk of a page without lists ends."""
+        ends: Ints = np.cumsum(table.counts)
+        if int(ends[-1]) != self._page.length:
+            raise FormatError(f"a page of {self._page.length} rows has {int(ends[-1])} values")
+        return ends
+
     def _take(self, rows: Ints) -> pa.Array:
         layout = self._layout
         name = layout.WhichOneof("layout")
@@ -118,9 +160,7 @@ class RowPage:
         dictionary = self._read(2) if layout.HasField("dictionary") else None
         if any(layer.is_list for layer in number_layers(layout.layers)):
             return self._take_lists(layout, table, dictionary, rows)
-        ends = np.cumsum(table.counts)
-        if int(ends[-1]) != self._page.length:
-            raise FormatError(f"a page of {self._page.length} rows has {int(ends[-1])} values")
+        ends = self._ends(table)
         homes = np.searchsorted(ends, rows, side="right")
         places = rows - (ends - table.counts)[homes]
         chosen, back = np.unique(homes, return_inverse=True)

@@ -19,7 +19,7 @@ from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.pages import RowReader
 from spark_lance.file.reader import FileReader, take_field
-from spark_lance.file.v2_1 import row_page
+from spark_lance.file.v2_1 import field_reader, row_page
 from spark_lance.io.store import Store
 from tests.file.v2_1.pylance_file import one_column, open_file, pylance_file
 from tests.file.v2_1.test_corruption import LIMIT, SMALL, damaged
@@ -188,6 +188,31 @@ def test_few_rows_need_few_bytes(name: str, tmp_path: Path, monkeypatch: pytest.
         assert action().equals(pick_rows(expected, np.array(rows)))
         assert 0 < _CountingStore.read_bytes < size / 10
         assert _CountingStore.requests <= 4 * len(rows)
+
+
+@pytest.mark.parametrize("name", [*WIDE, "dictionary", "few texts"])
+def test_windows_decode_parts_of_pages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = pa.array([f"text {i % 7}" for i in range(BIG)])
+    more = {"dictionary": some_null(texts).dictionary_encode(), "few texts": some_null(texts)}
+    array = WIDE[name] if name in WIDE else more[name]
+    monkeypatch.setattr(field_reader, "_PART_BYTES", 1 << 15)
+    reader = open_file(pylance_file(one_column(array), "2.2", tmp_path))
+    whole = reader.read().column(0)
+    field = reader.schema.fields[0]
+    opened = reader.open_field(field)
+    assert isinstance(opened, field_reader.FieldReader)
+    rng = random.Random(name)
+    start = 0
+    while start < reader.num_rows:
+        stop = min(reader.num_rows, start + rng.choice([1, 100, 5000, 30_000]))
+        window = opened.read(start, stop)
+        window.validate(full=True)
+        assert window.equals(whole.slice(start, stop - start))
+        if name not in ("lists", "vectors", "full-zip text"):
+            last = opened._paths[0]._last
+            assert last is not None
+            assert len(last[2]) < reader.num_rows / 3
+        start = stop
 
 
 @pytest.mark.parametrize("version", VERSIONS)
