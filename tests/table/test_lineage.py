@@ -196,9 +196,10 @@ def test_lineage_is_the_same_whoever_writes(changes: list[Step]) -> None:
         for path in (both, theirs):
             assert_lineage_as_pylance(path)
             table = lance.dataset(str(path)).to_table(columns=["a", "b", ROW_ID, CREATED_AT, UPDATED_AT])
-            found.append(table.sort_by(ROW_ID))
+            found.append(table.sort_by("a"))
         # A compaction by pylance takes two versions: only the order of versions is the same.
         ranks = [np.unique([t[CREATED_AT], t[UPDATED_AT]], return_inverse=True)[1] for t in found]
         np.testing.assert_array_equal(ranks[0], ranks[1])
-        names = ["a", "b", ROW_ID]
+        # pylance numbers the rows that a merge inserts in an order of its own.
+        names = ["a", "b"] if "merge" in {kind for kind, _, _ in changes} else ["a", "b", ROW_ID]
         assert found[0].select(names).equals(found[1].select(names))
