@@ -12,20 +12,29 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
 from spark_lance.file.schema import Field
 
-__all__ = ["merge_paths"]
+__all__ = ["has_lists", "merge_paths"]
 
 
-def merge_paths(field: Field, arrays: Sequence[pa.Array]) -> pa.Array:
+def has_lists(field: Field) -> bool:
+    """Whether a field is a list or map, or has one inside."""
+    return field.kind in ("list", "map") or any(has_lists(child) for child in field.children)
+
+
+def merge_paths(
+    field: Field, arrays: Sequence[pa.Array], ignored: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
     """Combine parts of a field.
 
     Args:
         field: the whole field.
         arrays: one or more arrays of the same rows, of the field's type with different leaves left out. A map
             that lacks its key or value is a list of structs with one child.
+        ignored: rows in which the parts may differ; they come out null.
 
     Returns:
         An array of type `field.arrow_type()`; leaves that no part has are null.
@@ -41,6 +50,8 @@ def merge_paths(field: Field, arrays: Sequence[pa.Array]) -> pa.Array:
     target = field.arrow_type()
     if len(arrays) == 1 and arrays[0].type.equals(target, check_metadata=True):
         return arrays[0]
+    if ignored is not None and ignored.any():
+        arrays = [pc.if_else(pa.array(ignored), pa.scalar(None, array.type), array) for array in arrays]
     return _merge(field, list(arrays), target)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import pyarrow as pa
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.arrays import join as join_arrays
 from spark_lance.file.arrays import pick_rows
-from spark_lance.file.nested import merge_paths
+from spark_lance.file.nested import has_lists, merge_paths
 from spark_lance.file.opening import DataFileReader, open_file
 from spark_lance.file.pages import FieldReader, RowReader
 from spark_lance.file.reader import read_field, take_field
@@ -27,6 +28,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import read_deletions
 from spark_lance.table.rowids import LINEAGE_FIELDS
 
 __all__ = ["FragmentReader", "physical_rows"]
@@ -112,6 +114,8 @@ class FragmentReader:
     ) -> None:
         self.fields = tuple(fields)
         bases = bases or Bases(store, root)
+        self._deletions = partial(read_deletions, store, root, fragment, bases=bases)
+        self._has_deletions = fragment.HasField("deletion_file")
         self._places = {field: place for place, field in enumerate(self.fields)}
         self._files: list[DataFileReader] = []
         self._parts: list[list[_Part]] = [[] for _ in self.fields]
@@ -159,7 +163,8 @@ class FragmentReader:
             readers = [part.reader for _, parts in chosen for part in parts if part.file is file]
             if readers:
                 file.prefetch(readers, start, stop)
-        columns = _columns_of(chosen, stop - start, lambda part: part.read(start, stop))
+        rows = np.arange(start, stop) if self._has_deletions else None
+        columns = self._columns_of(chosen, stop - start, lambda part: part.read(start, stop), rows)
         for file in self._files:
             file.source.release()
         return columns
@@ -177,11 +182,11 @@ class FragmentReader:
         if not all(isinstance(part.reader, RowReader) for part in parts):
             return self._take_runs(rows, [field for field, _ in chosen])
         if all(file.source.is_mapped for file in self._files):
-            return _columns_of(chosen, len(rows), lambda part: part.take(rows))
+            return self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
         # Every column asks for its bytes in two or three turns: the columns wait for theirs at the same time.
         with ThreadPoolExecutor(_PARALLEL_COLUMNS) as pool:
             waiting = {id(part): pool.submit(part.take, rows) for part in parts}
-            return _columns_of(chosen, len(rows), lambda part: waiting[id(part)].result())
+            return self._columns_of(chosen, len(rows), lambda part: waiting[id(part)].result(), rows)
 
     def _take_runs(self, rows: npt.NDArray[np.int64], fields: Sequence[Field]) -> list[pa.ChunkedArray]:
         """Take rows by reading whole runs of rows that are near each other."""
@@ -198,6 +203,34 @@ class FragmentReader:
         """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""
         return sum(_field_bytes(field, parts) for field, parts in self._chosen(fields))
 
+    def _columns_of(
+        self,
+        chosen: Sequence[tuple[Field, Sequence[_Part]]],
+        count: int,
+        read: Callable[[_Part], pa.ChunkedArray],
+        rows: npt.NDArray[np.int64] | None,
+    ) -> list[pa.ChunkedArray]:
+        """Return what `read` gives for the parts of every field, put together.
+
+        Args:
+            chosen: the fields and their parts.
+            count: how many rows that is.
+            read: reads a part.
+            rows: their numbers, if some of them may be deleted.
+        """
+        columns = []
+        for field, parts in chosen:
+            ignored = None
+            if len(parts) > 1 and rows is not None and self._has_deletions and has_lists(field):
+                # The files may hold anything for a deleted row, lists of different lengths too.
+                ignored = np.isin(rows, self._deleted)
+            columns.append(_column(field, parts, count, read, ignored))
+        return columns
+
+    @cached_property
+    def _deleted(self) -> npt.NDArray[np.uint32]:
+        return self._deletions(physical_rows=self.num_rows)
+
     def _chosen(self, fields: Sequence[Field] | None) -> list[tuple[Field, list[_Part]]]:
         places = range(len(self.fields)) if fields is None else [self._places[field] for field in fields]
         return [(self.fields[place], self._parts[place]) for place in places]
@@ -206,15 +239,12 @@ class FragmentReader:
 _STRUCTURAL = frozenset({"list", "map", "struct", "fsl_struct"})
 
 
-def _columns_of(
-    chosen: Sequence[tuple[Field, Sequence[_Part]]], rows: int, read: Callable[[_Part], pa.ChunkedArray]
-) -> list[pa.ChunkedArray]:
-    """Return what `read` gives for the parts of every field, put together."""
-    return [_column(field, parts, rows, read) for field, parts in chosen]
-
-
 def _column(
-    field: Field, parts: Sequence[_Part], rows: int, read: Callable[[_Part], pa.ChunkedArray]
+    field: Field,
+    parts: Sequence[_Part],
+    rows: int,
+    read: Callable[[_Part], pa.ChunkedArray],
+    ignored: npt.NDArray[np.bool_] | None,
 ) -> pa.ChunkedArray:
     if not parts:
         return pa.chunked_array([pa.nulls(rows, field.arrow_type())])
@@ -222,7 +252,7 @@ def _column(
         return read(parts[0])
     arrays = [_combined(read(part)) for part in parts]
     try:
-        return pa.chunked_array([merge_paths(field, arrays)])
+        return pa.chunked_array([merge_paths(field, arrays, ignored)])
     except FormatError as error:
         raise error.at(parts[0].file.path, f"column {field.name!r}") from error
 

@@ -674,3 +674,30 @@ def test_updates_of_columns_meet_other_writers(
     spark_lance.dataset(path).update_columns(pa.table({"a": [2, 3, 8, 9], "t": ["w", "x", "y", "z"]}), "a")
     found = {row["a"]: row["t"] for row in same_for_both(path).to_pylist()}
     assert (found[2], found[8], found[9], 3 in found) == ("w", "y", "z", False)
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+@pytest.mark.parametrize("by_us", [False, True], ids=["theirs", "ours"])
+def test_lists_in_two_files_may_differ_where_rows_are_deleted(
+    tmp_path: Path, version: str, by_us: bool
+) -> None:
+    data = pa.table(
+        {
+            "a": range(10),
+            "o": [[{"k": i, "v": str(i)}] * (i % 4) for i in range(10)],
+            "s": [{"l": [{"k": i, "v": [i] * i}] * 2} for i in range(10)],
+        }
+    )
+    path = write(tmp_path / "t", data, data_storage_version=version)
+    lance.dataset(str(path)).delete("a in (1, 2, 6, 9)")
+    dataset: Any = spark_lance.dataset(path) if by_us else lance.dataset(str(path))
+    dataset.alter_columns(
+        {"path": "o.item.k", "data_type": pa.int8()}, {"path": "s.l.item.k", "data_type": pa.int32()}
+    )
+    table = same_for_both(path)
+    live = [row for row in data.to_pylist() if row["a"] not in (1, 2, 6, 9)]
+    assert table.to_pylist() == live
+    assert spark_lance.dataset(path).take([5, 0, 3]).to_pylist() == [live[5], live[0], live[3]]
+    spark_lance.dataset(path).delete("a = 4")
+    lance.dataset(str(path)).update({"a": "a + 100"}, where="a = 5")
+    assert same_for_both(path).num_rows == 5
