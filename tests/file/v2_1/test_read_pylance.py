@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.reader import FileReader
-from spark_lance.file.v2_1 import field_reader, page
+from spark_lance.file.v2_1 import page, row_page
 from tests.file.v2_1.pylance_file import layouts, one_column, open_file, pylance_file
 from tests.strategies import canonical, tables
 
@@ -449,21 +449,23 @@ def test_fsst_in_pairs(tmp_path: Path) -> None:
     assert encoding.WhichOneof("compression") == "fsst"
 
 
-def test_pages_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = pylance_file(batches(many_structs, 2), "2.2", tmp_path)
-    decoded: list[Any] = []
-    original = page.decode_page
+    decoded: list[int] = []
+    original = page.build
 
-    def counting(what: Any, *rest: Any) -> Any:
-        decoded.append(what)
-        return original(what, *rest)
+    def counting(*arguments: Any) -> Any:
+        array = original(*arguments)
+        decoded.append(len(array))
+        return array
 
-    monkeypatch.setattr(field_reader, "decode_page", counting)
+    monkeypatch.setattr(page, "build", counting)
+    monkeypatch.setattr(row_page, "build", counting)
     reader = open_file(file)
     field = reader.open_field(reader.schema.fields[0])
     for start in range(0, reader.num_rows, 1000):
         field.read(start, min(start + 1000, reader.num_rows))
-    assert len(decoded) == sum(len(reader.column(i).pages) for i in range(3))
+    assert sum(decoded) == 3 * reader.num_rows
 
 
 def test_vectors_are_not_copied(tmp_path: Path) -> None:
