@@ -121,7 +121,8 @@ def mini_block(
 
 
 def words(values: pa.Array, dtype: str) -> bytes:
-    return values.fill_null(0).to_numpy().astype(dtype).tobytes()
+    data: bytes = values.fill_null(0).to_numpy().astype(dtype).tobytes()
+    return data
 
 
 def zstd_frame(data: bytes) -> bytes:

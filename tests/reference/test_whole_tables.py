@@ -75,7 +75,8 @@ def read_theirs(path: str, **arguments: Any) -> pa.Table:
 def _read_theirs(version: str, table: pa.Table) -> None:
     for path in _folder():
         write_theirs(table, path, data_storage_version=version)
-        assert_same(spark_lance.dataset(path).to_table(), read_own(path))
+        expected = read_own(path)
+        assert_same(spark_lance.dataset(path).to_table(), expected)
 
 
 def _read_ours(version: str, table: pa.Table) -> None:
