@@ -114,7 +114,7 @@ class History(RuleBasedStateMachine):
         self.next_number = 0
         # What stale steps must know: they are not tried over changes after which they could not succeed.
         self.epoch = 0
-        self.stale: dict[str, tuple[Any, int]] = {}
+        self.stale: dict[str, tuple[Any, int, set[int]]] = {}
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder)
@@ -125,12 +125,18 @@ class History(RuleBasedStateMachine):
         module = lance if side == "theirs" else spark_lance
         return module.dataset(str(self.path), version)
 
-    def handle(self, side: str, stale: bool) -> Any:
-        """Return a handle of the newest version, or one from before if that may still succeed."""
+    def handle(self, side: str, stale: bool) -> tuple[Any, list[int]]:
+        """Return a handle of the newest version, or one from before if that may still succeed.
+
+        With it come the keys that are there now and that the handle knows: what a step does with others
+        depends on whether it has to be run again.
+        """
+        keys = sorted(self.model.rows)
         if stale and side in self.stale and self.stale[side][1] == self.epoch:
             event("stale handle")
-            return self.stale[side][0]
-        return self.open(side)
+            handle, _, known = self.stale[side]
+            return handle, [key for key in keys if key in known]
+        return self.open(side), keys
 
     def new_column(self, kind: str) -> Column:
         self.next_number += 1
@@ -149,11 +155,6 @@ class History(RuleBasedStateMachine):
         arrays = [pa.array(list(rows), pa.int64())]
         arrays += [pa.array([row.get(c.number) for row in rows.values()], KINDS[c.kind]) for c in columns]
         return pa.Table.from_arrays(arrays, schema=schema)
-
-    def chosen(self, few: set[int]) -> list[int]:
-        """Return some keys of rows that exist, and one that does not."""
-        keys = sorted(self.model.rows)
-        return [keys[number * 7 % len(keys)] for number in sorted(few)] if keys else []
 
     def done(self, touched: list[int] | None = None) -> None:
         """Take down what the step has made: the newest version, and the marks of the rows that it touched."""
@@ -190,7 +191,7 @@ class History(RuleBasedStateMachine):
 
     @rule(side=SIDES)
     def keep_a_handle(self, side: str) -> None:
-        self.stale[side] = self.open(side), self.epoch
+        self.stale[side] = self.open(side), self.epoch, set(self.model.rows)
 
     @rule(
         side=SIDES,
@@ -199,7 +200,7 @@ class History(RuleBasedStateMachine):
         stale=st.booleans(),
     )
     def append(self, side: str, seeds: list[int], skipped: int, stale: bool) -> None:
-        handle = self.handle(side, stale)
+        handle, _ = self.handle(side, stale)
         present = [c for c in self.model.columns if c.name in handle.schema.names]
         columns = [c for place, c in enumerate(present) if place % 4 != skipped]
         rows = self.new_rows(seeds, columns)
@@ -223,8 +224,9 @@ class History(RuleBasedStateMachine):
 
     @rule(side=SIDES, few=FEW, stale=st.booleans())
     def delete(self, side: str, few: set[int], stale: bool) -> None:
-        keys = self.chosen(few)
-        self.handle(side, stale).delete(_among(keys))
+        handle, known = self.handle(side, stale)
+        keys = _some(known, few)
+        handle.delete(_among(keys))
         for key in keys:
             self.model.rows.pop(key, None)
         self.done()
@@ -237,11 +239,11 @@ class History(RuleBasedStateMachine):
 
     @rule(side=SIDES, few=FEW, add=st.integers(1, 5), stale=st.booleans())
     def update(self, side: str, few: set[int], add: int, stale: bool) -> None:
-        handle = self.handle(side, stale)
+        handle, known = self.handle(side, stale)
         named = [c for c in self.model.columns if c.name in handle.schema.names]
         numbers = [c for c in named if c.kind in ("int", "long")]
         texts = [c for c in named if c.kind in ("text", "large text")]
-        keys = self.chosen(few)
+        keys = _some(known, few)
         changes: dict[str, str] = {}
         if numbers:
             changes[numbers[-1].name] = f"{numbers[-1].name} + {add}"
@@ -250,16 +252,15 @@ class History(RuleBasedStateMachine):
         if not changes:
             return
         result = handle.update(changes, where=_among(keys))
-        hit = [key for key in dict.fromkeys(keys) if key in self.model.rows]
         count = result["num_rows_updated"] if side == "theirs" else result.num_rows_updated
-        assert count == len(hit)
-        for key in hit:
+        assert count == len(keys)
+        for key in keys:
             row = self.model.rows[key]
             if numbers and row.get(numbers[-1].number) is not None:
                 row[numbers[-1].number] += add
             if texts and texts[0].name in changes:
                 row[texts[0].number] = f"u{add}"
-        self.done(hit)
+        self.done(keys)
 
     @rule(
         side=SIDES,
@@ -270,10 +271,11 @@ class History(RuleBasedStateMachine):
         stale=st.booleans(),
     )
     def merge(self, side: str, few: set[int], seeds: list[int], what: str, skipped: int, stale: bool) -> None:
-        handle = self.handle(side, stale)
+        # What the source lacks depends on the rows that a merge knows.
+        handle, known = self.handle(side, stale and what != "replace")
         present = [c for c in self.model.columns if c.name in handle.schema.names]
         columns = [c for place, c in enumerate(present) if place % 4 != skipped]
-        old = list(dict.fromkeys(self.chosen(few)))
+        old = _some(known, few)
         changed = {
             key: {c.number: make_value(c.kind, key + skipped + c.number) for c in columns} for key in old
         }
@@ -494,6 +496,11 @@ class History(RuleBasedStateMachine):
         found = {row[0]: row[1:] for row in zip(*(c.to_pylist() for c in table.columns), strict=True)}
         assert found == model.content()
         assert len(found) == table.num_rows
+
+
+def _some(keys: list[int], few: set[int]) -> list[int]:
+    """Return some of the keys, each once."""
+    return list(dict.fromkeys(keys[number * 7 % len(keys)] for number in sorted(few))) if keys else []
 
 
 def _among(keys: list[int]) -> str:
