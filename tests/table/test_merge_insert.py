@@ -489,6 +489,19 @@ def test_different_keys_do_not_disturb_each_other(tmp_path: Path, first: str) ->
     }
 
 
+def test_hundreds_of_keys_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    lance.write_dataset(table(BASE), path)
+    stale = spark_lance.dataset(path)
+    upsert(stale.merge_insert("a")).execute(table([(n, 0, "first") for n in range(100, 700)]))
+    others = table([(n, 0, "second") for n in range(1000, 1600)])
+    upsert(stale.merge_insert("a")).conflict_retries(0).execute(others)
+    assert len(content(path)) == len(BASE) + 1200
+    last = table([(n, 0, "third") for n in range(1599, 2100)])
+    with pytest.raises(RetryableConflictError):
+        upsert(stale.merge_insert("a")).conflict_retries(0).execute(last)
+
+
 def test_a_date_as_key_is_safe_with_pylance(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("d", pa.date32(), nullable=False, metadata=PRIMARY), ("b", pa.int32())])
     day = pa.table([[date(2020, 1, 1)], [1]], schema=schema)
