@@ -92,6 +92,9 @@ _LONG_TEXT_BYTES = 2 * 1024
 # per call; text shorter than this in the mean is left alone.
 _LEAST_ZIPPED_BYTES = 512
 _LONGEST_COMPRESSED = {FileVersion.V2_1: 12 * 1024, FileVersion.V2_2: 1 << 20}
+# A page of text may have one longer value for so many of its bytes. In 2.1 such a value shares its chunk with
+# one other if there is room for both; if there is not, the page is cut in two until it is in a small one.
+_BYTES_PER_LONG = {FileVersion.V2_1: 128 * 1024, FileVersion.V2_2: math.inf}
 
 # Wide values gain nothing from chunks: one value is already a sensible read.
 _WIDE_FIXED_BYTES = 256
@@ -202,11 +205,15 @@ def _variable(
     numbered = _numbered(array, valid, min(ratio * chunks.nbytes, size), version, settings)
     if numbered is not None:
         return numbered
-    mean, widest = chunks.nbytes / chunks.count, int(np.diff(chunks.offsets).max())
+    lengths = np.diff(chunks.offsets)
+    mean, widest = chunks.nbytes / chunks.count, int(lengths.max())
     if settings.structure is not None:
         zipped = settings.structure == "fullzip"
     elif compression is not None:
-        zipped = mean >= _LONG_TEXT_BYTES or widest >= _LONGEST_COMPRESSED[version]
+        longest = np.count_nonzero(lengths >= _LONGEST_COMPRESSED[version])
+        zipped = mean >= _LONG_TEXT_BYTES or (
+            longest > 0 and longest * _BYTES_PER_LONG[version] > chunks.nbytes
+        )
     else:
         zipped = widest >= _VERY_WIDE_VARIABLE_BYTES or (
             widest >= _WIDE_VARIABLE_BYTES and mean >= _WIDE_VARIABLE_BYTES / 4

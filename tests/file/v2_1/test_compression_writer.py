@@ -100,6 +100,16 @@ def test_what_is_compressed_by_itself() -> None:
     assert "COMPRESSION_ZSTD" in describe(documents)
 
 
+@pytest.mark.parametrize("size", [13_000, 20_000, 100_000])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_long_value_does_not_spoil_its_page(size: int, nested: bool, tmp_path: Path) -> None:
+    long = pa.array(["long value " * (size // 11), "and another " * (size // 12)])
+    texts = pa.concat_arrays([prose(6000), long, prose(6000, seed=2)])
+    table = pa.table({"c": lists(texts) if nested else texts})
+    check(table, "2.1")
+    assert write_file(tmp_path, table, "2.1").size < 0.7 * table.nbytes
+
+
 RNG = np.random.default_rng(3)
 VALUES: dict[str, pa.Array] = {
     "bytes": RNG.integers(-9, 9, 5000).astype(np.int8),
