@@ -42,6 +42,7 @@ class FileReader:
         size: its length in bytes if known (the manifest records it); saves a request.
         columns: field id -> column number, as the manifest's DataFile says. Without it the file's own
             schema decides.
+        source: the file's bytes, if they are at hand.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -50,10 +51,16 @@ class FileReader:
     """
 
     def __init__(
-        self, store: Store, path: str, *, size: int | None = None, columns: Mapping[int, int] | None = None
+        self,
+        store: Store,
+        path: str,
+        *,
+        size: int | None = None,
+        columns: Mapping[int, int] | None = None,
+        source: PageSource | None = None,
     ) -> None:
         self.path = path
-        self.source = PageSource(store, path, size or store.size(path))
+        self.source = source or PageSource(store, path, size or store.size(path))
         self._columns = columns
         self._parsed: dict[int, ColumnMetadata] = {}
         try:

@@ -13,9 +13,8 @@ fragment-reuse entry tells where the rows went, and they stay covered.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -50,7 +49,8 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import ReuseEntry
 from spark_lance.table.refs import load_latest
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions
-from spark_lance.table.scan import ScanTask
+from spark_lance.table.scan_task import ScanTask
+from spark_lance.table.small_fragments import read_tasks
 from spark_lance.table.write import delete_fragment_files, write_fragments
 
 __all__ = [
@@ -64,10 +64,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 32 << 20
-# Fragments up to this size are read ahead, some at a time: opening them takes longer than reading them.
-_SMALL_BYTES = 2 << 20
-_READ_AHEAD = 8
 _ROUNDS = 10
 
 Digest = table_pb2.FragmentReuseIndexDetails.FragmentDigest
@@ -191,21 +187,16 @@ class CompactionTask:
             raise
 
     def _tables(self) -> Iterator[pa.Table]:
-        """Yield the rows of the fragments in order; small fragments are read ahead."""
+        """Yield the rows of the fragments in order."""
         names = tuple(top.name for top in self.schema.fields)
-        tasks = [
-            ScanTask(self.store, self.root, names, self.schema.fields, data, self.stable_row_ids, self.bases)
-            for data in self.old
-        ]
-        with ThreadPoolExecutor(_READ_AHEAD) as pool:
-            ahead: deque[Future[list[pa.Table]] | ScanTask] = deque()
-            for task in tasks:
-                stored = sum(file.file_size_bytes or _SMALL_BYTES for file in task.message.files)
-                ahead.append(pool.submit(_read_whole, task) if stored < _SMALL_BYTES else task)
-                if len(ahead) > _READ_AHEAD:
-                    yield from _drawn(ahead.popleft())
-            while ahead:
-                yield from _drawn(ahead.popleft())
+        return read_tasks(
+            [
+                ScanTask(
+                    self.store, self.root, names, self.schema.fields, data, self.stable_row_ids, self.bases
+                )
+                for data in self.old
+            ]
+        )
 
     def _account(self, new: list[table_pb2.DataFragment], rows_read: int) -> RewriteResult:
         """Return the result after its rows are counted, and given what belongs to them."""
@@ -271,16 +262,6 @@ class _Counted:
         for table in self.tables:
             self.rows += table.num_rows
             yield from table.to_batches(max_chunksize=batch_size)
-
-
-def _read_whole(task: ScanTask) -> list[pa.Table]:
-    return list(task.tables(_WINDOW_BYTES))
-
-
-def _drawn(rows: Future[list[pa.Table]] | ScanTask) -> Iterator[pa.Table]:
-    if isinstance(rows, ScanTask):
-        return rows.tables(_WINDOW_BYTES)
-    return iter(rows.result())
 
 
 @dataclass(frozen=True)
@@ -428,6 +409,8 @@ def _rows_per_file(group: Group, options: CompactionOptions) -> int:
 
 def _execute_all(tasks: Sequence[CompactionTask], threads: int) -> list[RewriteResult]:
     """Run tasks, some at a time. If one fails, the files of the others are deleted."""
+    if threads == 1:
+        return _execute_in_turn(tasks)
     pool = ThreadPoolExecutor(min(threads, len(tasks)))
     running = [pool.submit(task.execute) for task in tasks]
     try:
@@ -440,6 +423,18 @@ def _execute_all(tasks: Sequence[CompactionTask], threads: int) -> list[RewriteR
         raise
     finally:
         pool.shutdown()
+
+
+def _execute_in_turn(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
+    results: list[RewriteResult] = []
+    try:
+        for task in tasks:
+            results.append(task.execute())
+    except BaseException:
+        for task, result in zip(tasks, results, strict=False):
+            delete_fragment_files(task.store, task.root, result.new)
+        raise
+    return results
 
 
 def _commit_untouched(
