@@ -8,18 +8,19 @@ BIN := $(VENV)/bin
 
 EXTRAS_demo := demo
 EXTRAS_test := test,demo
+EXTRAS_test-s3 := test,demo,test-s3
 EXTRAS_bench := test,demo,bench
 
 # Byte-compiling the 1 GB of dependencies takes a quarter of the install; Python does it on import as well.
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint format proto proto-check bench bench-file bench-size clean
+.PHONY: help demo test test-slow test-s3 test-all lint format proto proto-check bench bench-file bench-size clean
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-%
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.installed-demo ## install and run the quickstart: an ETL job on real data
 	@$(BIN)/python examples/quickstart.py $(ARGS)
@@ -29,6 +30,9 @@ test: $(VENV)/.installed-test ## run the tests, without the slow ones
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
 	$(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
+
+test-s3: $(VENV)/.installed-test-s3 ## run the tests of object stores; they start servers themselves
+	$(BIN)/python -m pytest -m s3 $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
 	$(BIN)/python -m pytest -m "not benchmark" $(ARGS)
