@@ -103,7 +103,7 @@ def merge_rows(
         MergeError: several source rows would update one row; or a row matches, and rules forbid it.
         RetryableConflictError: other writers were in the way each time.
         CommitError: the commit failed; see its other subclasses.
-        UnsupportedFormatError: the table needs a feature that is not written here, or has blob columns.
+        UnsupportedFormatError: the table needs a feature that is not written here, or has blobs in structs.
     """
 
     def attempt(base: Manifest) -> Merged:
@@ -280,6 +280,8 @@ def _key_fields(schema: Schema, on: Sequence[str]) -> tuple[Field, ...]:
     for key in keys:
         if key not in schema.fields:
             raise SchemaError(f"the key column {key.name!r} is inside another column")
+        if key.is_blob:
+            raise SchemaError(f"the blob column {key.name!r} cannot be a key")
         check_key_type(key.name, key.arrow_type())
     return keys
 

@@ -17,6 +17,7 @@ from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.table import system_columns
 from spark_lance.table.bases import Bases
+from spark_lance.table.blob_values import blob_sizes, blob_values
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.fragment import FragmentReader, physical_rows
 from spark_lance.table.manifest import Manifest
@@ -91,7 +92,7 @@ def read_rows(
     piece_bytes: int = _PIECE_BYTES,
     extra_bytes: float = 0.0,
 ) -> Iterator[tuple[int, Offsets, pa.Table]]:
-    """Yield fields of the given rows in tables of about `piece_bytes` Arrow bytes.
+    """Yield fields of the given rows in tables of about `piece_bytes` Arrow bytes, blobs as their bytes.
 
     Args:
         store: where the table is.
@@ -108,23 +109,43 @@ def read_rows(
     Raises:
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
-    schema = pa.schema([field.arrow_field() for field in fields])
+    described = [field.described() for field in fields]
+    schema = pa.schema([field.arrow_field() for field in described])
+    blobs = [(place, field) for place, field in enumerate(fields) if field.is_blob]
     bases = Bases.of(store, root, manifest.message)
     for fragment in manifest.fragments:
         offsets = rows.get(fragment.id)
         if offsets is None:
             continue
-        reader = FragmentReader(store, root, fragment, fields, bases)
+        reader = FragmentReader(store, root, fragment, described, bases)
         row_bytes = max(reader.row_bytes() + extra_bytes, 0.125)
         start = 0
         while start < len(offsets):
             count = int(min(max(1, piece_bytes / row_bytes), _MAX_PIECE_ROWS))
             piece = offsets[start : start + count]
             table = _read_piece(reader, piece.astype(np.int64), schema)
-            yield fragment.id, piece, table
+            if not blobs:
+                yield fragment.id, piece, table
+            for part in _by_blob_bytes(table, blobs, piece_bytes) if blobs else ():
+                rows_of_part = table.slice(part.start, part.stop - part.start)
+                for place, field in blobs:
+                    values = blob_values(bases, field, rows_of_part.column(place), fragment)
+                    rows_of_part = rows_of_part.set_column(place, field.arrow_field(), values)
+                yield fragment.id, piece[part], rows_of_part
             # As in a scan: what was seen replaces the estimate, and a piece grows fourfold at most.
             row_bytes = max(table.nbytes / len(piece) + extra_bytes, row_bytes / 4, 0.125)
             start += len(piece)
+
+
+def _by_blob_bytes(table: pa.Table, blobs: Sequence[tuple[int, Field]], limit: int) -> Iterator[slice]:
+    """Yield runs of rows whose blobs have about `limit` bytes together, at least one row each."""
+    ends = np.cumsum(sum(blob_sizes(table.column(place)) for place, _ in blobs))
+    start = 0
+    while start < table.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        yield slice(start, stop)
+        start = stop
 
 
 def _read_piece(reader: FragmentReader, rows: npt.NDArray[np.int64], schema: pa.Schema) -> pa.Table:

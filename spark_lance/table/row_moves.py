@@ -32,14 +32,14 @@ KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
 
 
 def check_movable(manifest: Manifest) -> None:
-    """Refuse to copy rows of a version with columns whose bytes are not all in the rows.
+    """Refuse to copy rows of a version with blobs inside other columns.
 
     Raises:
-        UnsupportedFormatError: there is a blob column.
+        UnsupportedFormatError: there is such a column.
     """
     for top in manifest.schema.fields:
-        if any(node.is_blob for node in top.walk()):
-            raise UnsupportedFormatError(f"changing rows of a table with the blob column {top.name!r}")
+        if not top.is_blob and any(node.is_blob for node in top.walk()):
+            raise UnsupportedFormatError(f"changing rows of a table with blobs inside column {top.name!r}")
 
 
 @dataclass

@@ -67,7 +67,7 @@ def update_rows(
         ExpressionError: an expression does not fit the table, or a value does not fit the column's type.
         RetryableConflictError: other writers were in the way each time.
         CommitError: the commit failed; see its other subclasses.
-        UnsupportedFormatError: the table needs a feature that is not written here, or has blob columns.
+        UnsupportedFormatError: the table needs a feature that is not written here, or has blobs in structs.
     """
     if not updates:
         raise OptionError("an update needs at least one column")

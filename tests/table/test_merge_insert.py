@@ -25,7 +25,6 @@ from spark_lance.errors import (
     OptionError,
     RetryableConflictError,
     SchemaError,
-    UnsupportedFormatError,
 )
 from spark_lance.io.store import open_store
 from spark_lance.table.key_filter import key_filter
@@ -175,7 +174,7 @@ def test_typed_errors(tmp_path: Path) -> None:
     assert len(list((path / "data").iterdir())) == 1
 
 
-def test_nested_keys_and_blobs_are_refused(tmp_path: Path) -> None:
+def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
     dataset = spark_lance.write_dataset(pa.table({"l": [[1], [2]], "a": [1, 2]}), path)
     with pytest.raises(SchemaError, match="key"):
@@ -184,8 +183,27 @@ def test_nested_keys_and_blobs_are_refused(tmp_path: Path) -> None:
     schema = pa.schema([("a", pa.int64()), blob])
     data = pa.table([[1], [b"x"]], schema=schema)
     lance.write_dataset(data, tmp_path / "b", data_storage_version="2.1")
-    with pytest.raises(UnsupportedFormatError, match="blob"):
-        upsert(spark_lance.dataset(tmp_path / "b").merge_insert("a")).execute(data)
+    with pytest.raises(SchemaError, match="blob"):
+        upsert(spark_lance.dataset(tmp_path / "b").merge_insert("v")).execute(data)
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_blobs_are_merged(tmp_path: Path, version: str) -> None:
+    blob = pa.field("v", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([("a", pa.int64()), blob, ("b", pa.int64())])
+    data = pa.table([[1, 2, 3], [b"x", None, b"z" * 70000], [1, 2, 3]], schema=schema)
+    path = tmp_path / "t"
+    spark_lance.write_dataset(data, path, data_storage_version=version)
+    partial = pa.table({"a": [3, 4], "b": [30, 40]})
+    done = upsert(spark_lance.dataset(path).merge_insert("a")).execute(partial)
+    whole = pa.table([[1, 5], [b"new", b"more"], [10, 50]], schema=schema)
+    done = upsert(done.dataset.merge_insert("a")).execute(whole)
+    found = done.dataset.to_table(["a", "b"]).to_pylist()
+    blobs = [None if file is None else file.read() for file in done.dataset.take_blobs("v", indices=range(5))]
+    expected = {1: b"new", 2: None, 3: b"z" * 70000, 4: None, 5: b"more"}
+    assert {row["a"]: file for row, file in zip(found, blobs, strict=True)} == expected
+    assert {row["a"]: row["b"] for row in found} == {1: 10, 2: 2, 3: 30, 4: 40, 5: 50}
+    assert len(lance.dataset(str(path)).to_table(columns=["a"])) == 5
 
 
 def test_sources_with_some_columns_in_any_order(tmp_path: Path) -> None:

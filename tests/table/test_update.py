@@ -258,11 +258,54 @@ def test_rows_come_in_pieces_of_bytes(tmp_path: Path, piece_bytes: int) -> None:
         assert table.nbytes <= max(4 * piece_bytes, 64)
 
 
-def test_blob_columns_are_refused(tmp_path: Path) -> None:
+BLOB = {"lance-encoding:blob": "true"}
+
+
+@pytest.mark.parametrize("piece_bytes", [1 << 10, 16 << 20])
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_blobs_move_with_their_rows(
+    tmp_path: Path, version: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = partial(read_rows, piece_bytes=piece_bytes)
+    monkeypatch.setattr("spark_lance.table.update.read_rows", reader)
     path = tmp_path / "t"
-    blob = pa.field("v", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
-    schema = pa.schema([("a", pa.int64()), blob])
-    lance.write_dataset(pa.table([[1], [b"x"]], schema=schema), path, data_storage_version="2.1")
+    blobs = [b"x", None, b"", b"abc" * 1000, b"p" * 100_000, b"d" * (5 << 20), b"q" * 70_000, b"z"]
+    schema = pa.schema(
+        [("a", pa.int64()), pa.field("v", pa.large_binary(), metadata=BLOB), ("s", pa.string())]
+    )
+    data = pa.table([range(8), blobs, list("abcdefgh")], schema=schema)
+    spark_lance.write_dataset(data, path, data_storage_version=version)
+    spark_lance.dataset(path).update({"s": "'n'"}, "a in (1, 2, 3, 4, 5, 7)")
+    done = spark_lance.dataset(path).update({"s": "'m'"}, "a in (4, 5, 6)").dataset
+    order = [0, 1, 2, 3, 7, 6, 4, 5]
+    theirs: Any = lance.dataset(str(path))
+    assert theirs.to_table(columns=["a"])["a"].to_pylist() == order
+    found = [None if blob is None else blob.read() for blob in done.take_blobs("v", indices=range(8))]
+    assert found == [blobs[a] for a in order]
+    some = [place for place, a in enumerate(order) if blobs[a] is not None]
+    assert [blob.read() for blob in theirs.take_blobs("v", indices=some)] == [found[place] for place in some]
+
+
+def test_blobs_outside_the_table_stay_there(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    (tmp_path / "outside").write_bytes(b"0123456789")
+    uri = f"file://{tmp_path}/outside"
+    extension = {"ARROW:extension:name": "lance.blob.v2"}
+    kind = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
+    schema = pa.schema([("a", pa.int64()), pa.field("v", kind, metadata=extension)])
+    values = [{"data": None, "uri": uri}, {"data": b"in", "uri": None}, None]
+    data = pa.table([[1, 2, 3], values], schema=schema)
+    spark_lance.write_dataset(data, path, data_storage_version="2.2")
+    done = spark_lance.dataset(path).update({"a": "a + 1"}).dataset
+    found = [None if blob is None else blob.read() for blob in done.take_blobs("v", indices=[0, 1, 2])]
+    assert found == [b"0123456789", b"in", None]
+    assert done.to_table()["v"].to_pylist()[0]["blob_uri"] == uri
+
+
+def test_blobs_in_structs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    inner = pa.struct([pa.field("v", pa.large_binary(), metadata=BLOB)])
+    spark_lance.write_dataset(pa.table({"a": [1], "st": pa.array([{"v": b"x"}], inner)}), path)
     with pytest.raises(UnsupportedFormatError, match="blob"):
         spark_lance.dataset(path).update({"a": "2"})
 

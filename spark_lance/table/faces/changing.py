@@ -91,7 +91,7 @@ class Changing(Face):
             SchemaError: a column does not exist, or null comes into one that must not be null.
             ExpressionError: an expression does not fit the columns, or a value does not fit its column.
             CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table uses a feature that is not written here, or has blob columns.
+            UnsupportedFormatError: the table uses what is not written here, or has blobs in structs.
         """
         reruns = _reruns(conflict_retries, retry_timeout)
         done = update_rows(self.store, self.root, self.manifest, updates, where, reruns=reruns)

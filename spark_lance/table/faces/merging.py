@@ -112,7 +112,7 @@ class MergeInsertBuilder(Generic[SameFace]):
             MergeError: several rows of the data match one row that would be changed; or a row matches
                 although none may.
             CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table uses a feature that is not written here, or has blob columns.
+            UnsupportedFormatError: the table uses what is not written here, or has blobs in structs.
         """
         rules = self._rules
         if rules.matched == "keep" and not rules.insert and not rules.delete_missing:
