@@ -18,6 +18,8 @@ lane l is packed[j * L + l]. The value at (row r, lane l) is number
 
 from __future__ import annotations
 
+import math
+import threading
 from itertools import pairwise
 from math import gcd
 from typing import Any
@@ -87,11 +89,31 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
         part = words[start : start + _STEP]
         blocks = len(part)
         # [word][block x lane]: every step below then runs over one long contiguous vector.
-        streams = np.ascontiguousarray(part.view(row).T).view(words.dtype).reshape(width, blocks * lanes)
-        rows = _unpack_rows(streams, width, bits, few=blocks < _FEW).reshape(bits, -1).view(row)
+        streams = _SCRATCH.take("streams", (width, blocks * lanes), words.dtype)
+        streams.view(row)[:] = part.view(row).T
+        rows = _unpack_rows(streams, width, bits, few=blocks < _FEW)
         target = out[start : start + _STEP].view(row).reshape(blocks, 8, bits // 8)
-        target[:] = rows.reshape(bits // 8, 8, blocks).transpose(2, 1, 0)
+        for place, group in enumerate(GROUPS[bits]):
+            target[:, :, place] = rows[8 * group : 8 * group + 8].view(row).T
     return out
+
+
+class _Scratch(threading.local):
+    """Memory that a thread uses again: what is new each time costs more to get than to compute with."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Bytes] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Words:
+        """Return an array with any content, which is another's as soon as `name` is taken again."""
+        size = math.prod(shape) * dtype.itemsize
+        if name not in self._held or len(self._held[name]) < size:
+            self._held[name] = np.empty(size, dtype=np.uint8)
+        array: _Words = self._held[name][:size].view(dtype).reshape(shape)
+        return array
+
+
+_SCRATCH = _Scratch()
 
 
 def _unpack_compiled(kernel: Kernel, data: Bytes, starts: Ints, widths: Ints, out: _Words) -> None:
@@ -102,24 +124,24 @@ def _unpack_compiled(kernel: Kernel, data: Bytes, starts: Ints, widths: Ints, ou
 
 
 def _unpack_rows(streams: _Words, width: int, bits: int, few: bool) -> _Words:
-    """Return rows[place of row div 8, row mod 8, block x lane] of the packed streams[word, block x lane]."""
+    """Return rows[row, block x lane] of the packed streams[word, block x lane]."""
     dtype = streams.dtype
     mask = dtype.type((1 << width) - 1)
     size = streams.shape[1]
     # Words and values meet every `period` rows: what one such period does, all of them do. Doing them at once
-    # takes fewer, longer steps, but the rows then need sorting: it pays for few blocks.
+    # takes fewer, longer steps, but over memory that does not lie together: it pays for few blocks.
     repeats = gcd(width, bits) if few or bits % width == 0 else 1
     period = bits // repeats
     packed = streams.reshape(repeats, width // repeats, size)
-    rows = np.empty((repeats, period, size), dtype=dtype)
+    rows = _SCRATCH.take("rows", (repeats, period, size), dtype)
     if period * width == bits:
         # No value spans two words.
         np.right_shift(packed, np.arange(0, bits, width, dtype=dtype)[:, None], out=rows)
         rows &= mask
-        return rows.reshape(bits // 8, 8, size)[GROUPS[bits]]
-    carry = np.empty((repeats, size), dtype=dtype)
+        return rows.reshape(bits, size)
+    carry = _SCRATCH.take("carry", (repeats, size), dtype)
     for row in range(period):
-        target = rows[:, row if repeats > 1 else GROUPS[bits][row // 8] * 8 + row % 8]
+        target = rows[:, row]
         word, shift = divmod(row * width, bits)
         if shift == 0:
             np.bitwise_and(packed[:, word], mask, out=target)
@@ -131,8 +153,7 @@ def _unpack_rows(streams: _Words, width: int, bits: int, few: bool) -> _Words:
             np.bitwise_or(target, carry, out=target)
         if spill != 0:
             np.bitwise_and(target, mask, out=target)
-    by_group = rows.reshape(bits // 8, 8, size)
-    return by_group[GROUPS[bits]] if repeats > 1 else by_group
+    return rows.reshape(bits, size)
 
 
 def _word_type(bits: int) -> np.dtype[Any]:
