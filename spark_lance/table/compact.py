@@ -49,7 +49,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import ReuseEntry
 from spark_lance.table.refs import load_latest
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions
-from spark_lance.table.scan_task import ScanTask
+from spark_lance.table.scan_task import ScanTask, in_batches
 from spark_lance.table.small_fragments import read_tasks
 from spark_lance.table.write import delete_fragment_files, write_fragments
 
@@ -64,6 +64,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+# Rows of a batch if only its bytes count.
+_BATCH_ROWS = 1 << 20
 _ROUNDS = 10
 
 Digest = table_pb2.FragmentReuseIndexDetails.FragmentDigest
@@ -261,7 +263,7 @@ class _Counted:
         """Yield the tables as record batches."""
         for table in self.tables:
             self.rows += table.num_rows
-            yield from table.to_batches(max_chunksize=batch_size)
+            yield from in_batches([table], batch_size or _BATCH_ROWS)
 
 
 @dataclass(frozen=True)
