@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -114,6 +115,7 @@ class History(RuleBasedStateMachine):
         self.next_number = 0
         # What stale steps must know: they are not tried over changes after which they could not succeed.
         self.epoch = 0
+        self.restored = False
         self.stale: dict[str, tuple[Any, int, set[int]]] = {}
 
     def teardown(self) -> None:
@@ -358,11 +360,56 @@ class History(RuleBasedStateMachine):
         self.epoch += 1
         self.done(list(self.model.rows))
 
-    @rule(side=SIDES, size=st.sampled_from([5, 12, 1000]), all_deletions=st.booleans())
-    def compact(self, side: str, size: int, all_deletions: bool) -> None:
+    @precondition(lambda self: len(self.model.columns) > 1)
+    @rule(side=SIDES, few=FEW, which=st.integers(0, 9))
+    def update_in_place(self, side: str, few: set[int], which: int) -> None:
+        handle, known = self.handle(side, False)
+        keys = _some(known, few)
+        column = self.model.columns[which % len(self.model.columns)]
+        changed = {key: {column.number: make_value(column.kind, key * 3 + which)} for key in keys}
+        data = self.table(changed, [column])
+        if side == "theirs":
+            merge = handle.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
+            assert merge.execute(data)["num_updated_rows"] == len(keys)
+        else:
+            handle.update_columns(data, "id")
+        for key in keys:
+            self.model.rows[key] |= changed[key]
+        self.done(keys)
+
+    @rule(few=FEW, add=st.integers(1, 5))
+    def race(self, few: set[int], add: int) -> None:
+        """Both add to the same rows at the same time; whoever is second does it again."""
+        numbers = [c for c in self.model.columns if c.kind in ("int", "long")]
+        keys = _some(sorted(self.model.rows), few)
+        if not numbers or not keys:
+            return
+        name = numbers[0].name
+        with ThreadPoolExecutor(2) as pool:
+            runs = [
+                pool.submit(self.open(side).update, {name: f"{name} + {add}"}, _among(keys))
+                for side in ("ours", "theirs")
+            ]
+            for run in runs:
+                run.result()
+        for key in keys:
+            row = self.model.rows[key]
+            if row.get(numbers[0].number) is not None:
+                row[numbers[0].number] += 2 * add
+        self.done(keys)
+
+    @rule(
+        side=SIDES,
+        size=st.sampled_from([5, 12, 1000]),
+        all_deletions=st.booleans(),
+        defer=st.sampled_from([False, False, True]),
+    )
+    def compact(self, side: str, size: int, all_deletions: bool, defer: bool) -> None:
         options: dict[str, Any] = {"target_rows_per_fragment": size}
         if all_deletions:
             options["materialize_deletions_threshold"] = 0.0
+        if defer and not self.stable:
+            options["defer_index_remap"] = True
         self.open(side).optimize.compact_files(**options)
         self.done()
 
@@ -373,6 +420,7 @@ class History(RuleBasedStateMachine):
         self.open(side, version).restore()
         self.model = copy.deepcopy(self.past[version])
         self.epoch += 1
+        self.restored = True
         self.done()
 
     @rule(side=SIDES, key=st.sampled_from(["k1", "k2"]), text=st.sampled_from(["", "a", "b"]))
@@ -384,6 +432,14 @@ class History(RuleBasedStateMachine):
         elif key in self.model.config:
             handle.delete_config_keys([key])
             del self.model.config[key]
+        self.done()
+
+    @precondition(lambda self: self.stable)
+    @rule(side=SIDES)
+    def keep_lineage_in_files(self, side: str) -> None:
+        config = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "1"}
+        self.open(side).update_config(config)
+        self.model.config |= config
         self.done()
 
     @rule(side=SIDES, name=st.sampled_from(["x", "y"]), which=st.integers(0, 99))
@@ -441,6 +497,8 @@ class History(RuleBasedStateMachine):
             self.both_read_what_the_model_holds()
             self.filters_find_the_same_rows()
             self.older_versions_stay_as_they_were()
+            if self.stable and not self.restored:
+                self.changes_are_told()
 
     def both_read_what_the_model_holds(self) -> None:
         theirs: Any = lance.dataset(str(self.path))
@@ -487,6 +545,20 @@ class History(RuleBasedStateMachine):
         versions = sorted(self.past)
         for version in {*versions[:1], *versions[len(versions) // 2 :][:1]}:
             self._compare(self.open("ours", version), self.open("theirs", version), self.past[version])
+
+    def changes_are_told(self) -> None:
+        versions = sorted(self.past)
+        since = versions[len(versions) // 3]
+        before, now = self.past[since].marks, self.model.marks
+        changes = spark_lance.dataset(str(self.path)).diff(since)
+        assert set(changes.inserted(["id"]).read_all()["id"].to_pylist()) == {
+            key for key, (_, created, _) in now.items() if created > since
+        }
+        assert set(changes.updated(["id"]).read_all()["id"].to_pylist()) == {
+            key for key, (_, created, updated) in now.items() if created <= since < updated
+        }
+        gone = changes.get_deleted_row_ids().read_all()[ROW_ID].to_pylist()
+        assert sorted(gone) == sorted(mark[0] for key, mark in before.items() if key not in now)
 
     def _compare(self, ours: Any, theirs: Any, model: Model) -> None:
         table, other = ours.to_table(), theirs.to_table()
