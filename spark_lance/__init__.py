@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_lance import errors
+    from spark_lance.spark.enable import enable
     from spark_lance.spark.source import LanceDataSource
     from spark_lance.table.dataset import LanceDataset, LanceFragment, dataset, write_dataset
 
@@ -21,6 +22,7 @@ __all__ = [
     "LanceFragment",
     "__version__",
     "dataset",
+    "enable",
     "errors",
     "write_dataset",
 ]
@@ -30,6 +32,7 @@ _HOMES = {
     "LanceDataset": "spark_lance.table.dataset",
     "LanceFragment": "spark_lance.table.dataset",
     "dataset": "spark_lance.table.dataset",
+    "enable": "spark_lance.spark.enable",
     "write_dataset": "spark_lance.table.dataset",
 }
 

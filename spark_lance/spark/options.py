@@ -98,6 +98,26 @@ _ROWS = (
         "Version to read; the latest one if not given.",
         ("versionAsOf",),
     ),
+    Option("tag", str.strip, "a tag", None, "read", "Read the version that this tag names."),
+    Option("branch", str.strip, "a branch", None, "read", "Read this branch; `version` then counts on it."),
+    Option(
+        "asof",
+        str.strip,
+        "a time such as 2026-01-31 12:00:00",
+        None,
+        "read",
+        "Read the newest version that is no younger than this time; without a zone it is in UTC.",
+        ("timestampAsOf",),
+    ),
+    Option(
+        "filter",
+        str.strip,
+        "an SQL condition",
+        None,
+        "read",
+        "Read only the rows for which this SQL condition is true, such as `id > 7 and name like 'a%'`.",
+        ("filters",),
+    ),
     Option(
         "columns",
         _column_list,
@@ -122,6 +142,16 @@ _ROWS = (
         "read",
         "About the most bytes of one Arrow batch; a wider row still makes a batch of one.",
     ),
+    Option(
+        "partition_bytes",
+        _byte_size,
+        "a size such as 134217728 or 128m",
+        None,
+        "read",
+        "About the most bytes that one task reads; by default such that every core gets some, 128m at most.",
+    ),
+    Option("with_row_id", _boolean, "true or false", False, "read", "Add the column `_rowid`."),
+    Option("with_row_address", _boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
     Option(
         "max_rows_per_file",
         _positive,
@@ -205,12 +235,8 @@ _STORAGE_NAMES = frozenset(
 # give the user other data than asked for.
 _REFUSED = frozenset(
     {
-        "asof",
-        "branch",
         "endingtimestamp",
         "endingversion",
-        "filter",
-        "filters",
         "mergeschema",
         "overwriteschema",
         "partitionoverwritemode",
@@ -219,12 +245,8 @@ _REFUSED = frozenset(
         "startingtimestamp",
         "startingversion",
         "table",
-        "tag",
-        "timestampasof",
         "txnappid",
         "txnversion",
-        "with_row_address",
-        "with_row_id",
     }
 )
 
@@ -241,10 +263,23 @@ class ReadOptions:
 
     path: str
     version: int | None
+    tag: str | None
+    branch: str | None
+    asof: str | None
     columns: tuple[str, ...] | None
+    filter: str | None
     batch_size: int
     batch_bytes: int
+    partition_bytes: int | None
+    with_row_id: bool
+    with_row_address: bool
     storage: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def system_columns(self) -> tuple[str, ...]:
+        """The system columns that are read beside the others."""
+        chosen = {"_rowid": self.with_row_id, "_rowaddr": self.with_row_address}
+        return tuple(name for name, wanted in chosen.items() if wanted)
 
 
 @dataclass(frozen=True)
@@ -268,7 +303,10 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
         OptionError: a value that cannot be parsed, an option that is not supported, or no path.
     """
     values, _, storage = _parse(raw)
-    names = ("path", "version", "columns", "batch_size", "batch_bytes")
+    names = [option.name for option in _ROWS if option.used in ("read", "both")]
+    given = [name for name in ("version", "tag", "asof") if values[name] is not None]
+    if len(given) > 1 or (values["tag"] is not None and values["branch"] is not None):
+        raise OptionError("give one of the options version, tag and asof, and no branch with a tag")
     return ReadOptions(**{name: values[name] for name in names}, storage=storage)
 
 
@@ -279,8 +317,11 @@ def write_options(raw: Mapping[str, str]) -> WriteOptions:
         OptionError: as `read_options`, or a version was given: only the latest one can be written to.
     """
     values, vector_sizes, storage = _parse(raw)
-    if values["version"] is not None:
-        raise OptionError("option 'version' is for reading: an old version cannot be written to")
+    for name in ("version", "tag", "asof"):
+        if values[name] is not None:
+            raise OptionError(f"option {name!r} is for reading: an old version cannot be written to")
+    if values["branch"] is not None:
+        raise OptionError("option 'branch' is for reading: give the branch's own path, {path}/tree/{branch}")
     names = (
         "path",
         "max_rows_per_file",

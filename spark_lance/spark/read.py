@@ -1,13 +1,13 @@
 """Reading tables from Spark: fragments become input partitions, stored columns become Spark's Arrow batches.
 
 The reader is made where the driver plans; it reads the manifest of the pinned version there and puts all
-that a task needs into its partition. What travels to the tasks besides is the schema and two limits.
+that a task needs into its partition. What travels to the tasks besides is the schema, the filter and limits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,78 +15,73 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store, open_store
 from spark_lance.spark.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.failures import one_line
+from spark_lance.spark.filters import translate
+from spark_lance.spark.fit import described, fit
 from spark_lance.spark.options import ReadOptions
-from spark_lance.spark.types import arrow_schema, covers, spark_schema, spark_type
+from spark_lance.spark.partitions import LancePartition, pack, row_bytes
+from spark_lance.spark.types import arrow_schema
+from spark_lance.table.expressions import Call, Expression
 from spark_lance.table.fragment import physical_rows
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.refs import find_version, latest_version, load_latest, load_version
+from spark_lance.table.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.table.references import MAIN, Place, Reference, resolve, version_at
+from spark_lance.table.refs import find_version, latest_version, load_version
 from spark_lance.table.scan import Scan, ScanTask
+from spark_lance.table.system_columns import nameable
 
 # Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
 _KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
 
-__all__ = ["LancePartition", "LanceReader", "describe", "find_column", "resolve_version"]
+# The mark of jvm/LancePruning.java in the metadata of the first column.
+PLANNED_ALONE = "lance.planned.alone"
+
+__all__ = ["LanceReader", "PushdownReader", "describe", "pin"]
 
 
-def resolve_version(options: ReadOptions) -> int:
+def pin(options: ReadOptions) -> Place:
     """Return the version that a read sees: the asked one, or the latest now.
 
     Raises:
         TableNotFoundError, VersionNotFoundError: there is none.
     """
     store, root = open_store(options.path, options.storage)
-    if options.version is not None:
-        return find_version(store, root, options.version).version
-    return latest_version(store, root).version
+    branch = None if options.branch == MAIN else options.branch
+    if options.asof is not None:
+        line = resolve(store, root, (branch, None)) if branch else Place(root, None, 0)
+        return Place(line.root, branch, version_at(store, line.root, options.asof))
+    if options.branch is None and options.tag is None:
+        # The path may lead to a branch, whose versions are numbered on.
+        asked = options.version
+        version = latest_version(store, root) if asked is None else find_version(store, root, asked)
+        return Place(root, None, version.version)
+    reference: Reference = options.tag if options.tag is not None else (branch, options.version)
+    place = resolve(store, root, reference)
+    find_version(store, place.root, place.version)
+    return place
 
 
-def describe(options: ReadOptions, version: int | None) -> tuple[int, st.StructType]:
+def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
     """Return the version that a read sees and the Spark schema of the columns it was asked for.
 
     Args:
-        version: the version if it has been resolved before.
+        place: the version if it has been resolved before.
 
     Raises:
         TableNotFoundError, VersionNotFoundError: there is no table or no such version.
         UnsupportedFormatError: the table needs a feature that is not read here.
         SchemaError: a column does not exist, or Spark has no type for it.
     """
-    _, _, manifest = _open(options, version)
-    chosen = manifest.schema.fields
-    if options.columns is not None:
-        chosen = tuple(find_column(manifest.schema, name) for name in options.columns)
-    return manifest.version, spark_schema(field.arrow_field() for field in chosen)
+    place, _, manifest = _open(options, place)
+    return place, described(manifest.schema, options.columns, options.system_columns)
 
 
-def _open(options: ReadOptions, version: int | None) -> tuple[Store, str, Manifest]:
-    store, root = open_store(options.path, options.storage)
-    pinned = version if version is not None else options.version
-    return store, root, load_latest(store, root) if pinned is None else load_version(store, root, pinned)
-
-
-def find_column(schema: Schema, name: str) -> Field:
-    """Return the top-level field called `name`; the case matters only where two names differ by nothing else.
-
-    Raises:
-        SchemaError: there is none, or several that differ by case; the message lists those that exist.
-    """
-    folded = [field for field in schema.fields if field.name.lower() == name.lower()]
-    exact = [field for field in folded if field.name == name]
-    if len(exact) == 1 or len(folded) == 1:
-        return (exact or folded)[0]
-    there = ", ".join(field.name for field in schema.fields)
-    raise SchemaError(f"no column {name!r} in the table, which has {there}")
-
-
-@dataclass(frozen=True)
-class LancePartition(InputPartition):
-    """The rows that one Spark task reads."""
-
-    task: ScanTask
+def _open(options: ReadOptions, place: Place | None) -> tuple[Place, Store, Manifest]:
+    store, _ = open_store(options.path, options.storage)
+    place = pin(options) if place is None else place
+    return place, store, load_version(store, place.root, place.version)
 
 
 class LanceReader(DataSourceReader):
@@ -95,32 +90,39 @@ class LanceReader(DataSourceReader):
     Args:
         options: what the read was asked for.
         schema: the columns, in this order; structs may lack fields that the table has.
-        version: the pinned version; without it the asked or the latest one is taken.
+        place: the pinned version; without it the asked or the latest one is taken.
 
     Raises:
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
         SchemaError: the schema names columns that do not exist, or types other than Spark's for them.
+        ExpressionError: the option `filter` does not fit the table.
     """
 
-    def __init__(self, options: ReadOptions, schema: st.StructType, version: int | None = None) -> None:
-        store, root, manifest = _open(options, version)
-        self.version = manifest.version
+    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place | None = None) -> None:
+        self.place, store, manifest = _open(options, place)
         self._schema = schema
-        self._batch_bytes = options.batch_bytes
-        self._batch_size = options.batch_size
-        fields = _fit(manifest.schema, schema)
-        if not fields and not _KEEPS_ROWS_WITHOUT_COLUMNS:
+        self._options = options
+        self._table = manifest.schema
+        self._names, self._fields = fit(manifest.schema, schema)
+        if not self._names and not _KEEPS_ROWS_WITHOUT_COLUMNS:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
-        scan = Scan.plan(store, root, manifest, [field.name for field in fields])
-        self._tasks = [replace(task, fields=fields) for task in scan.tasks()]
+        self._scan = Scan.plan(store, self.place.root, manifest, self._names)
+        self._condition: Condition | None = None
+        if options.filter is not None:
+            self._condition = compile_predicate(options.filter, nameable(manifest.schema))
 
     def __getstate__(self) -> dict[str, Any]:
         # Every task gets a copy of the reader, and its own work in its partition.
-        return {**self.__dict__, "_tasks": []}
+        kept = ("_schema", "_options", "_condition")
+        return {name: self.__dict__[name] for name in kept}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one partition per fragment."""
-        return [LancePartition(task) for task in self._tasks]
+        """Return the work of the tasks; small fragments share one."""
+        filter_columns = self._condition.columns if self._condition else ()
+        tasks = [replace(task, fields=self._fields) for task in self._scan.tasks(filter_columns)]
+        extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
+        width = row_bytes(self._table, tasks, self._names, [*self._fields, *extra])
+        return pack(tasks, width, self._options.partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
@@ -128,13 +130,17 @@ class LanceReader(DataSourceReader):
         if not isinstance(partition, LancePartition):
             return
         with one_line():
-            task = partition.task
-            if not task.names:
-                yield from self._count(task)
-                return
-            convert = BatchConverter.plan(task.arrow_schema, arrow_schema(self._schema))
-            for batch in task.batches(self._batch_bytes, self._batch_size):
-                yield convert(batch)
+            for task in partition.tasks:
+                yield from self._batches(task)
+
+    def _batches(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+        size = self._options.batch_size
+        if not task.names and self._condition is None:
+            yield from self._count(task)
+            return
+        convert = BatchConverter.plan(task.arrow_schema, arrow_schema(self._schema))
+        for batch in task.batches(self._options.batch_bytes, size, self._condition):
+            yield convert(batch) if task.names else rows_without_columns(batch.num_rows)
 
     def _count(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """Yield as many rows without columns as the fragment has; no data file is opened for them."""
@@ -142,50 +148,34 @@ class LanceReader(DataSourceReader):
             physical_rows(task.store, task.root, task.message, task.bases)
             - task.message.deletion_file.num_deleted_rows
         )
-        for first in range(0, rows, self._batch_size):
-            yield rows_without_columns(min(self._batch_size, rows - first))
+        size = self._options.batch_size
+        for first in range(0, rows, size):
+            yield rows_without_columns(min(size, rows - first))
 
 
-def _fit(table: Schema, asked: st.StructType) -> tuple[Field, ...]:
-    """Return the table's fields for the asked columns, with only the nested fields that are asked for."""
-    fields, reasons = [], []
-    unknown = []
-    for column in asked:
-        try:
-            field = find_column(table, column.name)
-        except SchemaError:
-            unknown.append(column.name)
-            continue
-        actual = spark_type(field.arrow_type())
-        if column.dataType != actual and not covers(actual, column.dataType):
-            reasons.append(
-                f"column {column.name!r} is {actual.simpleString()}, not {column.dataType.simpleString()}"
-            )
-        elif field.nullable and not column.nullable:
-            reasons.append(f"column {column.name!r} may hold nulls, but the schema says NOT NULL")
-        else:
-            fields.append(_narrow(field, column.dataType))
-    if unknown:
-        there = ", ".join(field.name for field in table.fields)
-        reasons.append(f"there is no column {', '.join(unknown)}, but {there}")
-    if reasons:
-        raise SchemaError(f"the schema does not fit the table: {'; '.join(reasons)}")
-    doubled = sorted({field.name for field in fields if [f.id for f in fields].count(field.id) > 1})
-    if doubled:
-        raise SchemaError(f"the schema names a column twice: {', '.join(doubled)}")
-    return tuple(fields)
+class PushdownReader(LanceReader):
+    """A reader that takes over filters.
 
+    Spark refuses readers that have this method where it does not push filters, hence a class of its own.
+    """
 
-def _narrow(field: Field, asked: st.DataType) -> Field:
-    """Return the field with just the struct fields that are asked for, so that no others are fetched."""
-    if field.kind == "struct" and isinstance(asked, st.StructType):
-        parts = [
-            _narrow(child, asked[child.name].dataType)
-            for child in field.children
-            if child.name in asked.names
-        ]
-        # A struct of which nothing is asked for still has rows that are null, and a child tells which.
-        return replace(field, children=tuple(parts) or field.children[:1])
-    if field.kind == "list" and isinstance(asked, st.ArrayType):
-        return replace(field, children=(_narrow(field.children[0], asked.elementType),))
-    return field
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take over the filters that can be applied exactly as Spark would; return the others.
+
+        None are taken if Spark itself offers them: it would use this plan, with its filters, for later queries
+        of the same DataFrame that have others. The optimizer rule marks scans that are planned for themselves.
+        """
+        if not any(field.metadata.get(PLANNED_ALONE) for field in self._schema[:1]):
+            return filters
+        taken: list[Expression] = []
+        left = []
+        for filter in filters:
+            tree = translate(filter, self._table, self._schema)
+            if tree is None:
+                left.append(filter)
+            else:
+                taken.append(tree)
+        if taken:
+            condition = compile_tree(Call("and", tuple(taken)), nameable(self._table))
+            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        return left

@@ -8,6 +8,7 @@ session of a machine that has the package, whether Lance is used or not.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from spark_lance.spark.read import LanceReader
     from spark_lance.spark.write import LanceWriter
+    from spark_lance.table.references import Place
 
 __all__ = ["LanceDataSource"]
 
@@ -38,7 +40,7 @@ class LanceDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)  # type: ignore[arg-type]
-        self._version: int | None = None
+        self._place: Place | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -50,16 +52,20 @@ class LanceDataSource(DataSource):
         from spark_lance.spark.read import describe
 
         with one_line():
-            self._version, schema = describe(read_options(self.options), self._version)
+            self._place, schema = describe(read_options(self.options), self._place)
         return schema
 
     def reader(self, schema: StructType) -> LanceReader:
         """Return the reader of the columns of `schema`."""
-        from spark_lance.spark.read import LanceReader
+        from spark_lance.spark.read import LanceReader, PushdownReader
 
+        # Only the module that plans with filters may meet pushFilters: elsewhere a reader that has it is an
+        # error while pushing is switched off. The caller's file tells in every way of starting workers.
+        pushes = sys._getframe(1).f_code.co_filename.endswith("data_source_pushdown_filters.py")
         with one_line():
-            reader = LanceReader(read_options(self.options), schema, self._version)
-        self._version = reader.version
+            kind = PushdownReader if pushes else LanceReader
+            reader = kind(read_options(self.options), schema, self._place)
+        self._place = reader.place
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
@@ -76,11 +82,11 @@ class LanceDataSource(DataSource):
         plans. Failures are left to `reader`, which meets them again: an error raised while pickling would
         hide its cause.
         """
-        if self._version is None and "path" in self.options:
-            from spark_lance.spark.read import resolve_version
+        if self._place is None and "path" in self.options:
+            from spark_lance.spark.read import pin
 
             try:
-                self._version = resolve_version(read_options(self.options))
+                self._place = pin(read_options(self.options))
             except (LanceError, OSError):
-                self._version = None
+                self._place = None
         return self.__dict__

@@ -22,7 +22,7 @@ from spark_lance.errors import ExpressionError
 from spark_lance.table.functions import FUNCTIONS
 from spark_lance.table.values import Value, as_column, cast, plain
 
-__all__ = ["Call", "Cast", "Column", "Expression", "Literal", "bind", "columns", "compute"]
+__all__ = ["Call", "Cast", "Column", "Expression", "Literal", "bind", "columns", "compute", "describe"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,17 @@ def walk(node: Expression) -> Iterator[Expression]:
 def columns(node: Expression) -> tuple[str, ...]:
     """Return the top-level columns that an expression reads, sorted."""
     return tuple(sorted({part.path[0] for part in walk(node) if isinstance(part, Column)}))
+
+
+def describe(node: Expression) -> str:
+    """Return an expression as text, for messages."""
+    if isinstance(node, Column):
+        return ".".join(node.path)
+    if isinstance(node, Literal):
+        return repr(node.value)
+    if isinstance(node, Cast):
+        return f"cast({describe(node.argument)} as {node.type})"
+    return f"{node.function}({', '.join(map(describe, node.arguments))})"
 
 
 def bind(node: Expression, schema: pa.Schema) -> Expression:

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
 from spark_lance.file.arrays import movable_table
-from spark_lance.table.expressions import Expression, bind, columns, compute
+from spark_lance.table.expressions import Expression, bind, columns, compute, describe
 from spark_lance.table.sql import parse_sql
 
-__all__ = ["Computed", "Condition", "Predicate", "compile_expression", "compile_predicate"]
+__all__ = ["Computed", "Condition", "Predicate", "compile_expression", "compile_predicate", "compile_tree"]
 
 Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no operator | for types)
 
@@ -39,6 +39,7 @@ class Condition:
     columns: tuple[str, ...]
     _tree: Expression | None = None
     _native: pc.Expression | None = None
+    _parts: tuple[Condition, ...] = ()
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         """Return for every row of a table whether the condition is true, false or unknown (null).
@@ -46,12 +47,19 @@ class Condition:
         Raises:
             ExpressionError: it does not fit the table.
         """
+        if self._parts:
+            return pc.and_kleene(*(part.mask(table) for part in self._parts))
         if self._tree is not None:
             return compute(self._tree, table)
         try:
             return _project(table, self._native)
         except _FAILURES as error:
             raise ExpressionError(f"the condition {self.text} cannot be applied: {error}") from error
+
+    def and_also(self, other: Condition) -> Condition:
+        """Return the condition that both are true."""
+        names = tuple(sorted({*self.columns, *other.columns}))
+        return Condition(f"({self.text}) and ({other.text})", names, _parts=(self, other))
 
     def filter(self, table: pa.Table) -> pa.Table:
         """Return the rows of a table for which the condition is true.
@@ -103,12 +111,21 @@ def compile_predicate(predicate: Predicate, schema: pa.Schema) -> Condition:
         condition = Condition(predicate, columns(tree), _tree=tree)
     else:
         condition = Condition(str(predicate), (), _native=predicate)
-    kind = condition.mask(empty).type
-    if kind != pa.bool_():
-        raise ExpressionError(f"{condition.text} is no condition: its values are of type {kind}")
+    _checked(condition, empty)
     if not isinstance(predicate, str):
         return Condition(condition.text, _native_columns(predicate, empty), _native=predicate)
     return condition
+
+
+def compile_tree(tree: Expression, schema: pa.Schema) -> Condition:
+    """Fit a condition that is an expression already to a schema.
+
+    Raises:
+        ExpressionError: it is no condition on these columns.
+    """
+    tree = bind(tree, schema)
+    condition = Condition(describe(tree), columns(tree), _tree=tree)
+    return _checked(condition, _empty(schema))
 
 
 def compile_expression(sql: str, schema: pa.Schema) -> Computed:
@@ -119,6 +136,13 @@ def compile_expression(sql: str, schema: pa.Schema) -> Computed:
     """
     tree = bind(parse_sql(sql), schema)
     return Computed(sql, columns(tree), compute(tree, _empty(schema)).type, tree)
+
+
+def _checked(condition: Condition, empty: pa.Table) -> Condition:
+    kind = condition.mask(empty).type
+    if kind != pa.bool_():
+        raise ExpressionError(f"{condition.text} is no condition: its values are of type {kind}")
+    return condition
 
 
 def _empty(schema: pa.Schema) -> pa.Table:

@@ -75,7 +75,8 @@ def test_filters_and_aggregates(spark: SparkSession, path: str) -> None:
     append(path, 10, 20)
     frame = load(spark, path)
     assert frame.where("id >= 5 and name like 'n1%'").agg(f.sum("half")).first()[0] == 72.5  # type: ignore[index]
-    assert frame.rdd.getNumPartitions() == 2
+    assert frame.rdd.getNumPartitions() == 1
+    assert load(spark, path, partition_bytes=1).rdd.getNumPartitions() == 2
 
 
 def test_a_commit_between_load_and_action_changes_nothing(spark: SparkSession, path: str) -> None:

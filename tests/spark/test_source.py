@@ -20,7 +20,8 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 import spark_lance
 from spark_lance.errors import SchemaError, TableNotFoundError, VersionNotFoundError
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.read import LancePartition, LanceReader
+from spark_lance.spark.partitions import LancePartition
+from spark_lance.spark.read import LanceReader
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.types import arrow_schema
 from spark_lance.spark.write import LanceCommitMessage, LanceWriter
@@ -92,8 +93,8 @@ def test_the_version_travels_with_the_source(path: str) -> None:
     schema = source.schema()
     spark_lance.write_dataset(spark_lance.dataset(path).to_table().slice(0, 1), path, mode="append")
     copy = sent(source)
-    assert copy.reader(schema).version == 2
-    assert LanceDataSource({"path": path}).reader(schema).version == 3
+    assert copy.reader(schema).place.version == 2
+    assert LanceDataSource({"path": path}).reader(schema).place.version == 3
 
 
 def test_the_version_is_fixed_when_the_source_leaves_the_process_without_having_given_a_schema(
@@ -101,7 +102,7 @@ def test_the_version_is_fixed_when_the_source_leaves_the_process_without_having_
 ) -> None:
     copy = sent(LanceDataSource({"path": path}))
     spark_lance.write_dataset(spark_lance.dataset(path).to_table().slice(0, 1), path, mode="append")
-    assert copy.reader(StructType().add("id", LongType())).version == 2
+    assert copy.reader(StructType().add("id", LongType())).place.version == 2
 
 
 def test_a_source_without_a_table_can_be_pickled_and_then_says_what_is_missing(tmp_path: Path) -> None:
@@ -118,10 +119,14 @@ def test_an_asked_version_must_exist(path: str) -> None:
         planned(path, version=7)
 
 
-def test_fragments_are_partitions(path: str) -> None:
-    reader = planned(path)
-    assert [type(p) for p in reader.partitions()] == [LancePartition, LancePartition]
-    assert [row["id"] for row in rows(reader)] == list(range(15))
+def test_small_fragments_share_a_partition_if_there_is_room(path: str) -> None:
+    for reader, fragments in ((planned(path), [2]), (planned(path, partition_bytes=1), [1, 1])):
+        found = reader.partitions()
+        assert all(isinstance(partition, LancePartition) for partition in found)
+        assert [len(partition.tasks) for partition in found] == fragments
+        assert [row["id"] for row in rows(reader)] == list(range(15))
+    sizes = [partition.size for partition in planned(path, partition_bytes=1, columns="id").partitions()]
+    assert sizes == ["lance-size:10:160;", "lance-size:5:80;"]
 
 
 def test_what_crosses_processes_is_small_and_frozen(path: str) -> None:
@@ -132,7 +137,7 @@ def test_what_crosses_processes_is_small_and_frozen(path: str) -> None:
     message = LanceCommitMessage((b"x",), 3)
     assert sent(message) == message
     with pytest.raises(dataclasses.FrozenInstanceError):
-        partition.task = None  # type: ignore[attr-defined]
+        partition.tasks = ()  # type: ignore[attr-defined]
 
 
 def test_workers_read_no_manifest(path: str) -> None:
@@ -159,13 +164,14 @@ def test_only_chosen_columns_are_fetched(path: str) -> None:
     part = StructType([field for field in schema if field.name in wanted])
     for reader in (planned(path, columns="st,id"), planned(path, part)):
         for partition in reader.partitions():
-            assert {field.name for field in partition.task.fields} == wanted  # type: ignore[attr-defined]
+            for task in partition.tasks:
+                assert {field.name for field in task.fields} == wanted
 
 
 def test_a_schema_may_ask_for_a_part_of_a_struct(path: str) -> None:
     schema = StructType().add("st", StructType().add("b", StringType())).add("ID", LongType())
     reader = planned(path, schema)
-    (st, _) = reader.partitions()[0].task.fields  # type: ignore[attr-defined]
+    (st, _) = reader.partitions()[0].tasks[0].fields
     assert [child.name for child in st.children] == ["b"]
     assert rows(reader)[11] == {"st": {"b": "11"}, "ID": 11}
 

@@ -1,0 +1,72 @@
+"""What makes Spark read from Lance tables only what a query needs, switched on for one session.
+
+Two things are not on by themselves: Spark offers filters to Python data sources only if a setting says so,
+and it plans their scans with all columns. The second is mended by a rule for its optimizer,
+`jvm/LancePruning.java`, which is compiled in the driver's JVM by the compiler that Spark brings along. Spark
+Connect gives no way to that JVM; there the option `columns` chooses what is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.session import SparkSession
+
+__all__ = ["enable"]
+
+logger = logging.getLogger(__name__)
+
+_PUSH_FILTERS = "spark.sql.python.filterPushdown.enabled"
+_RULE = "spark_lance.LancePruning"
+_SOURCE = Path(__file__).parent / "jvm" / "LancePruning.java"
+
+
+def enable(spark: SparkSession) -> SparkSession:
+    """Let queries of a session read only the columns and rows of Lance tables that they need.
+
+    Filters reach the tables, columns that a query does not use are not fetched, rows are counted without
+    reading any, and small tables are known to be small, so that Spark can broadcast them. Everything works
+    without this call, too. Calling it again is harmless.
+
+    Args:
+        spark: a session, classic or of Spark Connect (where columns are not left out).
+
+    Returns:
+        The session.
+    """
+    spark.conf.set(_PUSH_FILTERS, "true")
+    if hasattr(spark, "_jvm"):
+        _install(spark)
+    return spark
+
+
+def _install(spark: Any) -> None:
+    """Add the rule to the session's optimizer. If that fails, queries read more than they need."""
+    try:
+        experimental = spark._jsparkSession.experimental()
+        rules = experimental.extraOptimizations()
+        if any(rules.apply(i).getClass().getName() == _RULE for i in range(rules.size())):
+            return
+        rule = _new_rule(spark)
+        getattr(experimental, "extraOptimizations_$eq")(rules.appended(rule))
+    except Py4JError as error:
+        reason = str(error).splitlines()[0]
+        logger.warning("Lance tables are read with all columns, as Spark took no rule: %s", reason)
+
+
+def _new_rule(spark: Any) -> Any:
+    """Return the rule, compiled once per JVM."""
+    jvm = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(_SOURCE.read_text())
+    # The release of Spark that lets batches without columns have rows is the one that brought pushFilters.
+    arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 1)
+    arguments[0] = hasattr(DataSourceReader, "pushFilters")
+    rule = compiler.getClassLoader().loadClass(_RULE).getConstructors()[0]
+    return rule.newInstance(arguments)

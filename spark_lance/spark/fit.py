@@ -1,0 +1,120 @@
+"""Fitting the columns that Spark asks for to those of a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyspark.sql.types as st
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.types import covers, spark_field, spark_type
+from spark_lance.table.system_columns import SYSTEM_COLUMNS
+
+__all__ = ["described", "find_column", "fit", "system_field"]
+
+
+def system_field(name: str) -> st.StructField:
+    """Return the Spark field of a system column; its numbers are below 2^63."""
+    return st.StructField(name, st.LongType(), False)
+
+
+def described(schema: Schema, columns: tuple[str, ...] | None, extra: tuple[str, ...]) -> st.StructType:
+    """Return the Spark schema of a read.
+
+    Args:
+        schema: the table's schema.
+        columns: names of the columns, system columns too; all of the table's by default.
+        extra: further system columns.
+
+    Raises:
+        SchemaError: a column does not exist, or Spark has no type for it.
+    """
+    names = [field.name for field in schema.fields] if columns is None else list(columns)
+    fields, reasons = [], []
+    for name in [*names, *(name for name in extra if name not in names)]:
+        if name in SYSTEM_COLUMNS:
+            fields.append(system_field(name))
+            continue
+        field = find_column(schema, name)
+        try:
+            fields.append(spark_field(field.arrow_field()))
+        except SchemaError as error:
+            reasons.append(f"{field.name}: {error}")
+    if reasons:
+        raise SchemaError(
+            f"Spark cannot read these columns; name the others in option 'columns': {'; '.join(reasons)}"
+        )
+    return st.StructType(fields)
+
+
+def find_column(schema: Schema, name: str) -> Field:
+    """Return the top-level field called `name`; the case matters only where two names differ by nothing else.
+
+    Raises:
+        SchemaError: there is none, or several that differ by case; the message lists those that exist.
+    """
+    folded = [field for field in schema.fields if field.name.lower() == name.lower()]
+    exact = [field for field in folded if field.name == name]
+    if len(exact) == 1 or len(folded) == 1:
+        return (exact or folded)[0]
+    there = ", ".join(field.name for field in schema.fields)
+    raise SchemaError(f"no column {name!r} in the table, which has {there}")
+
+
+def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:
+    """Return what a scan has to read for the columns that Spark asks for.
+
+    Returns:
+        The names of all columns, system columns too, as the table spells them; and the table's fields among
+        them, with only the nested fields that are asked for. Both in the order of `asked`.
+
+    Raises:
+        SchemaError: columns do not exist, are asked for twice or with types that are not Spark's for them.
+    """
+    names, fields, reasons, unknown = [], [], [], []
+    for column in asked:
+        if column.name in SYSTEM_COLUMNS:
+            names.append(column.name)
+            if column.dataType != st.LongType():
+                reasons.append(f"column {column.name!r} is bigint, not {column.dataType.simpleString()}")
+            continue
+        try:
+            field = find_column(table, column.name)
+        except SchemaError:
+            unknown.append(column.name)
+            continue
+        names.append(field.name)
+        actual = spark_type(field.arrow_type())
+        if column.dataType != actual and not covers(actual, column.dataType):
+            reasons.append(
+                f"column {column.name!r} is {actual.simpleString()}, not {column.dataType.simpleString()}"
+            )
+        elif field.nullable and not column.nullable:
+            reasons.append(f"column {column.name!r} may hold nulls, but the schema says NOT NULL")
+        else:
+            fields.append(_narrow(field, column.dataType))
+    if unknown:
+        there = ", ".join(field.name for field in table.fields)
+        reasons.append(f"there is no column {', '.join(unknown)}, but {there}")
+    if reasons:
+        raise SchemaError(f"the schema does not fit the table: {'; '.join(reasons)}")
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise SchemaError(f"the schema names a column twice: {', '.join(doubled)}")
+    return tuple(names), tuple(fields)
+
+
+def _narrow(field: Field, asked: st.DataType) -> Field:
+    """Return the field with just the struct fields that are asked for, so that no others are fetched."""
+    if field.kind == "struct" and isinstance(asked, st.StructType):
+        parts = [
+            _narrow(child, asked[child.name].dataType)
+            for child in field.children
+            if child.name in asked.names
+        ]
+        # A struct of which nothing is asked for still has rows that are null, and a child tells which.
+        return replace(field, children=tuple(parts) or field.children[:1])
+    if field.kind == "list" and isinstance(asked, st.ArrayType):
+        return replace(field, children=(_narrow(field.children[0], asked.elementType),))
+    return field

@@ -1,0 +1,354 @@
+// The optimizer rule that reads from Lance tables only the columns and rows that a query needs.
+//
+// Spark plans a scan of a Python data source with all columns. This rule runs after Spark's own push-down and
+// gives each such scan back to Spark's column pruning, which then builds a scan of the needed columns, nested
+// fields included. On the way it offers the filters that stand above the scan to the table, to skip rows; Spark
+// still applies them. The data source in Python stays the same instance, with the version that it has pinned.
+//
+// Spark's own push-down is not relied upon: it keeps what a Python data source has planned for one query of a
+// DataFrame, filters included, and uses it for the next query. Every scan made here has a plan of its own.
+//
+// Compiled in the driver by Janino, which comes with Spark; hence no generics, no lambdas. What differs between
+// Spark versions is reached by reflection. Whatever goes wrong leaves the plan as it was.
+
+package spark_lance;
+
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalLong;
+import java.util.WeakHashMap;
+import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.execution.datasources.DataSourceStrategy$;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.ScanBuilderHolder;
+import org.apache.spark.sql.execution.datasources.v2.V2ScanRelationPushDown$;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.slf4j.LoggerFactory;
+
+public final class LancePruning extends Rule {
+  private static final String MARK = "lance.planned.alone";
+
+  // From Spark 4.1 on a batch without columns keeps its number of rows.
+  private final boolean keepsRowsWithoutColumns;
+  // Scans made so far: the data source of the original scan -> pruned schema and filters -> scan. Both sides of a
+  // self-join get one scan, so that Spark can read the table once.
+  private final Map scans = new WeakHashMap();
+
+  public LancePruning(boolean keepsRowsWithoutColumns) {
+    this.keepsRowsWithoutColumns = keepsRowsWithoutColumns;
+  }
+
+  public TreeNode apply(TreeNode plan) {
+    try {
+      Opening opening = new Opening(this);
+      LogicalPlan opened = (LogicalPlan) plan.transformDown(opening);
+      if (!opening.found) {
+        return plan;
+      }
+      return V2ScanRelationPushDown$.MODULE$.pruneColumns(opened);
+    } catch (Throwable problem) {
+      LoggerFactory.getLogger("spark_lance").warn("Columns of a Lance table were not pruned: " + problem);
+      return plan;
+    }
+  }
+
+  // Gives the scans of Lance tables back to Spark as builders, which know the filters above them.
+  public static final class Opening extends scala.runtime.AbstractPartialFunction {
+    private final LancePruning rule;
+    boolean found = false;
+
+    Opening(LancePruning rule) {
+      this.rule = rule;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return isLance(node) || (isFilter(node) && isLance(((LogicalPlan) node).children().apply(0)));
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (isLance(node)) {
+        return open((DataSourceV2ScanRelation) node, new ArrayList());
+      }
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      org.apache.spark.sql.catalyst.plans.logical.Filter above =
+          (org.apache.spark.sql.catalyst.plans.logical.Filter) node;
+      List filters = new ArrayList();
+      translate(above.condition(), filters);
+      LogicalPlan holder = open((DataSourceV2ScanRelation) above.child(), filters);
+      return new org.apache.spark.sql.catalyst.plans.logical.Filter(above.condition(), holder);
+    }
+
+    private LogicalPlan open(DataSourceV2ScanRelation relation, List filters) {
+      found = true;
+      Builder builder = new Builder(rule, (PythonScan) relation.scan(), filters);
+      return new ScanBuilderHolder(relation.output(), relation.relation(), builder);
+    }
+
+    private static boolean isFilter(Object node) {
+      return node instanceof org.apache.spark.sql.catalyst.plans.logical.Filter;
+    }
+
+    private static boolean isLance(Object node) {
+      if (!(node instanceof DataSourceV2ScanRelation)) {
+        return false;
+      }
+      Scan scan = ((DataSourceV2ScanRelation) node).scan();
+      return scan instanceof PythonScan && "lance".equalsIgnoreCase((String) get(scan, "shortName"));
+    }
+
+    // The parts of a condition that have a form for data sources.
+    private static void translate(Expression condition, List filters) {
+      if (condition instanceof And) {
+        translate(((And) condition).left(), filters);
+        translate(((And) condition).right(), filters);
+        return;
+      }
+      scala.Option filter = DataSourceStrategy$.MODULE$.translateFilter(condition, true);
+      if (filter.isDefined()) {
+        filters.add(filter.get());
+      }
+    }
+  }
+
+  // Takes the needed columns from Spark's pruning and builds the scan of them.
+  public static final class Builder implements ScanBuilder, SupportsPushDownRequiredColumns {
+    private final LancePruning rule;
+    private final PythonScan scan;
+    private final List filters;
+    private StructType schema;
+
+    Builder(LancePruning rule, PythonScan scan, List filters) {
+      this.rule = rule;
+      this.scan = scan;
+      this.filters = filters;
+      this.schema = scan.readSchema();
+    }
+
+    public void pruneColumns(StructType required) {
+      if (required.length() > 0 || rule.keepsRowsWithoutColumns) {
+        schema = required;
+      } else if (schema.length() > 0) {
+        schema = new StructType(new StructField[] {narrowest(schema)});
+      }
+    }
+
+    public Scan build() {
+      return rule.scan(scan, schema, filters);
+    }
+
+    private static StructField narrowest(StructType schema) {
+      StructField best = schema.fields()[0];
+      for (int i = 1; i < schema.length(); i++) {
+        StructField next = schema.fields()[i];
+        if (next.dataType().defaultSize() < best.dataType().defaultSize()) {
+          best = next;
+        }
+      }
+      return best;
+    }
+  }
+
+  // A scan of a Python data source that knows how much it reads.
+  public static final class LanceScan implements Scan, SupportsReportStatistics {
+    private final PythonScan scan;
+    private final PythonDataSourceV2 source;
+    private Batch batch = null;
+
+    LanceScan(PythonScan scan, PythonDataSourceV2 source) {
+      this.scan = scan;
+      this.source = source;
+    }
+
+    public StructType readSchema() {
+      return scan.readSchema();
+    }
+
+    public String description() {
+      return scan.description();
+    }
+
+    public synchronized Batch toBatch() {
+      if (batch == null) {
+        batch = scan.toBatch();
+      }
+      return batch;
+    }
+
+    public CustomMetric[] supportedCustomMetrics() {
+      return scan.supportedCustomMetrics();
+    }
+
+    public CustomTaskMetric[] reportDriverMetrics() {
+      return scan.reportDriverMetrics();
+    }
+
+    public Statistics estimateStatistics() {
+      return new Size(toBatch().planInputPartitions());
+    }
+  }
+
+  // Rows and bytes of a scan, which the reader has written into its pickled partitions as text:
+  // "lance-size:" rows ":" bytes ";".
+  public static final class Size implements Statistics {
+    private static final byte[] MARK = "lance-size:".getBytes();
+    private long rows = 0;
+    private long bytes = 0;
+    private boolean known = true;
+
+    Size(Object[] partitions) {
+      for (int i = 0; i < partitions.length; i++) {
+        add((byte[]) get(partitions[i], "pickedPartition"));
+      }
+    }
+
+    private void add(byte[] pickled) {
+      int start = find(pickled, MARK);
+      if (start < 0) {
+        known = known && pickled.length < 8;
+        return;
+      }
+      long[] numbers = new long[2];
+      int which = 0;
+      for (int i = start + MARK.length; i < pickled.length && pickled[i] != ';'; i++) {
+        if (pickled[i] == ':') {
+          which++;
+        } else {
+          numbers[which] = 10 * numbers[which] + (pickled[i] - '0');
+        }
+      }
+      rows += numbers[0];
+      bytes += numbers[1];
+    }
+
+    private static int find(byte[] where, byte[] what) {
+      for (int start = 0; start + what.length <= where.length; start++) {
+        int same = 0;
+        while (same < what.length && where[start + same] == what[same]) {
+          same++;
+        }
+        if (same == what.length) {
+          return start;
+        }
+      }
+      return -1;
+    }
+
+    public OptionalLong sizeInBytes() {
+      return known ? OptionalLong.of(bytes) : OptionalLong.empty();
+    }
+
+    public OptionalLong numRows() {
+      return known ? OptionalLong.of(rows) : OptionalLong.empty();
+    }
+  }
+
+  synchronized Scan scan(PythonScan original, StructType schema, List filters) {
+    PythonDataSourceV2 source = (PythonDataSourceV2) get(original, "ds");
+    Map known = (Map) scans.get(source);
+    if (known == null) {
+      known = new HashMap();
+      scans.put(source, known);
+    }
+    List key = Arrays.asList(new Object[] {schema.json(), filters});
+    Object scan = known.get(key);
+    if (scan == null) {
+      scan = prune(original, source, schema, filters);
+      known.put(key, scan);
+    }
+    return (Scan) scan;
+  }
+
+  private static LanceScan prune(PythonScan original, PythonDataSourceV2 source, StructType schema, List filters) {
+    String name = (String) get(original, "shortName");
+    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) get(original, "options");
+    PythonDataSourceV2 twin = twin(source);
+    PythonScanBuilder builder = new PythonScanBuilder(twin, name, marked(schema), options);
+    if (!filters.isEmpty() && schema.length() > 0) {
+      // Those that the table leaves to Spark are applied by Spark, and so are the others.
+      Filter[] offered = (Filter[]) filters.toArray(new Filter[filters.size()]);
+      push(builder, offered);
+    }
+    return new LanceScan((PythonScan) builder.build(), twin);
+  }
+
+  // The schema, with a mark by which the reader knows that the plan is for this scan alone.
+  private static StructType marked(StructType schema) {
+    StructField[] fields = schema.fields();
+    if (fields.length == 0) {
+      return schema;
+    }
+    StructField[] copies = new StructField[fields.length];
+    System.arraycopy(fields, 0, copies, 0, fields.length);
+    Metadata mark = new MetadataBuilder().withMetadata(fields[0].metadata()).putBoolean(MARK, true).build();
+    copies[0] = new StructField(fields[0].name(), fields[0].dataType(), fields[0].nullable(), mark);
+    return new StructType(copies);
+  }
+
+  private static void push(PythonScanBuilder builder, Filter[] filters) {
+    try {
+      Method method = builder.getClass().getMethod("pushFilters", new Class[] {Filter[].class});
+      method.invoke(builder, new Object[] {filters});
+    } catch (NoSuchMethodException spark40) {
+      return;
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    } catch (java.lang.reflect.InvocationTargetException problem) {
+      throw new IllegalStateException(String.valueOf(problem.getCause()), problem);
+    }
+  }
+
+  // The same data source, but without a plan for reading.
+  private static PythonDataSourceV2 twin(PythonDataSourceV2 source) {
+    PythonDataSourceV2 twin = new PythonDataSourceV2();
+    try {
+      Field[] fields = PythonDataSourceV2.class.getDeclaredFields();
+      for (int i = 0; i < fields.length; i++) {
+        Field field = fields[i];
+        if (!field.getName().equals("readInfo") && !java.lang.reflect.Modifier.isStatic(field.getModifiers())) {
+          field.setAccessible(true);
+          field.set(twin, field.get(source));
+        }
+      }
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    }
+    return twin;
+  }
+
+  private static Object get(Object object, String field) {
+    try {
+      Field found = object.getClass().getDeclaredField(field);
+      found.setAccessible(true);
+      return found.get(object);
+    } catch (Exception problem) {
+      throw new IllegalStateException("no field " + field + " in " + object.getClass().getName(), problem);
+    }
+  }
+}

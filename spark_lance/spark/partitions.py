@@ -1,0 +1,131 @@
+"""From the fragments of a version to the input partitions of a scan.
+
+A partition is the work of one Spark task: one or more fragments, put together until they make about
+`partition_bytes` of what is read. Every partition says how many rows and bytes it holds, as text that the
+optimizer rule (jvm/LancePruning.java) finds in its pickled form: `lance-size:{rows}:{bytes};`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark_lance.file.schema import Field, Schema
+from spark_lance.table.fragment import physical_rows
+from spark_lance.table.scan import ScanTask
+from spark_lance.table.system_columns import SYSTEM_COLUMNS
+
+__all__ = ["LancePartition", "pack", "row_bytes"]
+
+# As for Spark's own file sources: no partition above the first size, none below the second without need.
+_MOST_BYTES = 128 << 20
+_LEAST_BYTES = 4 << 20
+# What a fragment costs beside its bytes, so that many tiny ones are spread, too.
+_FRAGMENT_BYTES = 64 << 10
+_SYSTEM_BYTES = 8
+
+
+@dataclass(frozen=True)
+class LancePartition(InputPartition):
+    """What one Spark task reads.
+
+    Attributes:
+        tasks: its fragments.
+        size: rows and bytes, as text.
+    """
+
+    tasks: tuple[ScanTask, ...]
+    size: str
+
+
+def pack(tasks: Sequence[ScanTask], width: float, partition_bytes: int | None = None) -> list[LancePartition]:
+    """Put fragments together to partitions, in their order.
+
+    Args:
+        tasks: the fragments.
+        width: bytes of one row of what is read, see `row_bytes`.
+        partition_bytes: about the most bytes of a partition; by default such that every core gets some.
+    """
+    rows = [_rows(task) for task in tasks]
+    costs = [count * width + _FRAGMENT_BYTES for count in rows]
+    limit = partition_bytes or _limit(sum(costs))
+    partitions = []
+    first = 0
+    held = 0.0
+    for i, cost in enumerate(costs):
+        if i > first and held + cost > limit:
+            partitions.append(_partition(tasks[first:i], rows[first:i], width))
+            first, held = i, 0.0
+        held += cost
+    if tasks:
+        partitions.append(_partition(tasks[first:], rows[first:], width))
+    return partitions
+
+
+def _limit(total: float) -> float:
+    cores = os.cpu_count() or 1
+    return min(_MOST_BYTES, max(_LEAST_BYTES, total / cores))
+
+
+def _partition(tasks: Sequence[ScanTask], rows: Sequence[int], width: float) -> LancePartition:
+    # What Spark holds of a row is at least its header.
+    count = sum(rows)
+    return LancePartition(tuple(tasks), f"lance-size:{count}:{int(count * (width + _SYSTEM_BYTES))};")
+
+
+def _rows(task: ScanTask) -> int:
+    fragment = task.message
+    total = physical_rows(task.store, task.root, fragment, task.bases)
+    return total - int(fragment.deletion_file.num_deleted_rows)
+
+
+def row_bytes(
+    table: Schema, tasks: Sequence[ScanTask], names: Iterable[str], fields: Iterable[Field]
+) -> float:
+    """Estimate the bytes of one row of some columns, from types and from the sizes of the data files.
+
+    Columns without a fixed width share evenly what the files take beside the fixed ones.
+
+    Args:
+        table: the table's schema.
+        tasks: the fragments that are read.
+        names: the columns, system columns too.
+        fields: the table's fields among them.
+    """
+    fields = list(fields)
+    width = float(_SYSTEM_BYTES * sum(name in SYSTEM_COLUMNS for name in names))
+    width += sum(_fixed_bytes(field) or 0.0 for field in fields)
+    loose = sum(_fixed_bytes(field) is None for field in fields)
+    if loose:
+        rows = stored = 0
+        for task in tasks:
+            rows += task.message.physical_rows
+            stored += sum(file.file_size_bytes for file in task.message.files)
+        all_fixed = sum(_fixed_bytes(field) or 0.0 for field in table.fields)
+        all_loose = sum(_fixed_bytes(field) is None for field in table.fields)
+        # Compressed text grows when it is read.
+        share = max(16.0, 2 * (stored / max(rows, 1) - all_fixed) / all_loose)
+        width += loose * share
+    return width
+
+
+def _fixed_bytes(field: Field) -> float | None:
+    """Return the width of a field's values, None if it is not fixed."""
+    return _width(field.arrow_type())
+
+
+def _width(kind: pa.DataType) -> float | None:
+    if pa.types.is_fixed_size_list(kind):
+        item = _width(kind.value_type)
+        return None if item is None else item * kind.list_size
+    if pa.types.is_struct(kind):
+        parts = [_width(kind.field(i).type) for i in range(kind.num_fields)]
+        return None if None in parts else sum(part for part in parts if part is not None)
+    try:
+        return float(kind.bit_width) / 8
+    except ValueError:
+        return None
