@@ -39,6 +39,7 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.auto_cleanup import after_commit
+from spark_lance.table.commit_options import current_options
 from spark_lance.table.conflicts import Verdict, verdict
 from spark_lance.table.features import check_writable
 from spark_lance.table.fragment_reuse import with_present_coverage
@@ -53,8 +54,6 @@ from spark_lance.table.row_changes import RowChanges
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
 
 __all__ = [
-    "COMMIT_MESSAGE",
-    "DEFAULT_RETRY",
     "REAL",
     "Surroundings",
     "commit_operation",
@@ -76,9 +75,6 @@ class Surroundings:
 
 
 REAL = Surroundings()
-DEFAULT_RETRY = RetryPolicy()
-# The transaction property that holds what the user says about a commit.
-COMMIT_MESSAGE = "__lance_commit_message"
 
 # Answers of a local file system that leave no doubt: nothing was written.
 _FINAL_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -94,7 +90,7 @@ def commit_operation(
     rows: RowChanges | None = None,
     reuse: ReuseEntry | None = None,
     strict: bool = False,
-    retry: RetryPolicy = DEFAULT_RETRY,
+    retry: RetryPolicy | None = None,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
     """Commit an operation to an existing table and return the version it became.
@@ -104,12 +100,12 @@ def commit_operation(
         root: the table's root path.
         operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
         read_version: the version that the operation was computed from.
-        properties: key-value pairs kept with the transaction, such as `COMMIT_MESSAGE`.
+        properties: key-value pairs kept with the transaction, besides those of `commit_options`.
         rows: the rows that a Delete or Update deletes; without them a delete by another writer in one of the
             same fragments is a conflict.
         reuse: the fragment-reuse entry of a Rewrite that leaves the indices as they are.
         strict: commit as the version after `read_version` or not at all.
-        retry: how often to start over when other writers win.
+        retry: how often to start over when other writers win; by default as `commit_options` say.
         surroundings: clock, sleep and random numbers.
 
     Raises:
@@ -122,12 +118,13 @@ def commit_operation(
         CommitOutcomeUnknownError: the commit may have landed; nothing of it may be deleted.
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
-    transaction = Transaction.new(operation, read_version, properties)
+    options = current_options()
+    transaction = Transaction.new(operation, read_version, {**options.properties, **(properties or {})})
     commit = _Commit(store, root, transaction, surroundings, rows, reuse, strict)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(store, root, operation.version)
     build = _builder(commit.transaction)
-    return _run(commit, lambda: _rebase(commit, build), retry)
+    return _run(commit, lambda: _rebase(commit, build), retry or options.retry)
 
 
 def create_table(
@@ -140,7 +137,7 @@ def create_table(
     stable_row_ids: bool = False,
     config: Mapping[str, str] | None = None,
     properties: Mapping[str, str] | None = None,
-    retry: RetryPolicy = DEFAULT_RETRY,
+    retry: RetryPolicy | None = None,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
     """Create a table as version 1; exactly one of several creators succeeds.
@@ -154,7 +151,7 @@ def create_table(
         stable_row_ids: whether rows keep their ids when they move; cannot be changed later.
         config: the table's settings.
         properties: key-value pairs kept with the transaction.
-        retry: how often to start over when the store fails.
+        retry: how often to start over when the store fails; by default as `commit_options` say.
         surroundings: clock, sleep and random numbers.
 
     Raises:
@@ -183,7 +180,7 @@ def found_table(
     *,
     read_version: int = 0,
     properties: Mapping[str, str] | None = None,
-    retry: RetryPolicy = DEFAULT_RETRY,
+    retry: RetryPolicy | None = None,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
     """Publish the first version of a table where there is none, and return it.
@@ -198,7 +195,7 @@ def found_table(
         build: makes the first version from what marks it as this commit's; its number need not be 1.
         read_version: the version that the operation names as the one it was computed from.
         properties: key-value pairs kept with the transaction.
-        retry: how often to start over when the store fails.
+        retry: how often to start over when the store fails; by default as `commit_options` say.
         surroundings: clock, sleep and random numbers.
 
     Raises:
@@ -206,9 +203,10 @@ def found_table(
         CommitOutcomeUnknownError: the table may have been created; nothing of it may be deleted.
         RetriesExhaustedError: the store refused every attempt.
     """
-    transaction = Transaction.new(operation, read_version, properties)
+    options = current_options()
+    transaction = Transaction.new(operation, read_version, {**options.properties, **(properties or {})})
     commit = _Commit(store, root, transaction, surroundings)
-    return _run(commit, lambda: _found(commit, build), retry)
+    return _run(commit, lambda: _found(commit, build), retry or options.retry)
 
 
 @dataclass

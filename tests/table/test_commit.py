@@ -28,7 +28,8 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import COMMIT_MESSAGE, Surroundings, commit_operation, create_table, found_table
+from spark_lance.table.commit import Surroundings, commit_operation, create_table, found_table
+from spark_lance.table.commit_options import COMMIT_MESSAGE, commit_options
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.operations import Stamp
 from spark_lance.table.operations.append import append_message
@@ -369,6 +370,22 @@ def test_an_overwrite_replaces_appends_it_did_not_know(root: str) -> None:
     assert paths(latest) == [new.files[0].path]
     assert [fragment.id for fragment in latest.fragments] == [2]
     assert latest.max_fragment_id == 2
+
+
+def test_options_hold_for_the_commits_of_a_block(root: str) -> None:
+    once = RetryPolicy(attempts=1)
+    with commit_options(message="why", properties={"job": "7"}, retry=once):
+        first = commit_operation(PLAIN, root, append_message([]), read_version=1, properties={"job": "8"})
+        with commit_options(message="inner"):
+            second = commit_operation(PLAIN, root, append_message([]), read_version=1)
+            with pytest.raises(RetriesExhaustedError, match="all 1 attempts"):
+                commit_operation(Scripted(steps=[rival]), root, append_message([]), read_version=1)
+            other = create_table(PLAIN, fresh(), SCHEMA)
+    third = commit_operation(PLAIN, root, append_message([]), read_version=1)
+    found = [dict(read_transaction(PLAIN, root, version).properties) for version in (first, second, third)]
+    assert found == [{COMMIT_MESSAGE: "why", "job": "8"}, {COMMIT_MESSAGE: "inner", "job": "7"}, {}]
+    made = other.path.partition("/_versions/")[0]
+    assert read_transaction(PLAIN, made, other).properties[COMMIT_MESSAGE] == "inner"
 
 
 def test_a_strict_commit_is_the_next_version_or_none(root: str) -> None:

@@ -10,6 +10,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyroaring import BitMap
 
 import spark_lance
 from spark_lance.errors import CommitError, IncompatibleConflictError, RetryableConflictError
@@ -17,11 +18,11 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commit import commit_operation
 from spark_lance.table.conflicts import CONFLICTS, Verdict, verdict
-from spark_lance.table.delete import find_rows
 from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.row_lookup import find_rows
 from spark_lance.table.transaction import Transaction
 
 Loose = Callable[..., list[table_pb2.DataFragment]]
@@ -86,6 +87,9 @@ def test_the_fixed_cells() -> None:
         "update_config": {
             Verdict.FINE: " ".join(OPERATIONS),
         },
+        "update_bases": {
+            Verdict.FINE: " ".join(OPERATIONS),
+        },
     }
     for ours, cells in expected.items():
         named = {theirs: outcome for outcome, names in cells.items() for theirs in names.split()}
@@ -122,6 +126,75 @@ def test_config_keys_that_an_overwrite_and_an_update_share() -> None:
         pb.UpdateConfig(config_updates=pb.UpdateMap(update_entries=[pb.UpdateMapEntry(key="z")])),
     ):
         assert verdict(ours, Transaction.new(apart, 1)) is Verdict.FINE
+
+
+def test_base_paths_that_two_writers_add() -> None:
+    def added(path: str, name: str | None = None, number: int = 0) -> Transaction:
+        return Transaction.new(
+            pb.UpdateBases(new_bases=[table_pb2.BasePath(id=number, name=name, path=path)]), 1
+        )
+
+    for ours, theirs in (
+        (added("/x", "n"), added("/y", "n")),
+        (added("/x"), added("/x", "n")),
+        (added("/x", "n", 7), added("/y", "m", 7)),
+    ):
+        assert verdict(ours, theirs) is verdict(theirs, ours) is Verdict.INCOMPATIBLE
+    assert verdict(added("/x", "n"), added("/y", "m")) is Verdict.FINE
+    assert verdict(added("/x", "n", 1), added("/y", "m", 2)) is Verdict.FINE
+
+
+def test_keys_that_two_updates_insert() -> None:
+    kind = pb.KeyExistenceFilter
+
+    def inserts(**content: Any) -> Transaction:
+        return Transaction.new(pb.Update(inserted_rows=kind(field_ids=[0], **content)), 1)
+
+    def bloom(first: int, items: int = 9) -> Transaction:
+        # One block of eight words, in each of which a key sets a bit.
+        words = bytes([first, 0, 0, 0]) * 8
+        bits = kind.BloomFilter(bitmap=words, num_bits=256, number_of_items=items, probability=0.1)
+        return inserts(bloom=bits)
+
+    exact = [inserts(exact=kind.ExactKeySet(key_hashes=hashes)) for hashes in ([1, 2], [2, 3], [4])]
+    assert verdict(exact[0], exact[1]) is Verdict.RETRY
+    assert verdict(exact[0], exact[2]) is Verdict.FINE
+    assert verdict(bloom(3), bloom(1)) is Verdict.RETRY
+    assert verdict(bloom(3), bloom(4)) is Verdict.FINE
+    # What cannot be compared may be equal.
+    assert verdict(bloom(3), bloom(4, items=8)) is verdict(exact[0], bloom(4)) is Verdict.RETRY
+    other_field = Transaction.new(
+        pb.Update(inserted_rows=kind(field_ids=[1], exact=kind.ExactKeySet(key_hashes=[4]))), 1
+    )
+    assert verdict(exact[0], other_field) is Verdict.RETRY
+    # Without a filter theirs may have inserted anything; without one of its own, ours does not care.
+    plain, append = Transaction.new(pb.Update(), 1), Transaction.new(pb.Append(), 1)
+    assert verdict(exact[0], plain) is verdict(exact[0], append) is Verdict.RETRY
+    assert verdict(plain, exact[0]) is verdict(plain, append) is Verdict.FINE
+
+
+def test_a_deferred_rewrite_needs_indices_that_cover_its_groups_wholly() -> None:
+    def index(covered: list[int] | None, kind: str = "BTree") -> Transaction:
+        entry = table_pb2.IndexMetadata(name="i", fields=[0])
+        entry.index_details.type_url = f"/lance.table.{kind}IndexDetails"
+        if covered is not None:
+            entry.fragment_bitmap = BitMap(covered).serialize()
+        return Transaction.new(pb.CreateIndex(new_indices=[entry]), 1)
+
+    group = pb.Rewrite.RewriteGroup(old_fragments=[table_pb2.DataFragment(id=i) for i in (1, 2)])
+    ours = Transaction.new(pb.Rewrite(groups=[group]), 1)
+    for covered, plain, deferred in (
+        ([0, 1, 2], Verdict.RETRY, Verdict.FINE),
+        ([1], Verdict.RETRY, Verdict.RETRY),
+        ([0], Verdict.FINE, Verdict.FINE),
+        (None, Verdict.RETRY, Verdict.RETRY),
+    ):
+        assert verdict(ours, index(covered)) is plain
+        assert verdict(ours, index(covered), deferred=True) is deferred
+    assert verdict(ours, index([1, 2], "NGram"), deferred=True) is Verdict.RETRY
+    damaged = index([1])
+    damaged.message.create_index.new_indices[0].fragment_bitmap = b"no bitmap"
+    assert verdict(ours, damaged) is Verdict.RETRY
 
 
 def test_deletes_and_what_others_did_to_the_same_fragments() -> None:

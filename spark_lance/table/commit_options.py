@@ -1,0 +1,68 @@
+"""What a user may say about commits, whichever call makes them.
+
+with commit_options(message="nightly load", retry=RetryPolicy(attempts=100)):
+    dataset.delete("day < '2020-01-01'")
+    spark_lance.write_dataset(rows, uri, mode="append")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from spark_lance.io.retry import RetryPolicy
+
+__all__ = ["COMMIT_MESSAGE", "CommitOptions", "commit_options", "current_options"]
+
+# The transaction property that holds what the user says about a commit.
+COMMIT_MESSAGE = "__lance_commit_message"
+
+
+@dataclass(frozen=True)
+class CommitOptions:
+    """How to commit, and what to keep with it.
+
+    Attributes:
+        retry: how often, and for how long, to start over when other writers win.
+        properties: key-value pairs kept with every transaction.
+    """
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+_current: ContextVar[CommitOptions] = ContextVar("commit_options", default=CommitOptions())  # noqa: B039
+
+
+def current_options() -> CommitOptions:
+    """Return what holds for a commit that is made here and now."""
+    return _current.get()
+
+
+@contextmanager
+def commit_options(
+    *,
+    retry: RetryPolicy | None = None,
+    message: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """Let options hold for all commits that this thread or task makes inside the `with` block.
+
+    Blocks can be nested: what an inner one does not say stays as in the outer one.
+
+    Args:
+        retry: how often, and for how long, to start over when other writers win. This is for commits that
+            only have to be renumbered or merged; running a delete or an update again has its own limits.
+        message: why the commit is made, for readers of the history.
+        properties: key-value pairs kept with the transactions.
+    """
+    outer = _current.get()
+    said = {} if message is None else {COMMIT_MESSAGE: message}
+    inner = CommitOptions(retry or outer.retry, {**outer.properties, **(properties or {}), **said})
+    token = _current.set(inner)
+    try:
+        yield
+    finally:
+        _current.reset(token)
