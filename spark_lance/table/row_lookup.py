@@ -25,7 +25,7 @@ from spark_lance.table.predicate import Predicate, compile_predicate
 from spark_lance.table.row_changes import RowChanges
 from spark_lance.table.scan import ROW_ADDRESS, Scan, rows_without_columns
 
-__all__ = ["columns_of", "find_rows", "nameable", "read_rows"]
+__all__ = ["by_blob_bytes", "columns_of", "find_rows", "nameable", "read_rows"]
 
 Offsets = npt.NDArray[np.uint32]
 
@@ -126,7 +126,7 @@ def read_rows(
             table = _read_piece(reader, piece.astype(np.int64), schema)
             if not blobs:
                 yield fragment.id, piece, table
-            for part in _by_blob_bytes(table, blobs, piece_bytes) if blobs else ():
+            for part in by_blob_bytes(table, blobs, piece_bytes) if blobs else ():
                 rows_of_part = table.slice(part.start, part.stop - part.start)
                 for place, field in blobs:
                     values = blob_values(bases, field, rows_of_part.column(place), fragment)
@@ -137,7 +137,7 @@ def read_rows(
             start += len(piece)
 
 
-def _by_blob_bytes(table: pa.Table, blobs: Sequence[tuple[int, Field]], limit: int) -> Iterator[slice]:
+def by_blob_bytes(table: pa.Table, blobs: Sequence[tuple[int, Field]], limit: int) -> Iterator[slice]:
     """Yield runs of rows whose blobs have about `limit` bytes together, at least one row each."""
     ends = np.cumsum(sum(blob_sizes(table.column(place)) for place, _ in blobs))
     start = 0

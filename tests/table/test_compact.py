@@ -410,3 +410,20 @@ def test_beside_other_writers(tmp_path: Path) -> None:
     left = {*range(400), *range(1000, 1800)} - {i * 13 for i in range(8)}
     assert sorted(theirs(path).to_table(columns=["a"])["a"].to_pylist()) == sorted(left)
     assert sorted(newest(path).to_table(["a"])["a"].to_pylist()) == sorted(left)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_blobs_are_copied(tmp_path: Path, version: str) -> None:
+    path = tmp_path / "t"
+    marked = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([pa.field("a", pa.int64()), marked])
+    blobs = [None if i % 5 == 2 else bytes([i]) * (i * 997 % 100_000) for i in range(24)]
+    for start in range(0, 24, 8):
+        part = pa.table({"a": range(start, start + 8), "b": blobs[start : start + 8]}, schema)
+        write_dataset(part, path, "append", data_storage_version=version)
+    newest(path).delete(pc.field("a") == 3)
+    assert newest(path).compact_files().fragments_added == 1
+    left = [blob for i, blob in enumerate(blobs) if i != 3]
+    for table, named in ((newest(path), "indices"), (theirs(path), "indices")):
+        found = table.take_blobs("b", **{named: list(range(23))})
+        assert [None if blob is None else blob.read() for blob in found] == left
