@@ -120,8 +120,12 @@ class FragmentRows:
         Raises:
             FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
         """
+        if not columns.names:
+            return rows_without_columns(stop - start)
         values = self._reader.read(start, stop, columns.fields)
-        rows = np.arange(start, stop, dtype=np.int64)
+        # Numbers of rows, as wide as a column of their own, are made for system columns only.
+        wanted = any(name in SYSTEM_COLUMNS for name in columns.names)
+        rows = np.arange(start, stop if wanted else start, dtype=np.int64)
         return self._table(columns, values, rows, lambda lineage: lineage.read(start, stop))
 
     def take(self, columns: Columns, rows: Rows) -> pa.Table:
