@@ -34,7 +34,7 @@ Filter = Predicate | Condition
 _MAX_WINDOW_ROWS = 1 << 22
 _MIN_ROW_BYTES = 0.125
 # Rows are read one by one, not with those between them, if these are more than so many times as many.
-_SPARSE = 16
+_SPARSE = 8
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import spark_lance.table.dataset as ours
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.io.store import Store, open_store
+from spark_lance.table.fragment_rows import Columns, FragmentRows
 from spark_lance.table.refs import load_latest
 from spark_lance.table.scan import Scan
 from tests.table.histories import Step, play, rows, steps
@@ -207,6 +208,24 @@ def test_columns_are_not_read_where_no_row_passes(tmp_path: Path, monkeypatch: p
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k < 0") < everything / 10
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k = 77") < everything / 10
     assert bytes_read(tmp_path / "t", monkeypatch, filter="k in (5, 3999)") < everything / 5
+    assert bytes_read(tmp_path / "t", monkeypatch, filter="k % 500 = 3") < everything / 5
+
+
+def test_pieces_of_filtered_rows_stay_small(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    plain = FragmentRows.read
+
+    def noted(self: FragmentRows, columns: Columns, start: int, stop: int) -> pa.Table:
+        table = plain(self, columns, start, stop)
+        sizes.append(table.nbytes)
+        return table
+
+    monkeypatch.setattr(FragmentRows, "read", noted)
+    mine = ours.dataset(wide)
+    found = list(mine.get_fragments()[1]._scan(["part"]).tables("k % 5 = 0", 20_000))
+    assert sum(table.num_rows for table in found) > 900
+    assert max(table.nbytes for table in found) < 30_000
+    assert max(sizes) < 60_000
 
 
 @pytest.mark.parametrize("stable", [False, True])

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 import spark_lance.table.dataset as ours
 from spark_lance.errors import FormatError, OptionError
+from spark_lance.io.store import open_store
+from spark_lance.table.refs import load_latest
 from spark_lance.table.rowids import decode_row_ids, encode_row_ids, locate_row_ids, pack_row_ids
+from spark_lance.table.scan import Scan
+from spark_lance.table.take import addresses_of
 from tests.table.histories import Step, play, rows, steps
 
 COLUMNS = ["b", "_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version"]
@@ -85,6 +89,12 @@ def test_an_updated_row_is_found_where_it_is_now(tmp_path: Path) -> None:
     assert found["a"].to_pylist() == [4, 0, 3]
     assert found["b"].to_pylist() == ["new", "", "new"]
     assert [address >> 32 for address in found["_rowaddr"].to_pylist()] == [1, 0, 1]
+    lance.dataset(str(path)).delete("a = 3")
+    store, root = open_store(path)
+    scan = Scan.plan(store, root, load_latest(store, root), [])
+    addresses, known = addresses_of(scan, [3, 4, 11, 12])
+    assert known.tolist() == [False, True, True, False]
+    assert addresses[1:3].tolist() == [(1 << 32) + 1, 11]
 
 
 @given(
