@@ -34,9 +34,12 @@ _memory_lock = threading.Lock()
 
 
 def _put_local(fs: AbstractFileSystem, path: str, data: bytes) -> None:
-    # A hard link appears whole or not at all; an exclusive open would show readers half a file.
+    # A hard link appears whole or not at all; an exclusive open would show readers half a file. The look
+    # beforehand only saves work.
     # Nothing is forced to the disk: a process that is killed loses nothing that was written, and the data
     # files that a manifest names are not forced either.
+    if Path(path).exists():
+        raise FileExistsError(path)
     directory = path.rpartition("/")[0]
     staged = Path(f"{directory}/.tmp{uuid.uuid4().hex}")
     try:

@@ -12,6 +12,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import CommitOutcomeUnknownError
 from spark_lance.table import commit as commit_module
+from spark_lance.table.publish import publish
 from spark_lance.table.refs import load_latest
 
 ROWS = pa.table({"a": pa.array(range(6), pa.int64()), "b": [str(i) for i in range(6)]})
@@ -51,7 +52,6 @@ def test_nothing_is_deleted(
     path = str(tmp_path / "t")
     spark_lance.write_dataset(ROWS, path, max_rows_per_file=2)
     present: set[Path] = set()
-    publish = commit_module.publish
 
     def fail(*arguments: Any) -> None:
         if landed:
