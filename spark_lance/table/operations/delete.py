@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant
-from spark_lance.table.operations.next_version import Stamp, finish_version, keep_marks, start_version
+from spark_lance.table.operations.next_version import (
+    Stamp,
+    change_fragments,
+    finish_version,
+    keep_marks,
+    start_version,
+)
 
 __all__ = ["delete", "delete_message"]
 
@@ -41,12 +46,5 @@ def delete(base: Manifest, operation: transaction_pb2.Transaction.Delete, stamp:
     """
     message = start_version(base, stamp)
     keep_marks(message)
-    removed = set(operation.deleted_fragment_ids)
-    updated = {fragment.id: fragment for fragment in operation.updated_fragments}
-    if missing := (removed | updated.keys()) - {fragment.id for fragment in base.fragments}:
-        raise FormatError(f"a delete names fragments that do not exist: {sorted(missing)}")
-    message.ClearField("fragments")
-    message.fragments.extend(
-        updated.get(fragment.id, fragment) for fragment in base.fragments if fragment.id not in removed
-    )
+    change_fragments(message, operation.updated_fragments, operation.deleted_fragment_ids, "a delete")
     return finish_version(message, keep_relevant(base.index_section, message), base.naming, stamp)

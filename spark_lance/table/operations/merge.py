@@ -8,7 +8,7 @@ indexed field now come from elsewhere. (Lance table format, merge.)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import file_pb2, table_pb2, transaction_pb2
@@ -62,23 +62,38 @@ def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, stamp: S
         # pylance leaves them out of the operation, and means the table's.
         message.schema_metadata.clear()
         message.schema_metadata.update(operation.schema_metadata)
-    before = {fragment.id: fragment for fragment in base.fragments}
-    if sorted(before) != sorted(fragment.id for fragment in operation.fragments):
-        raise FormatError("a merge must list all fragments of the table, and no others")
-    message.ClearField("fragments")
-    message.fragments.MergeFrom(operation.fragments)
     moved: defaultdict[frozenset[int], list[int]] = defaultdict(list)
-    for fragment in message.fragments:
-        old = before[fragment.id]
-        if fragment.files == old.files:
+    # The message begins as a copy of the base, so only what differs is copied.
+    for fragment, old, new in zip(message.fragments, base.fragments, _in_order(base, operation), strict=True):
+        if new == old:
             continue
-        drop_dead_files(fragment)
-        mark_updated(message, fragment)
-        moved[_moved_fields(old, fragment)].append(fragment.id)
+        fragment.CopyFrom(new)
+        if new.files != old.files:
+            drop_dead_files(fragment)
+            mark_updated(message, fragment)
+            moved[_moved_fields(old, fragment)].append(fragment.id)
     section = base.index_section
     for fields, fragment_ids in moved.items():
         section = remove_fragments_from_bitmaps(section, fragment_ids, fields)
     return finish_version(message, keep_relevant(section, message), base.naming, stamp)
+
+
+def _in_order(
+    base: Manifest, operation: transaction_pb2.Transaction.Merge
+) -> Sequence[table_pb2.DataFragment]:
+    """Return the operation's fragments in the order of the base's.
+
+    Raises:
+        FormatError: they are not those of the base.
+    """
+    known = [fragment.id for fragment in base.fragments]
+    listed = [fragment.id for fragment in operation.fragments]
+    if listed == known:
+        return operation.fragments
+    if sorted(listed) != sorted(known):
+        raise FormatError("a merge must list all fragments of the table, and no others")
+    by_id = {fragment.id: fragment for fragment in operation.fragments}
+    return [by_id[number] for number in known]
 
 
 def drop_dead_files(fragment: table_pb2.DataFragment) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "MAX_FRAGMENT_ID",
     "ReuseEntry",
     "Stamp",
+    "change_fragments",
     "empty_manifest",
     "finish_version",
     "keep_marks",
@@ -34,6 +35,8 @@ WRITER_LIBRARY = "spark_lance"
 WRITER_VERSION = "0.1.0"
 MAX_FRAGMENT_ID = 2**32 - 1
 _NANOS = 1_000_000_000
+# Up to so many fragments are taken out of a list one by one, which moves those behind them each time.
+_FEW_FRAGMENTS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +130,43 @@ def number_fragments(message: table_pb2.Manifest, added: Iterable[table_pb2.Data
         raise FormatError(f"the table has used up its fragment ids: {highest} does not fit 32 bits")
     if highest >= 0:
         message.max_fragment_id = highest
+
+
+def change_fragments(
+    message: table_pb2.Manifest,
+    updated: Iterable[table_pb2.DataFragment],
+    removed: Iterable[int],
+    operation: str,
+) -> None:
+    """Put fragments in the place of those of the same id, as a whole, and take others away.
+
+    Only what changes is copied: a table may have a million fragments.
+
+    Raises:
+        FormatError: there is no fragment of an id; the message names the operation.
+    """
+    changed = {fragment.id: fragment for fragment in updated}
+    gone = set(removed)
+    wanted = gone | changed.keys()
+    if not wanted:
+        return
+    places = {
+        number: place
+        for place, number in enumerate(fragment.id for fragment in message.fragments)
+        if number in wanted
+    }
+    if missing := wanted - places.keys():
+        raise FormatError(f"{operation} names fragments that do not exist: {sorted(missing)}")
+    for number, fragment in changed.items():
+        message.fragments[places[number]].CopyFrom(fragment)
+    if len(gone) > _FEW_FRAGMENTS:
+        kept = [fragment for fragment in message.fragments if fragment.id not in gone]
+        copies = table_pb2.Manifest(fragments=kept)
+        message.ClearField("fragments")
+        message.fragments.MergeFrom(copies.fragments)
+        return
+    for place in sorted((places[number] for number in gone), reverse=True):
+        del message.fragments[place]
 
 
 def replace_schema(message: table_pb2.Manifest, fields: Iterable[file_pb2.Field]) -> None:
