@@ -204,9 +204,14 @@ class Driver:
 
 
 _S3_DRIVER = Driver(re.compile("aws_"), MappingProxyType(_S3), frozenset(_S3_OWN.split()), "spark-lance[s3]")
-_GCS_DRIVER = Driver(re.compile("google_"), MappingProxyType(_GCS), frozenset(_GCS_OWN.split()), "gcsfs")
+_GCS_DRIVER = Driver(
+    re.compile("google_"), MappingProxyType(_GCS), frozenset(_GCS_OWN.split()), "spark-lance[gcs]"
+)
 _AZURE_DRIVER = Driver(
-    re.compile("azure_(storage_)?"), MappingProxyType(_AZURE), frozenset(_AZURE_OWN.split()), "adlfs"
+    re.compile("azure_(storage_)?"),
+    MappingProxyType(_AZURE),
+    frozenset(_AZURE_OWN.split()),
+    "spark-lance[azure]",
 )
 DRIVERS: Mapping[str, Driver] = MappingProxyType(
     {
