@@ -309,12 +309,14 @@ class _Line:
 
     def doomed(self) -> Iterator[CleanupFile]:
         """Yield the files that go, manifests first."""
-        for file in self._gone_files.values():
-            yield CleanupFile(file.path, "manifest", self._store.size(file.path), unverified=False)
-        for directory in (DATA_DIR, DELETIONS_DIR, INDICES_DIR, TRANSACTIONS_DIR, VERSIONS_DIR):
+        manifests = {file.path for file in self._gone_files.values()}
+        for directory in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR, TRANSACTIONS_DIR):
             prefix = join(self._root, directory) + "/"
             recursive = directory in (DATA_DIR, INDICES_DIR)
             for found in self._store.list_objects(prefix[:-1], recursive=recursive):
+                if found.path in manifests:
+                    yield CleanupFile(found.path, "manifest", found.size, unverified=False)
+                    continue
                 for place, pattern, kind in _PLACES:
                     match = pattern.fullmatch(found.path.removeprefix(prefix)) if place == directory else None
                     if match is not None:
