@@ -12,21 +12,26 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["dictionary_types", "join", "movable", "movable_table", "pick_rows"]
+__all__ = ["CapacityError", "dictionary_types", "join", "movable", "movable_table", "pick_rows"]
+
+
+class CapacityError(Exception):
+    """The asked values do not fit one Arrow array of their type (32-bit offsets): ask for fewer rows."""
 
 
 def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return arrays of one type as one array, or as they are if their dictionaries cannot be united."""
+    """Return arrays of one type as one array.
+
+    They are returned as they are if their dictionaries cannot be united, or if they hold more together than
+    the offsets of their type can tell.
+    """
     if len(arrays) < 2:
         return list(arrays)
-    dictionaries = list(dictionary_types(arrays[0].type))
-    if any(pa.types.is_float16(kind.value_type) for kind in dictionaries):
+    if any(pa.types.is_float16(kind.value_type) for kind in dictionary_types(arrays[0].type)):
         return list(arrays)
     try:
         return [pa.concat_arrays(arrays)]
     except pa.ArrowInvalid:
-        if not dictionaries:
-            raise
         return list(arrays)
 
 

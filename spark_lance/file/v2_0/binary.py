@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.arrays import CapacityError
 from spark_lance.file.buffers import as_bytes, is_ascii
 from spark_lance.file.fsst import decode_fsst
 from spark_lance.file.v2_0.compression import ByteRun, compress, open_bytes
-from spark_lance.file.v2_0.decoder import CapacityError, Decoder, PageView, Range
+from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.file.v2_0.ends import Bools, Bounds, encode_ends, end_ranges, null_bitmap, read_ends
 from spark_lance.file.v2_0.flat import encode_flat
 from spark_lance.file.v2_0.nullable import encode_nullable

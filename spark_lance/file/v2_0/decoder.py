@@ -18,14 +18,10 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.source import PageSource
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["CapacityError", "Decoder", "Items", "Open", "PageBuffer", "PageView", "Range"]
+__all__ = ["Decoder", "Items", "Open", "PageBuffer", "PageView", "Range"]
 
 Range = tuple[int, int]
 """(offset, size) of bytes in the file."""
-
-
-class CapacityError(Exception):
-    """The asked values do not fit one Arrow array of their type (32-bit offsets): ask for fewer rows."""
 
 
 class Decoder(Protocol):

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
-from spark_lance.file.v2_0.decoder import CapacityError, Decoder, Items, PageView, Range
+from spark_lance.file.arrays import CapacityError
+from spark_lance.file.v2_0.decoder import Decoder, Items, PageView, Range
 from spark_lance.file.v2_0.ends import Bools, Bounds, encode_ends, end_ranges, null_bitmap, read_ends
 from spark_lance.file.v2_0.flat import encode_flat
 from spark_lance.file.v2_0.nullable import encode_nullable

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
+from spark_lance.file.arrays import CapacityError
 from spark_lance.file.buffers import is_ascii, pack_bits
 from spark_lance.file.v2_1.chunks import Bytes
 from spark_lance.file.v2_1.few_strings import spread
@@ -108,6 +109,7 @@ def to_arrow(block: Block, arrow: pa.DataType, validity: Bytes | None = None) ->
         validity: bitmap of the values, None = all valid.
 
     Raises:
+        CapacityError: its values do not fit one array.
         FormatError: the block cannot be of that type, or its bytes are damaged.
     """
     if isinstance(block, AllNull):
@@ -174,7 +176,7 @@ def _variable(block: Variable, arrow: pa.DataType, validity: Bytes | None) -> pa
     if not (large or text or pa.types.is_binary(arrow)):
         raise _mismatch("byte strings", arrow)
     if not large and int(block.offsets[-1]) > _INT32_MAX:
-        raise FormatError(f"a page of {arrow} values has more than {_INT32_MAX} bytes")
+        raise CapacityError
     offsets = block.offsets.astype(np.int64 if large else np.int32, copy=False)
     buffers = [buffer_of(validity), pa.py_buffer(offsets), buffer_of(block.data)]
     array = pa.Array.from_buffers(arrow, block.count, buffers)
@@ -234,6 +236,11 @@ def _decode_dictionary(block: DictionaryBlock, arrow: pa.DataType, validity: Byt
         found = spread(items, numbers, validity)
         if found is not None:
             return found
+        ends = np.frombuffer(items.buffers()[1], np.int32)[: len(items) + 1]
+        if int(np.diff(ends).max(initial=0)) * len(numbers) > _INT32_MAX:
+            inside = numbers[numbers < len(items)].astype(np.int64)
+            if int(np.diff(ends).astype(np.int64)[inside].sum()) > _INT32_MAX:
+                raise CapacityError
     return items.take(indices)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import join, movable
+from spark_lance.file.arrays import CapacityError, join, movable
 from spark_lance.file.columns import paths
 from spark_lance.file.metadata import ColumnMetadata
 from spark_lance.file.nested import merge_paths
@@ -193,15 +193,39 @@ class _PathReader:
     def read(self, start: int, stop: int) -> list[pa.Array]:
         arrays = []
         for run in self._runs(self._spans(start, stop)):
-            number, first, end = run[0]
-            if len(run) > 1:
-                arrays.append(self._read_run(number, len(run)))
-            elif not self._is_decoded(number, first, end) and self._is_narrow(number, first, end):
-                arrays.append(self._take_page(number, np.arange(first, end)))
-            else:
-                arrays += self._read_page(number, first, end)
+            try:
+                arrays += self._read_spans(run)
+            except CapacityError:
+                for number, first, end in run:
+                    arrays += self._in_pieces(number, np.arange(first, end))
         self._next = stop
         return arrays
+
+    def _read_spans(self, run: list[_Span]) -> list[pa.Array]:
+        number, first, end = run[0]
+        if len(run) > 1:
+            return [self._read_run(number, len(run))]
+        if not self._is_decoded(number, first, end) and self._is_narrow(number, first, end):
+            return [self._take_page(number, np.arange(first, end))]
+        return self._read_page(number, first, end)
+
+    def _in_pieces(self, number: int, rows: Ints) -> list[pa.Array]:
+        """Return rows of a page, in halves if one Arrow array cannot hold them.
+
+        Raises:
+            UnsupportedFormatError: it cannot hold one row.
+        """
+        try:
+            return [self._take_page(number, rows)]
+        except CapacityError:
+            if len(rows) == 1:
+                row = self._starts[number] + int(rows[0])
+                raise UnsupportedFormatError(
+                    f"row {row} holds more than 2 GiB or 2^31 items; make the column large_*",
+                    place=f"column {self._index}",
+                ) from None
+        middle = len(rows) // 2
+        return [*self._in_pieces(number, rows[:middle]), *self._in_pieces(number, rows[middle:])]
 
     def _runs(self, spans: list[_Span]) -> list[list[_Span]]:
         """Put the spans of whole pages that can be decoded together into one list, others alone."""
@@ -241,7 +265,7 @@ class _PathReader:
         arrays = []
         for first, end in pairwise([*firsts, len(rows)]):
             number = int(homes[first])
-            arrays.append(self._take_page(number, rows[first:end] - self._starts[number]))
+            arrays += self._in_pieces(number, rows[first:end] - self._starts[number])
         return arrays
 
     def _row_page(self, number: int) -> RowPage:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.arrays import CapacityError
 from spark_lance.file.metadata import PAGE_LAYOUT_URL, Page
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
@@ -157,6 +158,7 @@ def build(path: Sequence[Field], decode: Callable[[], DecodedPage]) -> pa.Array:
     """Return what `decode` yields as an array of type `path_type(path)`.
 
     Raises:
+        CapacityError: one array cannot hold the values.
         FormatError: the bytes are damaged, whatever way that showed.
         UnsupportedFormatError: an encoding that is not known.
     """
@@ -198,7 +200,7 @@ def _wrap_list(field: Field, inner: pa.Field, unraveler: Unraveler, items: pa.Ar
     if field.logical_type.startswith("large_"):
         return _wrap(pa.large_list(inner), unraveler.count, [validity, offsets], items)
     if len(items) > _INT32_MAX:
-        raise FormatError(f"a page of {field.logical_type} values has {len(items)} items")
+        raise CapacityError
     return _wrap(pa.list_(inner), unraveler.count, [validity, offsets.astype(np.int32)], items)
 
 

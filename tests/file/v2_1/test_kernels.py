@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1 import ENCODINGS
-from spark_lance.file.v2_1.blocks import FixedSizeList, FixedWidth, PackedStruct, Variable, to_arrow
+from spark_lance.file.v2_1.blocks import (
+    AllNull,
+    FixedSizeList,
+    FixedWidth,
+    PackedStruct,
+    Variable,
+    to_arrow,
+)
 from spark_lance.file.v2_1.chunks import Chunks, Ranges
 from spark_lance.file.v2_1.codec import Resolver
 from spark_lance.file.v2_1.encodings import bitpacking, rle
@@ -466,6 +473,15 @@ def test_concat_bits(parts: list[list[bool]]) -> None:
     joined = pieces([bits_of(part) for part in parts]).concat_bits(counts, "bits")
     flags = [flag for part in parts for flag in part]
     assert np.unpackbits(joined, count=len(flags), bitorder="little").astype(bool).tolist() == flags
+
+
+def test_widths_are_not_believed_without_a_row() -> None:
+    field = pb.VariablePackedStruct.FieldEncoding(value=flat(8), bits_per_value=2**40)
+    packed = pb.CompressiveEncoding(variable_packed_struct=pb.VariablePackedStruct(fields=[field]))
+    nothing = Variable(np.zeros(4, np.int64), np.zeros(0, np.uint8))
+    assert RESOLVER.zipped_variable(packed, nothing) == AllNull(3)
+    with pytest.raises(FormatError, match="cut short"):
+        RESOLVER.zipped_variable(packed, Variable(np.array([0, 1, 1]), np.zeros(1, np.uint8)))
 
 
 @pytest.mark.parametrize("name", ["constant", "dictionary", "range", "delta"])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from spark_lance.errors import FormatError
-from spark_lance.file.v2_1.blocks import Block, PackedStruct, Variable
+from spark_lance.file.v2_1.blocks import AllNull, Block, PackedStruct, Variable
 from spark_lance.file.v2_1.chunks import Bytes, Ints, exclusive_sum, gather, gather_integers
 from spark_lance.file.v2_1.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
@@ -23,18 +23,23 @@ from spark_lance.proto import encodings21_pb2 as pb
 __all__ = ["decode_zipped"]
 
 
-def decode_zipped(packed: pb.VariablePackedStruct, values: Variable, resolver: Resolver) -> PackedStruct:
+def decode_zipped(
+    packed: pb.VariablePackedStruct, values: Variable, resolver: Resolver
+) -> PackedStruct | AllNull:
     """Decode full-zip values."""
     offsets = values.offsets.astype(np.int64)
     present = np.flatnonzero(np.diff(offsets))
+    if not len(present):
+        # Then nothing proves that the widths are true.
+        return AllNull(values.count)
     at, ends = offsets[:-1][present], offsets[1:][present]
     children: list[Block] = []
     for field in packed.fields:
         kind = field.WhichOneof("layout")
         if kind == "bits_per_value":
             width = _bytes(field.bits_per_value)
-            rows = np.zeros((values.count, width), dtype=np.uint8)
             _require(at, width, ends)
+            rows = np.zeros((values.count, width), dtype=np.uint8)
             rows[present] = values.data[at[:, None] + np.arange(width)]
             children.append(resolver.zipped(field.value, rows))
             at = at + width
