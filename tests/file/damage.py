@@ -1,6 +1,6 @@
 """Damages small data files in every way and reads them, in a process of its own with limits.
 
-    python -m tests.file.damage FOLDER SECONDS_PER_FILE SEED
+    python -m tests.file.damage FOLDER SECONDS_PER_FILE DAMAGES_PER_FILE SEED
 
 reads FOLDER/*.lance and prints one JSON line per file: outcomes counted, and what went wrong. A read must end
 in the same values, in other values of the right number of rows, or in a LanceError; within `TIME_LIMIT`, and
@@ -223,8 +223,8 @@ class TooSlow(BaseException):
     """A read took longer than `TIME_LIMIT`."""
 
 
-def run(folder: Path, seconds: float, seed: int) -> Iterator[dict[str, Any]]:
-    """Try damages on each file of a folder, for at most so many seconds a file; yield a report per file."""
+def run(folder: Path, seconds: float, most: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Try damages on each file of a folder, within so many seconds and damages a file; yield reports."""
     memory, disk = Store("memory"), Store("file")
     place = folder / "damaged"
 
@@ -243,7 +243,7 @@ def run(folder: Path, seconds: float, seed: int) -> Iterator[dict[str, Any]]:
         counts: Counter[str] = Counter()
         kinds: Counter[str] = Counter()
         begin, slowest = time.monotonic(), 0.0
-        for number, damage in enumerate(tried):
+        for number, damage in enumerate(tried[:most]):
             if time.monotonic() - begin > seconds:
                 break
             changed = damage.apply(data)
@@ -291,11 +291,11 @@ def _judge(good: pa.Table, got: pa.Table) -> str:
 
 def main() -> None:
     """Run with the arguments of the command line."""
-    folder, seconds, seed = sys.argv[1:]
+    folder, seconds, most, seed = sys.argv[1:]
     status = Path("/proc/self/statm").read_text().split()
     used = int(status[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    for report in run(Path(folder), float(seconds), int(seed)):
+    for report in run(Path(folder), float(seconds), int(most), int(seed)):
         sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
 

@@ -59,10 +59,10 @@ def files(folder: Path, version: Version, step: int = 1) -> Iterator[str]:
                 yield name
 
 
-def campaign(folder: Path, seconds: float, seed: int) -> list[dict[str, object]]:
+def campaign(folder: Path, seconds: float, most: int, seed: int) -> list[dict[str, object]]:
     """Run the campaign over the files of a folder in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.file.damage", str(folder), str(seconds), str(seed)],
+        [sys.executable, "-m", "tests.file.damage", str(folder), str(seconds), str(most), str(seed)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -91,11 +91,12 @@ VERSIONS: tuple[Version, ...] = ("2.0", "2.1", "2.2", "legacy")
 def test_a_sample(tmp_path: Path) -> None:
     written = [name for version in VERSIONS for name in files(tmp_path, version, 7)]
     assert len(written) > 10
-    check(campaign(tmp_path, 0.12, 1))
+    check(campaign(tmp_path, 60, 60, 1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_everything(tmp_path: Path, version: Version) -> None:
     list(files(tmp_path, version))
-    check(campaign(tmp_path, float(os.environ.get("CAMPAIGN_SECONDS", "8")), 1))
+    seconds, seed = (os.environ.get(f"CAMPAIGN_{name}", "8") for name in ("SECONDS", "SEED"))
+    check(campaign(tmp_path, float(seconds), 1 << 40, int(seed)))
