@@ -365,6 +365,8 @@ class History(RuleBasedStateMachine):
     def update_in_place(self, side: str, few: set[int], which: int) -> None:
         handle, known = self.handle(side, False)
         keys = _some(known, few)
+        if not keys:
+            return  # pylance refuses an empty source here
         column = self.model.columns[which % len(self.model.columns)]
         changed = {key: {column.number: make_value(column.kind, key * 3 + which)} for key in keys}
         data = self.table(changed, [column])
