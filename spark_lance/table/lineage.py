@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spark_lance.errors import FormatError
 from spark_lance.file.schema import Field
@@ -130,6 +131,7 @@ class LineageReader:
         bases: Bases | None = None,
     ) -> None:
         kind = _SEQUENCES[name]
+        self._name, self._number = name, fragment.id
         self._values: UInt64Array | None = None
         self._column: FragmentReader | None = None
         arm = fragment.WhichOneof(kind.arms)
@@ -150,7 +152,7 @@ class LineageReader:
             FormatError, UnsupportedFormatError: as `FragmentReader.read`.
         """
         if self._column is not None:
-            return _values(self._column.read(start, stop)[0])
+            return self._checked(self._column.read(start, stop)[0])
         if self._values is not None:
             return self._values[start:stop]
         return np.full(stop - start, _FIRST_VERSION, np.uint64)
@@ -158,12 +160,13 @@ class LineageReader:
     def take(self, rows: npt.NDArray[np.int64]) -> UInt64Array:
         """Return the values of physical rows, given by ascending number without repeats; errors as `read`."""
         if self._column is not None:
-            return _values(self._column.take(rows)[0])
+            return self._checked(self._column.take(rows)[0])
         if self._values is not None:
             return self._values[rows]
         return np.full(len(rows), _FIRST_VERSION, np.uint64)
 
-
-def _values(column: Any) -> UInt64Array:
-    values: UInt64Array = column.to_numpy()
-    return values
+    def _checked(self, column: pa.ChunkedArray) -> UInt64Array:
+        if column.null_count:
+            raise FormatError(f"{self._name} of fragment {self._number} holds nulls")
+        values: UInt64Array = column.to_numpy()
+        return values

@@ -141,6 +141,32 @@ def test_parts_of_a_spilled_column(tmp_path: Path) -> None:
         np.testing.assert_array_equal(reader.take(picked), values[picked])
 
 
+def test_lineage_of_a_clone_lies_with_its_source(tmp_path: Path) -> None:
+    spilled(tmp_path / "t")
+    source = lance.dataset(str(tmp_path / "t"))
+    source.shallow_clone(str(tmp_path / "clone"), source.version)
+    message = ours.dataset(tmp_path / "clone").manifest.message
+    assert all(file.HasField("base_id") for fragment in message.fragments for file in fragment.files)
+    assert_lineage_as_pylance(tmp_path / "clone")
+    ours.dataset(tmp_path / "clone").update({"b": "5"}, where="a % 4 = 1")
+    assert_lineage_as_pylance(tmp_path / "clone")
+
+
+def test_nulls_among_row_ids(tmp_path: Path, forge: Forge) -> None:
+    # The ids of the rows are said to be in a column of the table, which holds a null.
+    path = tmp_path / "t"
+    data = pa.table({"a": pa.array([1, None, 3], pa.uint64()), "b": [1, 2, 3]})
+    lance.write_dataset(data, path, enable_stable_row_ids=True)
+
+    def edit(message: table_pb2.Manifest) -> None:
+        message.fragments[0].column_row_ids.SetInParent()
+        message.fragments[0].files[0].fields[0] = -3
+
+    forge(path, edit)
+    with pytest.raises(FormatError, match="null"):
+        ours.dataset(path).to_table(["b", "_rowid"])
+
+
 def test_missing_versions_are_the_first(tmp_path: Path, forge: Forge) -> None:
     path = tmp_path / "t"
     lance.write_dataset(pa.table({"a": range(5)}), path, enable_stable_row_ids=True)
