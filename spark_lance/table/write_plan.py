@@ -20,6 +20,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.align import Aligner
 from spark_lance.table.commit import commit_operation, create_table
 from spark_lance.table.features import check_writable
+from spark_lance.table.keys import check_keys
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.refs import load_latest
@@ -79,7 +80,7 @@ def plan_write(
     try:
         manifest = load_latest(store, root)
     except TableNotFoundError:
-        schema = Schema.from_arrow(_stored(source, asked or DEFAULT_VERSION))
+        schema = _new_schema(source, asked or DEFAULT_VERSION)
         fallback = "" if mode == "create" else mode
         return WritePlan("create", 0, schema, asked or DEFAULT_VERSION, stable_row_ids, fallback)
     if mode == "create":
@@ -89,13 +90,16 @@ def plan_write(
     if mode == "append":
         schema = Aligner(source, manifest.schema).schema
     else:
-        schema = Schema.from_arrow(_stored(source, version), manifest.first_new_field_id)
+        schema = _new_schema(source, version, manifest.first_new_field_id)
     return WritePlan(mode, manifest.version, schema, version)
 
 
-def _stored(source: pa.Schema, version: FileVersion) -> pa.Schema:
-    """Return the schema of a new table for data of the schema `source`."""
-    return pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
+def _new_schema(source: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
+    """Return the schema of a new table, or of new content, for data of the schema `source`."""
+    stored = pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
+    schema = Schema.from_arrow(stored, first_id)
+    check_keys(schema)
+    return schema
 
 
 def commit_write(

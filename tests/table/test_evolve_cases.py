@@ -412,6 +412,15 @@ def test_a_key_can_be_added_to_a_table_without_one_but_not_to_nulls(tmp_path: Pa
     dataset = spark_lance.dataset(path)
     good = pa.schema([pa.field("k", pa.int64(), nullable=False, metadata={KEY: "true"})])
     listed = pa.list_(pa.field("item", pa.int8(), nullable=False, metadata={KEY: "true"}))
+    for refused in (
+        pa.field("k", pa.int64(), metadata={KEY: "1"}),
+        pa.field("k", pa.struct([good.field(0)]), nullable=True),
+        pa.field("k", pa.list_(pa.int8()), nullable=False, metadata={KEY: "1"}),
+    ):
+        with pytest.raises(SchemaError, match="primary key"):
+            spark_lance.write_dataset(pa.table([[]], schema=pa.schema([refused])), tmp_path / "new")
+        with pytest.raises(OSError, match="rimary key"):
+            lance.write_dataset(pa.table([[]], schema=pa.schema([refused])), tmp_path / "new")
     for wrong in (good.field(0).with_nullable(True), pa.field("k", listed, nullable=False)):
         with pytest.raises(SchemaError, match="primary key"):
             dataset.add_columns(pa.table([pa.nulls(20, wrong.type)], schema=pa.schema([wrong])))
@@ -460,7 +469,7 @@ def test_indices_follow(tmp_path: Path) -> None:
 def racing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Return a function that lets others do something just before our next commit."""
     waiting: list[Callable[[], object]] = []
-    original = spark_lance.table.evolve.commit_operation
+    original = spark_lance.table.commit.commit_operation
 
     def commit(*args: Any, **options: Any) -> Any:
         while waiting:
@@ -701,3 +710,53 @@ def test_lists_in_two_files_may_differ_where_rows_are_deleted(
     spark_lance.dataset(path).delete("a = 4")
     lance.dataset(str(path)).update({"a": "a + 100"}, where="a = 5")
     assert same_for_both(path).num_rows == 5
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
+@pytest.mark.parametrize("kind", ["clone", "branch", "mixed versions", "spilled lineage"])
+def test_tables_of_all_kinds_evolve(tmp_path: Path, kind: str, stable: bool) -> None:
+    path = write(tmp_path / "t", data_storage_version="2.1", enable_stable_row_ids=stable)
+    source: Any = lance.dataset(str(path))
+    target = path
+    if kind == "clone":
+        target = tmp_path / "clone"
+        source.shallow_clone(str(target), source.version)
+    elif kind == "branch":
+        source.create_branch("other")
+        target = path / "tree" / "other"
+    elif kind == "mixed versions":
+        lance.write_dataset(rows(3), path, mode="append", data_storage_version="2.2")
+    elif stable:
+        source.update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "0"})
+        source.update({"t": "'u'"}, where="a % 4 = 1")
+        source.delete("a = 3")
+        source.optimize.compact_files()
+    before = manifest(path).version
+
+    def opened() -> spark_lance.LanceDataset:
+        return (
+            spark_lance.dataset(target)
+            if kind != "branch"
+            else spark_lance.dataset(path, version=("other", None))
+        )
+
+    def checked() -> list[Any]:
+        theirs: Any = lance.dataset(str(path if kind == "branch" else target))
+        if kind == "branch":
+            theirs = theirs.checkout_version(("other", None))
+        theirs.validate()
+        found = theirs.to_table()
+        assert opened().to_table() == found
+        listed: list[Any] = found.to_pylist()
+        return listed
+
+    opened().add_columns({"b": "a + 1"})
+    opened().delete("a = 7")
+    opened().alter_columns({"path": "s.x", "data_type": pa.int16()})
+    opened().drop_columns(["t", "s.y"])
+    opened().update_columns(pa.table({"a": [8], "b": [-8]}), "a")
+    for row in checked():
+        assert row["b"] == (-8 if row["a"] == 8 else row["a"] + 1)
+        assert row["s"] == {"x": row["a"]}
+    if target != path:
+        assert manifest(path).version == before
