@@ -16,8 +16,10 @@ import pytest
 
 import spark_lance
 from spark_lance.io.store import open_store
+from spark_lance.proto import table_pb2
 from spark_lance.table.operations import OPERATIONS, Stamp
 from spark_lance.table.refs import list_versions, load_version
+from spark_lance.table.rowids import decode_row_versions, fragment_row_ids
 from spark_lance.table.transaction import read_transaction
 from tests.table.race_worker import SCHEMA, SPAN
 
@@ -25,12 +27,12 @@ WORKER = Path(__file__).with_name("race_worker.py")
 SHARED = -1
 
 
-def race(path: Path, writers: list[str], commits: int) -> list[dict[str, Any]]:
+def race(path: Path, writers: list[str], commits: int, *, stable: bool = False) -> list[dict[str, Any]]:
     """Let the writers loose on a new table whose first fragment has rows of all of them."""
     keys = [SHARED, *(number * SPAN + i for number in range(len(writers)) for i in range(8))]
     owners = [key // SPAN for key in keys]
     rows = pa.table([pa.array(column, pa.int64()) for column in (keys, owners, [0] * len(keys))], SCHEMA)
-    lance.write_dataset(rows, path)
+    lance.write_dataset(rows, path, enable_stable_row_ids=stable)
     root = str(Path(__file__).parents[2])
     running = [
         subprocess.Popen(
@@ -71,7 +73,24 @@ def check(path: Path, reports: list[dict[str, Any]]) -> Counter[str]:
         found = dataset.to_table(columns=["key", "value"])
         pairs = sorted(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
         assert pairs == sorted(expected.items())
+        ids = dataset.to_table(columns=[], with_row_id=True)["_rowid"].to_pylist()
+        assert len(set(ids)) == len(pairs)
     return history(path)
+
+
+def plain(fragment: table_pb2.DataFragment) -> tuple[object, ...]:
+    """A fragment with its sequences decoded, for one sequence can be encoded in several ways."""
+    rest = table_pb2.DataFragment()
+    rest.CopyFrom(fragment)
+    sequences = []
+    for name in ("inline_created_at_versions", "inline_last_updated_at_versions"):
+        if fragment.HasField(name):
+            sequences.append(decode_row_versions(getattr(fragment, name), fragment.physical_rows).tolist())
+            rest.ClearField(name)
+    if fragment.HasField("inline_row_ids"):
+        sequences.append(fragment_row_ids(fragment).tolist())
+        rest.ClearField("inline_row_ids")
+    return rest.SerializeToString(deterministic=True), sequences
 
 
 def history(path: Path) -> Counter[str]:
@@ -89,7 +108,8 @@ def history(path: Path) -> Counter[str]:
         build = OPERATIONS[transaction.name]
         assert build is not None
         stamp = Stamp(root, transaction.file_name, 0)
-        assert list(build(before, transaction.operation, stamp).fragments) == list(manifest.fragments)
+        expected = build(before, transaction.operation, stamp)
+        assert [*map(plain, expected.fragments)] == [*map(plain, manifest.fragments)]
         assert manifest.transaction_file == transaction.file_name
         uuids.add(transaction.uuid)
         seen[transaction.name] += 1
@@ -106,8 +126,9 @@ def test_few_writers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_writers(tmp_path: Path) -> None:
-    reports = race(tmp_path / "t", ["ours", "pylance", "ours", "pylance", "ours"], 110)
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_many_writers(tmp_path: Path, stable: bool) -> None:
+    reports = race(tmp_path / "t", ["ours", "pylance", "ours", "pylance", "ours"], 110, stable=stable)
     seen = check(tmp_path / "t", reports)
     assert sum(seen.values()) - seen["rebased"] >= 500
     assert min(seen[name] for name in ("append", "delete", "update", "rewrite")) > 0
