@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -222,4 +223,20 @@ def test_a_table_of_contents_entry_beyond_the_file(tmp_path: Path) -> None:
     Path(path).write_bytes(data)
     store, _ = open_store(path)
     with pytest.raises(FormatError, match="not inside the file"):
+        FileReader(store, path).read()
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("values", [[1, 2], [[1], []], [{"x": [1]}, {"x": []}]])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_columns_have_as_many_rows_as_their_file(
+    values: list[Any], more: int, version: str, tmp_path: Path
+) -> None:
+    table = pa.table({"a": values})
+    store, path = open_store(str(tmp_path / "f.lance"))
+    writer = FileWriter(store, path, Schema.from_arrow(table.schema), FileVersion.parse(version))
+    writer.write(table)
+    writer._rows += more
+    writer.finish()
+    with pytest.raises(FormatError, match=f"rows where the file has {2 + more}"):
         FileReader(store, path).read()
