@@ -26,8 +26,10 @@ from spark_lance.errors import (
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
+from spark_lance.table import alter, column_updates, evolve, fragment
 from spark_lance.table.alter import alter_columns
 from spark_lance.table.column_files import fill_deleted
+from spark_lance.table.commit import commit_operation
 from spark_lance.table.evolve import add_columns
 from spark_lance.table.features import FIELD_ID_MARK
 from spark_lance.table.keys import primary_key
@@ -156,13 +158,13 @@ def test_only_what_is_needed_is_read_and_written(
     spark_lance.dataset(path).add_columns({"b": "a + 1"})
     (old,) = manifest(path).fragments[0].files[:1]
     names = []
-    original = spark_lance.table.fragment.FragmentReader.__init__
+    original = fragment.FragmentReader.__init__
 
-    def spy(self: Any, store: Any, root: Any, fragment: Any, fields: Any, *rest: Any) -> None:
+    def spy(self: Any, store: Any, root: Any, message: Any, fields: Any, *rest: Any) -> None:
         names.append([leaf.name for field in fields for leaf in field.walk()])
-        original(self, store, root, fragment, fields, *rest)
+        original(self, store, root, message, fields, *rest)
 
-    monkeypatch.setattr(spark_lance.table.fragment.FragmentReader, "__init__", spy)
+    monkeypatch.setattr(fragment.FragmentReader, "__init__", spy)
     spark_lance.dataset(path).add_columns({"c": "b + 1"})
     spark_lance.dataset(path).add_columns({"one": "1"})
     if version != "2.0":
@@ -469,16 +471,15 @@ def test_indices_follow(tmp_path: Path) -> None:
 def racing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Return a function that lets others do something just before our next commit."""
     waiting: list[Callable[[], object]] = []
-    original = spark_lance.table.commit.commit_operation
+    original = commit_operation
 
     def commit(*args: Any, **options: Any) -> Any:
         while waiting:
             waiting.pop(0)()
         return original(*args, **options)
 
-    monkeypatch.setattr(spark_lance.table.evolve, "commit_operation", commit)
-    monkeypatch.setattr(spark_lance.table.alter, "commit_operation", commit)
-    monkeypatch.setattr(spark_lance.table.column_updates, "commit_operation", commit)
+    for module in (alter, column_updates, evolve):
+        monkeypatch.setattr(module, "commit_operation", commit)
     return waiting.append
 
 
