@@ -63,6 +63,10 @@ TEXT: dict[str, pa.Array] = {
     ),
     "longer and shorter documents": pa.concat_arrays([prose(300, 100), prose(3, 6000)]),
     "documents in lists": lists(prose(60, 600)),
+    "pages of text": prose(300, 150),
+    "pages of text with nulls": sparse(prose(300, 150)),
+    "pages of text and empty ones": pa.concat_arrays([prose(300, 150), pa.array([""])]),
+    "pages of text in lists": lists(sparse(prose(300, 150))),
     "empty ones in runs": pa.concat_arrays([pa.array([""] * 9000), prose(2000), pa.array([""] * 9000)]),
     "a slice": sparse(prose(5000))[11:-13],
 }
@@ -142,6 +146,7 @@ WISHES: list[dict[str, str]] = [
     {"dict_values_compression": "none", "dict_size_ratio": "1.0"},
     {"structural_encoding": "fullzip"},
     {"structural_encoding": "fullzip", "compression": "zstd"},
+    {"structural_encoding": "fullzip", "compression": "lz4"},
     {"structural_encoding": "miniblock"},
 ]
 
