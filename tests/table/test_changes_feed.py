@@ -133,3 +133,14 @@ def test_versions_that_do_not_fit(tmp_path: Path) -> None:
     assert side.diff(2).counts() == {"inserted": 3, "updated": 0, "deleted": 0}
     with pytest.raises(OptionError, match="another branch"):
         side.diff("first")
+
+
+def test_a_restored_version_changes_rows_back(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    play(path, [("update", 1, False), ("delete", 4, False)], stable=True)
+    lance.dataset(str(path), version=1).restore()  # type: ignore[no-untyped-call]
+    changes = ours.dataset(path).diff(3)
+    assert changes.inserted(["a"]).read_all()["a"].to_pylist() == [4, 14, 24]
+    assert changes.updated(["a"]).read_all()["a"].to_pylist() == [1, 8, 15, 22, 29]
+    assert changes.deleted(["a"]).read_all().num_rows == 0
+    assert ours.dataset(path).diff(1).counts() == {"inserted": 0, "updated": 0, "deleted": 0}

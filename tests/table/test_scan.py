@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,19 @@ def test_tasks_and_conditions_can_be_pickled(wide: Path) -> None:
         tables += copy.tables(1 << 20, check)
     expected = lance.dataset(str(wide)).to_table(columns=["text", "_rowoffset"], filter=condition.text)
     assert pa.concat_tables(tables).equals(expected)
+
+
+def test_a_filter_may_read_more_of_a_column_than_is_wanted(wide: Path) -> None:
+    store, root = open_store(wide)
+    scan = Scan.plan(store, root, load_latest(store, root), ["part", "k"])
+    condition = scan.condition("part.x = 41 and k = 41")
+    (part, key) = scan.fields
+    pruned = part.prune(lambda leaf: leaf.name == "y")
+    assert pruned is not None
+    found: list[pa.Table] = []
+    for task in scan.tasks(condition.columns):
+        found += replace(task, fields=(pruned, key)).tables(1 << 20, condition)
+    assert [table.to_pylist() for table in found] == [[{"part": {"y": "41"}, "k": 41}]]
 
 
 def bytes_read(path: Path, monkeypatch: pytest.MonkeyPatch, **query: Any) -> int:
