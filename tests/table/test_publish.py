@@ -6,7 +6,7 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,25 @@ def test_a_lost_answer_is_no_lost_commit(step: int, uri: str, options: Options) 
     assert [file.version for file in list_versions(store, root)] == list(range(1, newest + 1))
 
 
+class Repeating(SqliteManifestStore):
+    """A manifest store whose client sends a request again, though the first one went through."""
+
+    def put_if_absent(self, root: str, entry: ManifestEntry) -> None:
+        super().put_if_absent(root, entry)
+        super().put_if_absent(root, entry)
+
+
+def test_a_row_that_lost_against_itself_won(uri: str, options: Options) -> None:
+    write_dataset(ROWS, uri, storage_options=options)
+    store, root = open_store(uri, options)
+    assert isinstance(store.manifests, SqliteManifestStore)
+    repeating = replace(store, manifests=Repeating(store.manifests.file, "file"))
+    publish(
+        repeating, root, 2, manifest_path(root, 2, Naming.V2), store.read(manifest_path(root, 1, Naming.V2))
+    )
+    assert versions_dir(uri) == sorted(Naming.V2.file_name(v) for v in (1, 2))
+
+
 def test_specific_versions_are_finished_too(uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
@@ -335,6 +354,16 @@ def test_a_table_lives_under_a_lock(uri: str) -> None:
     with pytest.raises(TableExistsError):
         write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=lock)
     assert lance.dataset(uri).count_rows() == 4
+
+
+def test_a_lock_is_shared_with_pylance(uri: str) -> None:
+    lock = Lock()
+    write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=lock)
+    lance.write_dataset(ROWS, uri, mode="append", commit_lock=lock)
+    write_dataset(ROWS, uri, mode="append", storage_options=LOCKED, commit_lock=lock)
+    lance.write_dataset(ROWS, uri, mode="append", commit_lock=lock)
+    assert lock.versions == [1, 2, 3, 4]
+    assert dataset(uri).count_rows() == lance.dataset(uri).count_rows() == 12
 
 
 def test_appenders_race_under_a_lock(uri: str, caplog: Any) -> None:
