@@ -1,0 +1,114 @@
+"""Compaction of many small files, against pylance.
+
+    python -m benchmarks.bench_compact [--files N] [--rows N] [--folder PATH] [--stable-row-ids]
+
+One table of N files is compacted by each side in a fresh process, on a copy of its own. Seconds are wall time
+and processor time; memory is the peak of the whole process, which before the compaction has what its imports
+take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def _table(rows: int) -> pa.Table:
+    rng = np.random.default_rng(0)
+    tags = [[f"t{i % 5}", f"u{i % 3}"] if i % 4 else None for i in range(rows)]
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(rows * 16, np.float32)), 16)
+    return pa.table(
+        {
+            "id": np.arange(rows),
+            "name": pa.array([f"customer {i % 9973} of {i % 77}" for i in range(rows)]),
+            "price": rng.random(rows),
+            "quantity": rng.integers(0, 100, rows).astype(np.int32),
+            "flag": rng.random(rows) < 0.3,
+            "tags": pa.array(tags),
+            "vector": vectors,
+        }
+    )
+
+
+def _peak_mb() -> int:
+    # `getrusage` would tell of the parent process if that was larger.
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")
+    )
+    return int(line.split()[1]) // 1024
+
+
+def _compact(side: str, path: str) -> dict[str, Any]:
+    """Compact a table in this process and return what that took."""
+    table: Any
+    if side == "pylance":
+        import lance
+
+        table = lance.dataset(path)
+    else:
+        from spark_lance.table.dataset import dataset
+
+        table = dataset(path)
+    before = _peak_mb()
+    wall, processor = time.perf_counter(), time.process_time()
+    done = table.optimize.compact_files()
+    return {
+        "side": side,
+        "seconds": round(time.perf_counter() - wall, 2),
+        "processor": round(time.process_time() - processor, 2),
+        "before_mb": before,
+        "peak_mb": _peak_mb(),
+        "files": f"{done.files_removed} -> {done.files_added}",
+    }
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--rows", type=int, default=500, help="rows of a file")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--stable-row-ids", action="store_true")
+    parser.add_argument("--run", nargs=2, metavar=("SIDE", "PATH"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        print(json.dumps(_compact(*arguments.run)))
+        return
+    import lance
+
+    folder = Path(tempfile.mkdtemp(dir=arguments.folder))
+    try:
+        source = folder / "source"
+        lance.write_dataset(
+            _table(arguments.files * arguments.rows),
+            source,
+            max_rows_per_file=arguments.rows,
+            enable_stable_row_ids=arguments.stable_row_ids,
+        )
+        print(f"{'':10}{'seconds':>10}{'processor':>11}{'peak MB':>9}{'before':>8}  files")
+        for side in ("pylance", "ours"):
+            copy = folder / side
+            shutil.copytree(source, copy)
+            command = [sys.executable, "-m", "benchmarks.bench_compact", "--run", side, str(copy)]
+            answer = subprocess.run(command, check=True, capture_output=True, text=True)
+            row = json.loads(answer.stdout.splitlines()[-1])
+            print(
+                f"{side:10}{row['seconds']:>10}{row['processor']:>11}{row['peak_mb']:>9}"
+                f"{row['before_mb']:>8}  {row['files']}"
+            )
+            shutil.rmtree(copy)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    _main()
