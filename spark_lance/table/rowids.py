@@ -41,6 +41,7 @@ __all__ = [
     "encode_row_ids",
     "encode_row_versions",
     "fragment_row_ids",
+    "locate_among",
     "locate_row_ids",
     "pack_row_ids",
     "pack_row_versions",
@@ -50,6 +51,7 @@ __all__ = [
 
 UInt64Array = npt.NDArray[np.uint64]
 _Sequence = TypeVar("_Sequence", bound=Message)
+_Number = TypeVar("_Number", bound=np.integer[Any])
 
 # A data file lists these field ids where it holds a sequence of its fragment as a column of uint64.
 ROW_ID_FIELD, CREATED_AT_FIELD, UPDATED_AT_FIELD = LINEAGE_FIELDS = (-3, -4, -5)
@@ -143,13 +145,24 @@ def locate_row_ids(
         else:
             values = _segment_values(segment, rows - first)
             count = len(values)
-            hits = np.flatnonzero(np.isin(values, wanted[start:stop]))
+            hits, found = locate_among(values, wanted)
             offsets.append(hits + first)
-            places.append(np.searchsorted(wanted, values[hits]))
+            places.append(found)
         first += count
     if first != rows:
         raise FormatError(f"row-id sequence gives {first} ids for {rows} rows")
     return np.concatenate(offsets), np.concatenate(places)
+
+
+def locate_among(
+    values: npt.NDArray[_Number], wanted: npt.NDArray[_Number]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the positions of the values that are among `wanted` (ascending), and their places in it."""
+    if not len(wanted):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+    hits = np.flatnonzero(wanted[places] == values)
+    return hits, places[hits]
 
 
 def encode_row_ids(start: int, rows: int) -> bytes:

@@ -25,6 +25,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask
 from spark_lance.table.fragment_rows import Columns, FragmentRows, batch_without_columns, rows_without_columns
 from spark_lance.table.predicate import Condition, Predicate, compile_predicate
+from spark_lance.table.rowids import locate_among
 from spark_lance.table.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS, system_field
 
 __all__ = ["Filter", "ScanTask", "in_batches"]
@@ -175,8 +176,8 @@ class ScanTask:
             raise IndexError(
                 f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"
             )
-        alive = offsets[np.isin(offsets, rows.deleted, assume_unique=True, invert=True)]
-        return rows.take(self._columns, alive)
+        gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
+        return rows.take(self._columns, np.delete(offsets, gone))
 
     def _open(self, fields: tuple[Field, ...]) -> FragmentRows:
         return FragmentRows(

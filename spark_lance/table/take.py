@@ -19,7 +19,7 @@ from spark_lance.file.arrays import pick_rows
 from spark_lance.proto import table_pb2
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.lineage import LineageReader
-from spark_lance.table.rowids import locate_row_ids, row_addresses
+from spark_lance.table.rowids import locate_among, locate_row_ids, row_addresses
 from spark_lance.table.scan import Scan
 from spark_lance.table.system_columns import ROW_ADDRESS, ROW_ID
 
@@ -111,8 +111,8 @@ def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[UInt64Array, npt.NDAr
         offsets, places = _locate(scan, fragment, order)
         if len(offsets) and fragment.HasField("deletion_file"):
             deleted = read_deletions(scan.store, scan.root, fragment, None, scan.bases)
-            alive = ~np.isin(offsets, deleted)
-            offsets, places = offsets[alive], places[alive]
+            gone, _ = locate_among(offsets, deleted.astype(np.int64))
+            offsets, places = np.delete(offsets, gone), np.delete(places, gone)
         addresses[places] = row_addresses(fragment.id, offsets)
         known[places] = True
     return addresses[back.reshape(-1)], known[back.reshape(-1)]
@@ -129,9 +129,9 @@ def _locate(
     offsets, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start in range(0, rows, _WINDOW_ROWS):
         values = reader.read(start, min(start + _WINDOW_ROWS, rows))
-        hits = np.flatnonzero(np.isin(values, wanted))
+        hits, found = locate_among(values, wanted)
         offsets.append(hits + start)
-        places.append(np.searchsorted(wanted, values[hits]))
+        places.append(found)
     return np.concatenate(offsets), np.concatenate(places)
 
 
