@@ -18,7 +18,7 @@ of their rows. (Lance file format, blobs.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from spark_lance.file.schema import EXTENSION_NAME, Field
 from spark_lance.file.sidecars import Sidecar, Sidecars
 from spark_lance.file.version import FileVersion
 
-__all__ = ["BLOB_KEY", "BlobWriter", "blobs_as_stored", "check_blobs", "has_blobs"]
+__all__ = ["BLOB_KEY", "BlobWriter", "blobs_as_given", "blobs_as_stored", "check_blobs", "has_blobs"]
 
 BLOB_KEY = "lance-encoding:blob"
 _V2_NAME = "lance.blob.v2"
@@ -103,6 +103,27 @@ def blobs_as_stored(field: pa.Field, version: FileVersion) -> pa.Field:
         make = pa.list_ if pa.types.is_list(kind) else pa.large_list
         return field if item == kind.value_field else field.with_type(make(item))
     return field
+
+
+def blobs_as_given(field: Field, kind: pa.DataType) -> Field:
+    """Return a field for `blobs_as_stored` data with its lists named as pylance names them.
+
+    That is by the items that were given: a list of binary blobs is a `list`, though its items are stored as
+    structs, and pylance appends to no `list.struct` then.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if field.kind == "struct":
+        parts = [blobs_as_given(c, kind.field(i).type) for i, c in enumerate(field.children)]
+        return replace(field, children=tuple(parts))
+    if field.kind != "list":
+        return field
+    (child,) = field.children
+    item = kind.value_type
+    logical = field.logical_type
+    if child.kind == "blob" and (pa.types.is_binary(item) or pa.types.is_large_binary(item)):
+        logical = logical.removesuffix(".struct")
+    return replace(field, logical_type=logical, children=(blobs_as_given(child, item),))
 
 
 def check_blobs(field: Field, version: FileVersion) -> None:

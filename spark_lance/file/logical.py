@@ -178,7 +178,10 @@ def _name_dictionary(arrow: pa.DataType) -> str:
 
 def _name_list(arrow: pa.DataType) -> str:
     name = "large_list" if pa.types.is_large_list(arrow) else "list"
-    return f"{name}.struct" if pa.types.is_struct(arrow.value_type) else name
+    item = arrow.value_type
+    if isinstance(item, pa.BaseExtensionType):
+        item = item.storage_type
+    return f"{name}.struct" if pa.types.is_struct(item) else name
 
 
 def _name_decimal(arrow: pa.DataType) -> str:

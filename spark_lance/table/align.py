@@ -97,7 +97,8 @@ def _cast(source: pa.DataType, field: Field, path: str, differences: list[str]) 
 def _cast_field(source: pa.DataType, target: pa.Field, path: str, differences: list[str]) -> Cast | None:
     """Return the cast to a field's type; bytes may become blobs of version 2.2."""
     if isinstance(source, pa.BaseExtensionType):
-        source = source.storage_type
+        inner = _cast_field(source.storage_type, target, path, differences)
+        return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
     if _is_bytes(source) and (target.metadata or {}).get(EXTENSION_NAME.encode()) == b"lance.blob.v2":
         return lambda array: _to_blobs(array, target.type)
     return _cast_type(source, target.type, path, differences)

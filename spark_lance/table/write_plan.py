@@ -12,7 +12,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
-from spark_lance.file.blob_writer import blobs_as_stored
+from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
@@ -98,6 +98,8 @@ def _new_schema(source: pa.Schema, version: FileVersion, first_id: int = 0) -> S
     """Return the schema of a new table, or of new content, for data of the schema `source`."""
     stored = pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
     schema = Schema.from_arrow(stored, first_id)
+    fields = (blobs_as_given(*each) for each in zip(schema.fields, source.types, strict=True))
+    schema = replace(schema, fields=tuple(fields))
     check_keys(schema)
     return schema
 

@@ -93,8 +93,20 @@ def test_blobs_in_structs_and_lists(tmp_path: Path, version: str) -> None:
             with pytest.raises(SchemaError, match=r"'l\..*' blobs in lists|'l\..*: blobs in lists"):
                 write(tmp_path / str(kind), lists, version, field)
         else:
-            check(write(tmp_path / str(kind), lists, version, field), listed=True)
+            path = write(tmp_path / str(kind), lists, version, field)
+            check(path, listed=True)
+            lance.write_dataset(table_of(lists, field), path, mode="append")
+            spark_lance.write_dataset(table_of(lists, field), path, "append")
+            check(path, listed=True)
             check(write(tmp_path / f"{kind} cut", lists.slice(1), version, field), listed=True)
+
+
+def test_lists_of_blobs_as_pylance_has_them(tmp_path: Path) -> None:
+    blobs = blob_array([b"a", None, b"", b"dd"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 4], pa.int32()), blobs)
+    path = write(tmp_path / "t", lists, "2.2", pa.field("l", lists.type))
+    lance.write_dataset(table_of(lists, pa.field("l", lists.type)), path, mode="append")
+    check(path, listed=True)
 
 
 @settings(max_examples=30)
