@@ -18,7 +18,7 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.casts import cast_column
-from spark_lance.table.column_files import write_live_rows
+from spark_lance.table.column_files import each_fragment, write_live_rows
 from spark_lance.table.commit import REAL, Surroundings, commit_operation
 from spark_lance.table.evolve import (
     BATCH_BYTES,
@@ -185,8 +185,8 @@ def _cast_fragments(files: ColumnFiles, version: Manifest, altered: Casts) -> li
     schema = Schema(fields).to_arrow()
     scan = Scan.plan(files.store, files.root, version, [old.name for old, _ in pairs])
     live = {field.id for field in altered.schema.walk()}
-    out = []
-    for fragment in version.fragments:
+
+    def recast(fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
         file = files.find(fragment, ids, reads, scan.bases)
         if file is None:
             task = replace(scan.task(fragment), names=tuple(f.name for f in reads), fields=reads)
@@ -204,8 +204,9 @@ def _cast_fragments(files: ColumnFiles, version: Manifest, altered: Casts) -> li
                 files.store, files.root, fragment, fields, batches, version.file_version, scan.bases
             )
             file = files.add(fragment, ids, reads, written)
-        out.append(_with_file(fragment, file, live))
-    return out
+        return _with_file(fragment, file, live)
+
+    return each_fragment(files.store, version.fragments, recast)
 
 
 def _named_as(old: Field, new: Field) -> Field:

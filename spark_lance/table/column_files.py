@@ -8,7 +8,9 @@ values differ in length. (Lance table format, data files.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +29,31 @@ from spark_lance.table.fragment import physical_rows
 from spark_lance.table.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.write import delete_fragment_files
 
-__all__ = ["delete_column_files", "fill_deleted", "write_column_file", "write_live_rows"]
+__all__ = ["delete_column_files", "each_fragment", "fill_deleted", "write_column_file", "write_live_rows"]
 
 logger = logging.getLogger(__name__)
+
+Outcome = TypeVar("Outcome")
+
+# Fragments worked on at once where every request is waited for.
+_AT_ONCE = 8
+
+
+def each_fragment(
+    store: Store,
+    fragments: Sequence[table_pb2.DataFragment],
+    work: Callable[[table_pb2.DataFragment], Outcome],
+) -> list[Outcome]:
+    """Return what `work` gives for each fragment, in order; in several threads unless the store is local."""
+    if store.is_local or len(fragments) < 2:
+        return [work(fragment) for fragment in fragments]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting = [pool.submit(work, fragment) for fragment in fragments]
+        try:
+            return [one.result() for one in waiting]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def write_live_rows(

@@ -26,7 +26,7 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.align import Aligner
 from spark_lance.table.bases import Bases
-from spark_lance.table.column_files import delete_column_files, write_live_rows
+from spark_lance.table.column_files import delete_column_files, each_fragment, write_live_rows
 from spark_lance.table.commit import REAL, Surroundings, commit_operation
 from spark_lance.table.conflict_rules import MEM_WAL
 from spark_lance.table.deletion import read_deletions
@@ -204,7 +204,10 @@ def add_columns(
         refuse_mem_wal(version)
         schema, added = add_fields(version, source.schema)
         writer = _Adding(files, version, added, source, batch_rows)
-        fragments = [writer.extended(fragment) for fragment in version.fragments]
+        if isinstance(source, Computation) and source.any_order:
+            fragments = each_fragment(store, version.fragments, writer.extended)
+        else:
+            fragments = [writer.extended(fragment) for fragment in version.fragments]
         if isinstance(source, Stream) and not source.is_finished:
             source.finish()
         return commit_files(store, root, version, schema, fragments, surroundings)

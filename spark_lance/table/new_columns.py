@@ -28,11 +28,13 @@ class Computation:
         schema: of the new columns.
         columns: what is read of the table; `_rowid` and `_rowaddr` may be among them.
         compute: gives the new columns for a batch of `columns`.
+        any_order: whether it may be called from several threads, for fragments in any order.
     """
 
     schema: pa.Schema
     columns: tuple[str, ...]
     compute: Callable[[pa.RecordBatch], pa.RecordBatch]
+    any_order: bool = True
 
     def values(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the new columns of a fragment's rows.
@@ -155,7 +157,11 @@ def function(
     schema = getattr(call, "output_schema", None)
     if schema is None:
         schema = _as_batch(call(sample())).schema.remove_metadata()
-    return Computation(schema, tuple(columns), lambda batch: _as_batch(call(batch), schema))
+
+    def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return _as_batch(call(batch), schema)
+
+    return Computation(schema, tuple(columns), compute, any_order=False)
 
 
 def _as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table import alter, column_updates, evolve, fragment
 from spark_lance.table.alter import alter_columns
+from spark_lance.table.bases import Bases
 from spark_lance.table.column_files import fill_deleted
 from spark_lance.table.commit import commit_operation
 from spark_lance.table.evolve import add_columns
@@ -761,3 +763,46 @@ def test_tables_of_all_kinds_evolve(tmp_path: Path, kind: str, stable: bool) -> 
         assert row["s"] == {"x": row["a"]}
     if target != path:
         assert manifest(path).version == before
+
+
+def test_fragments_of_a_distant_store_are_worked_on_at_once() -> None:
+    uri = "memory://evolve"
+    count = 80
+    dataset = spark_lance.write_dataset(rows(count), uri, max_rows_per_file=4)
+    threads = set()
+
+    def seen(batch: pa.RecordBatch) -> pa.RecordBatch:
+        threads.add(threading.get_ident())
+        return pa.record_batch({"f": batch["a"]})
+
+    dataset = dataset.add_columns({"b": "a * 2"}).add_columns(seen, ["a"])
+    assert threads == {threading.get_ident()}
+    dataset = dataset.alter_columns({"path": "b", "data_type": pa.int16()})
+    dataset = dataset.merge(pa.table({"a": range(count), "c": range(count)}), "a")
+    table = dataset.to_table()
+    assert table["b"].to_pylist() == [2 * a for a in range(count)]
+    assert table["f"].to_pylist() == table["c"].to_pylist() == list(range(count))
+    files = len(dataset.store.list(f"{dataset.root}/data"))
+    with pytest.raises(SchemaError, match="cannot hold"):
+        dataset.alter_columns({"path": "b", "data_type": pa.int8()})
+    assert len(dataset.store.list(f"{dataset.root}/data")) == files
+
+
+def test_a_file_does_not_fit_once_a_row_without_a_value_came_back(tmp_path: Path) -> None:
+    path = write(tmp_path / "t")
+    store, root = open_store(path)
+    whole = manifest(path)
+    deleted = spark_lance.dataset(path).delete("a = 1").manifest
+    files = evolve.ColumnFiles(store, root)
+    (field,) = whole.schema.select(["a"]).fields
+    bases = Bases(store, root)
+    written = table_pb2.DataFile(path="x.lance", fields=[7])
+    files.add(deleted.fragments[0], (7,), [field], (written, np.array([1], np.uint32)))
+    again = files.find(deleted.fragments[0], (9,), [field], bases)
+    assert again is not None
+    assert list(again.fields) == [9]
+    assert files.find(whole.fragments[0], (7,), [field], bases) is None
+    more = spark_lance.dataset(path).delete("a = 3").manifest
+    assert files.find(more.fragments[0], (7,), [field], bases) == written
+    moved = spark_lance.dataset(path).update_columns(pa.table({"t": ["text 0"], "a": [5]}), "t").manifest
+    assert files.find(moved.fragments[0], (7,), [field], bases) is None
