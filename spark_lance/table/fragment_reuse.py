@@ -98,6 +98,8 @@ def extend_history(
 ) -> ReuseEntry:
     """Return a version's fragment-reuse entry with one more rewrite; large details are written to a file.
 
+    Rewrites that no index needs any more are left out.
+
     Args:
         store: where the table is.
         root: the table's root path.
@@ -111,14 +113,14 @@ def extend_history(
     """
     present = find_reuse_entry(manifest)
     content = Content()
-    covered = BitMap()
     if present is not None:
         content.CopyFrom(read_history(Bases.of(store, root, manifest.message), present))
         if present.index_version or content.transitions:
             raise UnsupportedFormatError("a fragment-reuse entry with transitions is not extended here")
-        covered = BitMap.deserialize(present.fragment_bitmap) if present.fragment_bitmap else covered
+        _forget(content, manifest)
     content.versions.add(dataset_version=version, groups=groups)
-    covered |= BitMap(digest.id for group in groups for digest in group.new_fragments)
+    known = (group for rewrite in content.versions for group in rewrite.groups)
+    covered = BitMap(digest.id for group in known for digest in group.new_fragments)
     name = uuid.uuid4()
     entry = table_pb2.IndexMetadata(
         uuid=table_pb2.UUID(uuid=name.bytes),
@@ -136,6 +138,17 @@ def extend_history(
         details = Details(external=Details.ExternalFile(path=DETAILS_NAME, size=len(data)))
     entry.index_details.value = details.SerializeToString()
     return ReuseEntry(entry, b"" if present is None else present.uuid.uuid)
+
+
+def _forget(content: Content, manifest: Manifest) -> None:
+    """Drop the rewrites that came before every index was built: no index has addresses from before them."""
+    built = [
+        entry.dataset_version for entry in manifest.indices if entry.name not in (FRAGMENT_REUSE, MEM_WAL)
+    ]
+    kept = [rewrite for rewrite in content.versions if any(b <= rewrite.dataset_version for b in built)]
+    copies = Content(versions=kept)
+    content.ClearField("versions")
+    content.versions.extend(copies.versions)
 
 
 def pack_addresses(survivors: Iterable[tuple[int, int, npt.NDArray[np.uint32]]]) -> bytes:

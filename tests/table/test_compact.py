@@ -209,6 +209,25 @@ def test_long_histories_are_kept_in_a_file(tmp_path: Path, monkeypatch: pytest.M
     assert len(reuse.details["versions"]) == 2
 
 
+def test_rewrites_that_no_index_needs_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    with_indices(path)
+
+    def compact() -> int:
+        theirs(path).delete(f"a % 9 = {newest(path).version % 9}")
+        newest(path).compact_files(defer_index_remap=True, materialize_deletions_threshold=0.01)
+        check_index(path)
+        (reuse,) = (i for i in newest(path).describe_indices() if i.index_type == "FragmentReuse")
+        return len(reuse.details["versions"])
+
+    assert [compact(), compact()] == [1, 2]
+    for name in ("zones", "t_idx", "grams", "v_idx"):
+        newest(path).drop_index(name)
+    assert compact() == 3, "the index on a is as old as ever"
+    theirs(path).create_scalar_index("a", "BTREE", replace=True)
+    assert [compact(), compact()] == [1, 2]
+
+
 def test_coverage_is_brought_up_to_date_before_the_next_change(tmp_path: Path) -> None:
     path = tmp_path / "t"
     with_indices(path)
