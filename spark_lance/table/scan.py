@@ -50,7 +50,7 @@ class Scan:
     root: str
     manifest: Manifest
     names: tuple[str, ...]
-    fragments: Sequence[table_pb2.DataFragment]
+    fragments: tuple[table_pb2.DataFragment, ...]
 
     @classmethod
     def plan(
@@ -81,7 +81,7 @@ class Scan:
             if name not in SYSTEM_COLUMNS:
                 manifest.schema.field(name)
         chosen = manifest.fragments if fragments is None else fragments
-        return cls(store, root, manifest, tuple(names), chosen)
+        return cls(store, root, manifest, tuple(names), tuple(chosen))
 
     @cached_property
     def bases(self) -> Bases:

@@ -162,10 +162,11 @@ def test_native_and_sql_filters_agree(wide: Path) -> None:
     assert first.count_rows("k < 50") == mine.count_rows("k < 50")
 
 
-def test_tasks_and_conditions_can_be_pickled(wide: Path) -> None:
+def test_plans_tasks_and_conditions_can_be_pickled(wide: Path) -> None:
     store, root = open_store(wide)
     scan = Scan.plan(store, root, load_latest(store, root), ["text", "_rowoffset"])
     condition = scan.condition("k % 500 = 4 and part.x > 3")
+    assert len(pickle.loads(pickle.dumps(scan)).tasks()) == len(scan.tasks())
     tables = []
     for task in scan.tasks(condition.columns):
         copy, check = pickle.loads(pickle.dumps((task, condition)))
