@@ -210,7 +210,7 @@ def _variable(
     if settings.structure is not None:
         zipped = settings.structure == "fullzip"
     elif compression is not None:
-        longest = np.count_nonzero(lengths >= _LONGEST_COMPRESSED[version])
+        longest = int(np.count_nonzero(lengths >= _LONGEST_COMPRESSED[version]))
         zipped = mean >= _LONG_TEXT_BYTES or (
             longest > 0 and longest * _BYTES_PER_LONG[version] > chunks.nbytes
         )
