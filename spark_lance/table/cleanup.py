@@ -8,11 +8,12 @@ name, and
     no version at all names it     after 7 days, for a writer may yet commit it; sooner only when asked
 
     data/*.lance, with its data/{stem}/*.blob     _deletions/*.arrow, *.bin     _indices/{uuid}/*
-    _transactions/*.txn     _versions/.tmp*     and what interrupted local writes leave beside these files
+    _transactions/*.txn     _versions/.tmp*
 
-Everything else is left alone. Files are told apart by their names, which are unique, so it does not matter in
-which words a branch spells the path of its parent. Manifests go first: a version that is listed is whole.
-What one run does not finish is left to a later one. (Lance table format, clean-up.)
+What an interrupted local write leaves has a name of its own that ends like the file's. Everything else is
+left alone. Files are told apart by their names, which are unique, so it does not matter in which words a
+branch spells the path of its parent. Manifests go first: a version that is listed is whole. What one run does not
+finish is left to a later one. (Lance table format, clean-up.)
 """
 
 from __future__ import annotations
@@ -64,10 +65,6 @@ _PLACES = (
     (INDICES_DIR, re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/.+"), "index"),
     (TRANSACTIONS_DIR, re.compile(r"([^/]+\.txn)"), "transaction"),
     (VERSIONS_DIR, re.compile(r"(\.tmp[^/]*)"), "temporary"),
-    *(
-        (directory, re.compile(r"(\.tmp[0-9a-f]{32}\.[^/]+)"), "temporary")
-        for directory in (DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR)
-    ),
 )
 _DETACHED = re.compile(r"d[0-9]+\.manifest", re.ASCII)
 # Files of these kinds are written when the operation is computed, long before it is committed.

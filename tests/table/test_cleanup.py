@@ -84,6 +84,8 @@ def with_leftovers(path: Path) -> None:
             f"_versions/.tmp{age}",
             f"_versions/{digits * 20}.manifest-{digits * 8}",
             f"_versions/{digits * 20}.manifest#1",
+            f"data/.tmp{digits * 32}.{digits * 24}{'b' * 26}.lance",
+            f"_deletions/.tmp{digits * 32}.0-3-{digits}.arrow",
             f"data/{age}.txt",
             f"data/{age}.blob",
             f"{age}.bin",
@@ -143,7 +145,13 @@ def test_survivors(tmp_path: Path, build: Callable[[Path], None], unverified: bo
     # Beside branches pylance deletes the transaction of the version with which one begins, and if asked to
     # also leftovers that are younger than kept versions.
     begins = theirs_at(path, version=4).read_transaction(4).uuid if build is branched_table else ""
-    young = ("_transactions/1-0", "_deletions/0-1-0", "_deletions/0-2-0", "_versions/.tmpnew")
+    young = (
+        "_transactions/1-0",
+        "_deletions/0-1-0",
+        "_deletions/0-2-0",
+        "_deletions/.tmp0",
+        "_versions/.tmpn",
+    )
 
     def may_stay(name: str) -> bool:
         return bool(begins) and (begins in name or (unverified and name.startswith(young)))
