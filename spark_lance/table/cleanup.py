@@ -12,8 +12,8 @@ name, and
 
 What an interrupted local write leaves has a name of its own that ends like the file's. Everything else is
 left alone. Files are told apart by their names, which are unique, so it does not matter in which words a
-branch spells the path of its parent. Manifests go first: a version that is listed is whole. What one run does not
-finish is left to a later one. (Lance table format, clean-up.)
+branch spells the path of its parent. Manifests go first: a version that is listed is whole. What one run
+does not finish is left to a later one. (Lance table format, clean-up.)
 """
 
 from __future__ import annotations
