@@ -326,6 +326,17 @@ class CloudTests(StoreTests):
             store.put_if_absent(join(root, "v"), bytes(len(data)))
         assert store.read(join(root, "v")) == data
 
+    def test_listings_are_not_remembered(self, place: tuple[Store, str], cloud: Cloud) -> None:
+        store, root = place
+        inside = root.removeprefix("bucket/")
+        store.put(join(root, "a"), b"1")
+        assert store.list(root) == ["a"]
+        cloud.objects[f"{inside}/b"] = b"12"
+        assert store.size(join(root, "b")) == 2
+        assert sorted(store.list(root)) == ["a", "b"]
+        del cloud.objects[f"{inside}/a"]
+        assert not store.exists(join(root, "a"))
+
     def test_refusals_are_told(self, place: tuple[Store, str], cloud: Cloud) -> None:
         store, root = place
         cloud.failures += [("PUT", "/v", 403), ("POST", "upload", 403)]
