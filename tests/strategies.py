@@ -172,7 +172,7 @@ def _wide_types(version: str, depth: int) -> st.SearchStrategy[pa.DataType]:
 def _all_null(kind: pa.DataType, rows: int) -> pa.Array:
     if pa.types.is_struct(kind):
         children = [_all_null(field.type, rows) for field in kind]
-        fields = [field.with_nullable(True) for field in kind]
+        fields = [pa.field(field.name, child.type) for field, child in zip(kind, children, strict=True)]
         return pa.StructArray.from_arrays(children, fields=fields) if children else _empty_structs(rows)
     return pa.nulls(rows, kind)
 
