@@ -16,6 +16,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,7 +26,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.utils import get_protocol
 
-from spark_lance.errors import StoreError
+from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
 from spark_lance.io.failures import is_transient, presentable, translated
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
@@ -130,6 +131,13 @@ class Store:
     manifests: ManifestStore | None = field(default=None, repr=False, kw_only=True)
     commit_lock: CommitLock | None = field(default=None, repr=False, compare=False, kw_only=True)
     conditional_put: bool = field(default=True, repr=False, kw_only=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: a lock cannot follow, so whoever needs it there is told."""
+        state = dict(self.__dict__)
+        if self.commit_lock is not None:
+            state["commit_lock"] = _no_lock_here
+        return state
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
@@ -424,6 +432,12 @@ def _put_and_rename(fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> No
         with contextlib.suppress(OSError):
             fs.rm_file(staged)
         raise
+
+
+def _no_lock_here(version: int) -> AbstractContextManager[object]:
+    raise AtomicPutUnsupportedError(
+        f"version {version} cannot be committed here: a commit lock stays in the process that it was given to"
+    )
 
 
 def _sent_once(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -372,6 +373,15 @@ def test_appenders_race_under_a_lock(uri: str, caplog: Any) -> None:
     with caplog.at_level("INFO"):
         race(lambda: open_store(uri, LOCKED, lock)[0], uri, writers=4, commits=6)
     assert len(lock.versions) > 25, "nobody collided, so nothing was tested"
+
+
+def test_a_lock_stays_in_its_process(uri: str) -> None:
+    table = write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=Lock())
+    there = pickle.loads(pickle.dumps(table))
+    assert there.to_table() == ROWS
+    with pytest.raises(AtomicPutUnsupportedError, match="stays in the process"):
+        append(there.store, there.root)
+    assert dataset(uri).version == 1
 
 
 def test_a_lock_that_is_not_given_back_undoes_no_commit(uri: str) -> None:
