@@ -168,11 +168,13 @@ class _Named:
 
     def add(self, manifest: Manifest) -> None:
         """Take in what a version names."""
-        for fragment in manifest.fragments:
-            files = (*fragment.files, *(overlay.data_file for overlay in fragment.overlays))
-            self.keys["data"].update(file.path for file in files)
-            if fragment.HasField("deletion_file"):
-                self.keys["deletion"].add(_deletion_name(fragment))
+        fragments = manifest.fragments
+        # A table may have many fragments in many versions: one plain loop for each kind of file.
+        self.keys["data"].update([file.path for fragment in fragments for file in fragment.files])
+        overlays = [overlay for fragment in fragments for overlay in fragment.overlays]
+        self.keys["data"].update(overlay.data_file.path for overlay in overlays)
+        marked = [fragment for fragment in fragments if fragment.HasField("deletion_file")]
+        self.keys["deletion"].update(_deletion_name(fragment) for fragment in marked)
         self.keys["index"].update(str(uuid.UUID(bytes=entry.uuid.uuid)) for entry in manifest.indices)
         self.keys["transaction"].add(manifest.transaction_file)
 
