@@ -67,7 +67,9 @@ def rewrite_column(dataset: Any) -> None:
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     changed = pa.table({"a": [6], "b": [66]})
     fragments[1], _ = dataset.get_fragment(1).update_columns(changed, "a", "a")
-    lance.LanceDataset.commit(dataset.uri, Op.Merge(fragments, dataset.lance_schema), read_version=dataset.version)
+    lance.LanceDataset.commit(
+        dataset.uri, Op.Merge(fragments, dataset.lance_schema), read_version=dataset.version
+    )
 
 
 def later(name: str, kind: pa.DataType) -> pa.Field:
@@ -195,3 +197,33 @@ def test_an_index_on_a_lost_column_no_longer_covers_the_fragment(tmp_path: Path)
     assert theirs.to_table(filter="b IS NULL")["a"].to_pylist() == list(range(10, 15))
     assert theirs.schema.metadata == {b"new": b"metadata"}
     assert spark_lance.dataset(path).to_table(["b"])["b"].null_count == 5
+
+
+def test_files_without_a_column_in_use_leave_with_a_merge(tmp_path: Path) -> None:
+    outcomes = []
+    for side in ("theirs", "ours"):
+        path = tmp_path / side
+        dataset = start(path)
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+        for number, fields in ((1, [77]), (2, [-2, -2])):
+            extra = loose_file(dataset, fields)
+            fragments[number].files.append(extra)
+        store, root = open_store(path)
+        base = load_latest(store, root)
+        if side == "theirs":
+            operation = Op.Merge(fragments, dataset.lance_schema)
+            lance.LanceDataset.commit(dataset.uri, operation, read_version=dataset.version)
+        else:
+            files = [table_pb2.DataFragment.FromString(f.SerializeToString()) for f in base.fragments]
+            for message, fragment in zip(files, fragments, strict=True):
+                for extra in fragment.files[1:]:
+                    message.files.add(
+                        path=extra.path, fields=extra.fields, column_indices=extra.column_indices
+                    )
+                    message.files[-1].file_major_version, message.files[-1].file_minor_version = 2, 2
+            ours = merge_message(base.message.fields, {}, files)
+            commit_operation(store, root, ours, read_version=base.version)
+        after = load_latest(store, root)
+        outcomes.append([[list(file.fields) for file in fragment.files] for fragment in after.fragments])
+    assert outcomes[0] == outcomes[1]
+    assert [len(files) for files in outcomes[0]] == [1, 2, 1, 1]

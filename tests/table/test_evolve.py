@@ -271,3 +271,40 @@ def test_many_steps_give_the_same_versions(
     folder = tmp_path_factory.mktemp("evolve")
     replay(folder, data, version, stable)
     shutil.rmtree(folder)
+
+
+def alter(**change: Any) -> Step:
+    return lambda ds: ds.alter_columns(change)
+
+
+HISTORY: list[Step] = [
+    lambda ds: ds.drop_columns(["o"]),
+    lambda ds: ds.add_columns({"c": "a + 1"}),  # the ids of the dropped column are still in the file
+    lambda ds: ds.drop_columns(["c"]),
+    lambda ds: ds.add_columns({"d": "a + 2"}),  # the file with the last id is gone: it is given again
+    alter(path="a", name="A"),
+    alter(path="A", data_type=pa.int32()),
+    lambda ds: ds.drop_columns(["s.x", "t"]),
+    lambda ds: ds.add_columns(pa.field("s", pa.struct([pa.field("w", pa.list_(pa.int8()))]))),
+    lambda ds: ds.add_columns(pa.field("e", pa.struct([pa.field("g", pa.int8())]))),
+    alter(path="s.z.u", data_type=pa.int16()),
+    lambda ds: ds.drop_columns(["s.w", "e.g"]),
+    lambda ds: ds.add_columns({"f2": "A + 1", "f1": "A + 2"}),
+    lambda ds: ds.alter_columns(
+        {"path": "f1", "data_type": pa.int8()}, {"path": "f2", "data_type": pa.int8()}
+    ),
+]
+
+
+def test_ids_are_given_as_pylance_gives_them(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    lance.write_dataset(start("2.2"), theirs, max_rows_per_file=10)
+    shutil.copytree(theirs, ours)
+    given = []
+    for step in HISTORY:
+        assert run(step, theirs, by_us=False)
+        assert run(step, ours, by_us=True)
+        assert ids(ours) == ids(theirs)
+        given.append(max(number for _, number, _, _ in ids(ours)))
+    assert given[1] == given[3]
+    assert rows_of(ours, len(HISTORY) + 1, False) == rows_of(theirs, len(HISTORY) + 1, False)
