@@ -278,8 +278,8 @@ def alter(**change: Any) -> Step:
 
 
 HISTORY: list[Step] = [
-    lambda ds: ds.drop_columns(["o"]),
-    lambda ds: ds.add_columns({"c": "a + 1"}),  # the ids of the dropped column are still in the file
+    lambda ds: ds.drop_columns(["o", "n"]),
+    lambda ds: ds.add_columns({"c": "a + 1"}),  # the ids of the dropped columns are still in the files
     lambda ds: ds.drop_columns(["c"]),
     lambda ds: ds.add_columns({"d": "a + 2"}),  # the file with the last id is gone: it is given again
     alter(path="a", name="A"),
