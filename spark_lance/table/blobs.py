@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import io
 import os
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +30,7 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 
-__all__ = ["BlobFile", "blob_path", "descriptors", "homes", "open_blobs"]
+__all__ = ["BlobFile", "blob_path", "descriptors", "open_blobs"]
 
 _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
 
@@ -140,12 +138,6 @@ def descriptors(column: pa.ChunkedArray, path: Sequence[Field]) -> list[dict[str
         column = pc.struct_field(column, child.name)
     found: list[dict[str, Any] | None] = column.to_pylist()
     return found
-
-
-def homes(counts: Sequence[int], rows: Sequence[int]) -> Iterator[int]:
-    """Yield for each row position which of the fragments, of so many rows each, holds it."""
-    ends = list(accumulate(counts))
-    return (bisect_right(ends, row) for row in rows)
 
 
 def open_blobs(
