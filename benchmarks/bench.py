@@ -99,6 +99,7 @@ def start_spark() -> SparkSession:
     """Start a local session with two cores."""
     from pyspark.sql import SparkSession
 
+    from spark_lance import enable
     from spark_lance.spark.java import prepare_environment
 
     prepare_environment()
@@ -111,9 +112,18 @@ def start_spark() -> SparkSession:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    return session
+    return enable(session)
 
 
+TWO_COLUMNS = {
+    "flights": "select carrier, sum(distance) from {} group by carrier",
+    "vectors": "select max(title), sum(id) from {}",
+}
+# One row in a thousand, spread over the table, with the widest columns.
+FEW_ROWS = {
+    "flights": "select * from {} where distance between 1391 and 1396",
+    "vectors": f"select vector from {{}} where id in ({', '.join(str(i * 997 + 13) for i in range(200))})",
+}
 AGGREGATES = {
     "flights": "select sum(distance), avg(arr_delay), max(time_hour), count(distinct carrier) from {}",
     "vectors": "select sum(id), sum(size(vector)), max(title) from {}",
@@ -157,7 +167,7 @@ def _options(name: str) -> dict[str, str]:
 
 
 def bench_spark(spark: SparkSession, name: str, repeat: int, folder: Path, paths: dict[str, str]) -> None:
-    """Scan with an aggregate, scan everything, and write, through Spark."""
+    """Count, read some columns, some rows and everything, and write, through Spark."""
 
     def load(kind: str) -> DataFrame:
         return spark.read.format(kind).load(paths[kind])
@@ -165,6 +175,13 @@ def bench_spark(spark: SparkSession, name: str, repeat: int, folder: Path, paths
     def aggregate(kind: str) -> None:
         load(kind).createOrReplaceTempView(f"{name}_{kind}")
         spark.sql(AGGREGATES[name].format(f"{name}_{kind}")).collect()
+
+    def count(kind: str) -> None:
+        load(kind).count()
+
+    def query(sql: str, kind: str) -> None:
+        load(kind).createOrReplaceTempView(f"{name}_{kind}")
+        spark.sql(sql.format(f"{name}_{kind}")).write.format("noop").mode("overwrite").save()
 
     def scan(kind: str) -> None:
         load(kind).write.format("noop").mode("overwrite").save()
@@ -175,6 +192,9 @@ def bench_spark(spark: SparkSession, name: str, repeat: int, folder: Path, paths
         load("parquet").write.format(kind).options(**options).mode("overwrite").save(target)
 
     for label, action in (
+        ("Spark count()", count),
+        ("Spark 2 columns", partial(query, TWO_COLUMNS[name])),
+        ("Spark 1 row in 1,000, wide columns", partial(query, FEW_ROWS[name])),
         ("Spark scan + aggregate", aggregate),
         ("Spark full scan", scan),
         ("Spark write", write),

@@ -46,5 +46,5 @@ def test_python_blocks_run_in_order(
     assert printed[0] == "143"
     assert "2000" in printed
     assert "1000" in printed
-    assert names["ds"].count_rows() == 3
+    assert names["ds"].count_rows() == 4
     shutil.rmtree(tmp_path)
