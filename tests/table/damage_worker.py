@@ -30,7 +30,8 @@ from spark_lance.table.refs import load_latest, load_version
 from spark_lance.table.transaction import read_transaction
 
 MEMORY = 1 << 30
-TIME_LIMIT = 10
+# Seconds of work, so that a busy machine does not matter, and seconds with waits.
+TIME_LIMIT, PATIENCE = 5.0, 120.0
 
 
 def damages(good: bytes, stride: int) -> Iterator[bytes]:
@@ -83,12 +84,21 @@ def look(path: str) -> None:
         dataset.checkout_version(name)
 
 
+class SlowError(Exception):
+    """Work takes too long."""
+
+
+def too_slow(number: int, frame: object) -> None:
+    raise SlowError(signal.Signals(number).name)
+
+
 WORK: dict[str, Callable[[str], None]] = {"read": read, "commit": commit, "delete": delete, "look": look}
 
 
 def limited(run: Callable[[str], None], path: str) -> str:
     """Return how it ended."""
-    signal.alarm(TIME_LIMIT)
+    signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
         run(path)
     except LanceError:
@@ -100,7 +110,8 @@ def limited(run: Callable[[str], None], path: str) -> str:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:100]} ({where.filename}:{where.lineno})"
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     return "fine"
 
 
@@ -110,6 +121,8 @@ def versions(path: str) -> set[Path]:
 
 def main() -> None:
     """Damage the files and print what came of it."""
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, too_slow)
     path, stride, *files = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
     present = versions(path)
     for run in WORK.values():
