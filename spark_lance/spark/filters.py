@@ -91,7 +91,8 @@ def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:
         if not isinstance(kind, st.StructType) or step not in kind.names:
             return False
         kind = kind[step].dataType
-    return bool(isinstance(kind, st.StringType) and kind != st.StringType())
+    plain: bool = kind == st.StringType()
+    return isinstance(kind, st.StringType) and not plain
 
 
 def _is_same_in_spark(field: Field) -> bool:

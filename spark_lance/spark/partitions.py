@@ -1,15 +1,18 @@
 """From the fragments of a version to the input partitions of a scan.
 
-A partition is the work of one Spark task: one or more fragments, put together until they make about
-`partition_bytes` of what is read. Every partition says how many rows and bytes it holds, as text that the
-optimizer rule (jvm/LancePruning.java) finds in its pickled form: `lance-size:{rows}:{bytes};`.
+A partition is the work of one Spark task: fragments, put together until they make about `partition_bytes` of
+what is read, or a run of the rows of a fragment that is larger. Every partition says how many rows and bytes it
+holds, as text that the optimizer rule (jvm/LancePruning.java) finds in its pickled form:
+`lance-size:{rows}:{bytes};`.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -27,6 +30,8 @@ _LEAST_BYTES = 4 << 20
 # What a fragment costs beside its bytes, so that many tiny ones are spread, too.
 _FRAGMENT_BYTES = 64 << 10
 _SYSTEM_BYTES = 8
+# A fragment is not cut into smaller runs of rows than this.
+_LEAST_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -43,27 +48,46 @@ class LancePartition(InputPartition):
 
 
 def pack(tasks: Sequence[ScanTask], width: float, partition_bytes: int | None = None) -> list[LancePartition]:
-    """Put fragments together to partitions, in their order.
+    """Put fragments together to partitions, in their order; cut those that are too large.
 
     Args:
         tasks: the fragments.
         width: bytes of one row of what is read, see `row_bytes`.
         partition_bytes: about the most bytes of a partition; by default such that every core gets some.
     """
-    rows = [_rows(task) for task in tasks]
-    costs = [count * width + _FRAGMENT_BYTES for count in rows]
-    limit = partition_bytes or _limit(sum(costs))
+    counted = [(task, _rows(task)) for task in tasks]
+    limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in counted))
     partitions = []
-    first = 0
-    held = 0.0
-    for i, cost in enumerate(costs):
-        if i > first and held + cost > limit:
-            partitions.append(_partition(tasks[first:i], rows[first:i], width))
-            first, held = i, 0.0
-        held += cost
-    if tasks:
-        partitions.append(_partition(tasks[first:], rows[first:], width))
+    held: list[tuple[ScanTask, int]] = []
+    cost = 0.0
+    for task, rows in counted:
+        for piece, piece_rows in _cut(task, rows, _cost(rows, width) / limit):
+            more = _cost(piece_rows, width)
+            if held and cost + more > limit:
+                partitions.append(_partition(held, width))
+                held, cost = [], 0.0
+            held.append((piece, piece_rows))
+            cost += more
+    if held:
+        partitions.append(_partition(held, width))
     return partitions
+
+
+def _cost(rows: int, width: float) -> float:
+    return rows * width + _FRAGMENT_BYTES
+
+
+def _cut(task: ScanTask, rows: int, times: float) -> list[tuple[ScanTask, int]]:
+    """Cut a fragment that is `times` as large as a partition into runs of its rows."""
+    physical = physical_rows(task.store, task.root, task.message, task.bases)
+    pieces = min(math.ceil(times), physical // _LEAST_ROWS)
+    if pieces < 2 or not task.names:
+        return [(task, rows)]
+    bounds = [physical * i // pieces for i in range(pieces + 1)]
+    return [
+        (replace(task, span=(start, stop)), rows * (stop - start) // physical)
+        for start, stop in itertools.pairwise(bounds)
+    ]
 
 
 def _limit(total: float) -> float:
@@ -71,10 +95,11 @@ def _limit(total: float) -> float:
     return min(_MOST_BYTES, max(_LEAST_BYTES, total / cores))
 
 
-def _partition(tasks: Sequence[ScanTask], rows: Sequence[int], width: float) -> LancePartition:
+def _partition(held: Sequence[tuple[ScanTask, int]], width: float) -> LancePartition:
     # What Spark holds of a row is at least its header.
-    count = sum(rows)
-    return LancePartition(tuple(tasks), f"lance-size:{count}:{int(count * (width + _SYSTEM_BYTES))};")
+    count = sum(rows for _, rows in held)
+    size = f"lance-size:{count}:{int(count * (width + _SYSTEM_BYTES))};"
+    return LancePartition(tuple(task for task, _ in held), size)
 
 
 def _rows(task: ScanTask) -> int:

@@ -162,10 +162,10 @@ class PushdownReader(LanceReader):
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Take over the filters that can be applied exactly as Spark would; return the others.
 
-        None are taken if Spark itself offers them: it would use this plan, with its filters, for later queries
-        of the same DataFrame that have others. The optimizer rule marks scans that are planned for themselves.
+        None are taken if Spark itself offers them: it would use this plan, with its filters, for later
+        queries of the same DataFrame that have others. The optimizer rule marks scans that are planned alone.
         """
-        if not any(field.metadata.get(PLANNED_ALONE) for field in self._schema[:1]):
+        if not self._schema.fields or not self._schema.fields[0].metadata.get(PLANNED_ALONE):
             return filters
         taken: list[Expression] = []
         left = []

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.errors import ExpressionError, FormatError, UnsupportedFormatError
 from spark_lance.file.arrays import join as join_arrays
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.nested import has_lists, merge_paths
@@ -24,12 +25,14 @@ from spark_lance.file.opening import DataFileReader, open_file
 from spark_lance.file.pages import FieldReader, RowReader
 from spark_lance.file.reader import read_field, take_field
 from spark_lance.file.schema import Field
+from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.rowids import LINEAGE_FIELDS
+from spark_lance.table.values import common
 
 __all__ = ["FragmentReader", "physical_rows"]
 
@@ -199,6 +202,29 @@ class FragmentReader:
                 tables.append(pick_rows(table, run - start))
         return list(pa.concat_tables(tables).columns)
 
+    def runs_maybe(self, path: Sequence[str], comparison: str, value: Any) -> list[tuple[int, int]]:
+        """Return the runs of rows [start, stop) that may meet a comparison; all rows if nothing is known.
+
+        Only legacy files say anything about the values of their pages.
+
+        Args:
+            path: name of a column, or names that lead into structs; a field that is being read.
+            comparison: "=", "<", "<=", ">" or ">=".
+            value: a literal.
+
+        Raises:
+            FormatError: the statistics are damaged.
+        """
+        every = [(0, self.num_rows)] if self.num_rows else []
+        for field, parts in zip(self.fields, self._parts, strict=True):
+            if field.name == path[0] and len(parts) == 1 and isinstance(parts[0].file, LegacyFileReader):
+                leaf = _leaf(field, path[1:])
+                scalar = None if leaf is None else _as_stored(value, leaf.arrow_type())
+                if leaf is not None and scalar is not None:
+                    operator = "==" if comparison == "=" else comparison
+                    return parts[0].file.page_ranges_maybe(leaf, operator, scalar)
+        return every
+
     def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
         """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""
         return sum(_field_bytes(field, parts) for field, parts in self._chosen(fields))
@@ -272,3 +298,26 @@ def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
         stored = sum(part.file.stored_bytes(part.field) for part in parts)
         rows = max((part.file.num_rows for part in parts), default=0) or 1
         return 2.0 * stored / rows + 8
+
+
+def _leaf(field: Field, path: Sequence[str]) -> Field | None:
+    """Return the field at the end of a path through structs, if it has no fields itself."""
+    for name in path:
+        children = field.children if field.kind == "struct" else ()
+        found = next((child for child in children if child.name == name), None)
+        if found is None:
+            return None
+        field = found
+    return field if not field.children else None
+
+
+def _as_stored(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """Return a literal as a value of a stored type, None if it is none or statistics may mislead about it."""
+    # Bounds of floats say nothing of NaN, which is greater than all other numbers.
+    if value is None or pa.types.is_floating(kind) or pa.types.is_dictionary(kind):
+        return None
+    try:
+        column, scalar = common(pa.nulls(1, kind), value)
+    except (ExpressionError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return scalar if column.type == kind and scalar.type == kind else None

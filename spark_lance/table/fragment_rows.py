@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from spark_lance.table.system_columns import (
     system_field,
 )
 
-__all__ = ["Columns", "FragmentRows", "batch_without_columns", "rows_without_columns"]
+__all__ = ["Columns", "FragmentRows", "batch_without_columns", "common_runs", "rows_without_columns"]
 
 UInt64Array = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
@@ -109,6 +110,10 @@ class FragmentRows:
         )
         return physical
 
+    def runs_maybe(self, path: Sequence[str], comparison: str, value: Any) -> list[tuple[int, int]]:
+        """Return the runs of rows that may meet a comparison, see `FragmentReader.runs_maybe`."""
+        return self._reader.runs_maybe(path, comparison, value)
+
     def row_bytes(self, columns: Columns) -> float:
         """Estimate the Arrow bytes of one row."""
         system = len(columns.names) - len(columns.fields)
@@ -163,6 +168,21 @@ class FragmentRows:
                 self._store, self._root, self._fragment, name, self.num_rows, self._bases
             )
         return read(self._lineage[name])
+
+
+def common_runs(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the rows that are in both of two lists of ascending runs, likewise."""
+    found = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        start, stop = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if start < stop:
+            found.append((start, stop))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
 
 
 def rows_without_columns(rows: int) -> pa.Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 import pyarrow as pa
 import pyarrow.acero as acero
@@ -16,12 +16,15 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
 from spark_lance.file.arrays import movable_table
-from spark_lance.table.expressions import Expression, bind, columns, compute, describe
+from spark_lance.table.expressions import Call, Column, Expression, Literal, bind, columns, compute, describe
 from spark_lance.table.sql import parse_sql
 
 __all__ = ["Computed", "Condition", "Predicate", "compile_expression", "compile_predicate", "compile_tree"]
 
 Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no operator | for types)
+
+# Comparisons, and what they are with their sides exchanged.
+_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 _FAILURES = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
@@ -55,6 +58,26 @@ class Condition:
             return _project(table, self._native)
         except _FAILURES as error:
             raise ExpressionError(f"the condition {self.text} cannot be applied: {error}") from error
+
+    def comparisons(self) -> list[tuple[tuple[str, ...], str, Any]]:
+        """Return comparisons of columns with literals that hold for every row that the condition keeps.
+
+        Each is a column's path, one of `=`, `<`, `<=`, `>` and `>=`, and a literal. There may be others that
+        are not told.
+        """
+        found = [comparison for part in self._parts for comparison in part.comparisons()]
+        waiting = [] if self._tree is None else [self._tree]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, Call) and node.function == "and":
+                waiting += node.arguments
+            elif isinstance(node, Call) and node.function in _MIRRORED:
+                left, right = node.arguments
+                if isinstance(left, Column) and isinstance(right, Literal):
+                    found.append((left.path, node.function, right.value))
+                if isinstance(left, Literal) and isinstance(right, Column):
+                    found.append((right.path, _MIRRORED[node.function], left.value))
+        return found
 
     def and_also(self, other: Condition) -> Condition:
         """Return the condition that both are true."""

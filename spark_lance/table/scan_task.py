@@ -7,7 +7,7 @@ with its gaps where many rows are left, single rows where few are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +23,13 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask
-from spark_lance.table.fragment_rows import Columns, FragmentRows, batch_without_columns, rows_without_columns
+from spark_lance.table.fragment_rows import (
+    Columns,
+    FragmentRows,
+    batch_without_columns,
+    common_runs,
+    rows_without_columns,
+)
 from spark_lance.table.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.rowids import locate_among
 from spark_lance.table.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS, system_field
@@ -51,6 +57,7 @@ class ScanTask:
         bases: where the fragment's files are, if not all under the root.
         first_row: live rows in the fragments before this one, for `_rowoffset`.
         filter_fields: fields that a filter may read beside `fields`; they go before those of the same name.
+        span: the physical rows [start, stop) that `tables` and `batches` yield; all by default.
     """
 
     store: Store
@@ -62,6 +69,7 @@ class ScanTask:
     bases: Bases | None = None
     first_row: int = 0
     filter_fields: tuple[Field, ...] = ()
+    span: tuple[int, int] | None = None
 
     @cached_property
     def message(self) -> table_pb2.DataFragment:
@@ -95,7 +103,7 @@ class ScanTask:
         """
         if filter is None:
             rows = self._open(self.fields)
-            for start, stop, table in _windows(rows, self._columns, target_bytes):
+            for start, stop, table in _windows(rows, self._columns, target_bytes, self._runs(rows, None)):
                 keep = keep_mask(rows.deleted, start, stop)
                 kept = _filtered(table, keep)
                 if kept.num_rows:
@@ -108,7 +116,7 @@ class ScanTask:
         shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
         rest = self._columns.without(shared)
         pace = _Pace(target_bytes, rows.row_bytes(self._columns))
-        for start, stop, table in _windows(rows, head, target_bytes):
+        for start, stop, table in _windows(rows, head, target_bytes, self._runs(rows, condition)):
             keep = keep_mask(rows.deleted, start, stop)
             candidates = _filtered(table, keep)
             hits = _true(condition.mask(candidates))
@@ -178,6 +186,14 @@ class ScanTask:
             )
         gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
         return rows.take(self._columns, np.delete(offsets, gone))
+
+    def _runs(self, rows: FragmentRows, condition: Condition | None) -> list[tuple[int, int]]:
+        """Return the runs of physical rows to look at: those of the span that the condition may keep."""
+        start, stop = (0, rows.num_rows) if self.span is None else self.span
+        runs = [(start, min(stop, rows.num_rows))]
+        for path, comparison, value in () if condition is None else condition.comparisons():
+            runs = common_runs(runs, rows.runs_maybe(path, comparison, value))
+        return runs
 
     def _open(self, fields: tuple[Field, ...]) -> FragmentRows:
         return FragmentRows(
@@ -256,16 +272,18 @@ class _Pace:
         self._row_bytes = max(nbytes / rows, self._row_bytes / 4, _MIN_ROW_BYTES)
 
 
-def _windows(rows: FragmentRows, columns: Columns, target_bytes: int) -> Iterator[tuple[int, int, pa.Table]]:
-    """Yield all physical rows of a fragment in runs: first row, row after the last, and their values."""
+def _windows(
+    rows: FragmentRows, columns: Columns, target_bytes: int, runs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int, pa.Table]]:
+    """Yield runs of physical rows piece by piece: first row, row after the last, and their values."""
     pace = _Pace(target_bytes, rows.row_bytes(columns))
-    start = 0
-    while start < rows.num_rows:
-        stop = min(start + pace.rows(), rows.num_rows)
-        table = rows.read(columns, start, stop)
-        pace.saw(table.nbytes, stop - start)
-        yield start, stop, table
-        start = stop
+    for start, end in runs:
+        while start < end:
+            stop = min(start + pace.rows(), end)
+            table = rows.read(columns, start, stop)
+            pace.saw(table.nbytes, stop - start)
+            yield start, stop, table
+            start = stop
 
 
 def _filtered(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:

@@ -49,6 +49,12 @@ def path(tmp_path: Path) -> str:
     return location
 
 
+def partitions(reader: LanceReader) -> list[LancePartition]:
+    found = reader.partitions()
+    assert all(isinstance(partition, LancePartition) for partition in found)
+    return found  # type: ignore[return-value]
+
+
 def pickled(thing: Any) -> bytes:
     """Pickle the way Spark does."""
     data: bytes = dumps(thing)  # type: ignore[no-untyped-call]
@@ -121,11 +127,10 @@ def test_an_asked_version_must_exist(path: str) -> None:
 
 def test_small_fragments_share_a_partition_if_there_is_room(path: str) -> None:
     for reader, fragments in ((planned(path), [2]), (planned(path, partition_bytes=1), [1, 1])):
-        found = reader.partitions()
-        assert all(isinstance(partition, LancePartition) for partition in found)
+        found = partitions(reader)
         assert [len(partition.tasks) for partition in found] == fragments
         assert [row["id"] for row in rows(reader)] == list(range(15))
-    sizes = [partition.size for partition in planned(path, partition_bytes=1, columns="id").partitions()]
+    sizes = [partition.size for partition in partitions(planned(path, partition_bytes=1, columns="id"))]
     assert sizes == ["lance-size:10:160;", "lance-size:5:80;"]
 
 
@@ -148,6 +153,23 @@ def test_workers_read_no_manifest(path: str) -> None:
     assert sum(batch.num_rows for p in partitions for batch in reader.read(p)) == 15
 
 
+def test_a_large_fragment_is_cut(tmp_path: Path) -> None:
+    location = str(tmp_path / "large")
+    ids = pa.array(range(50_000), pa.int64())
+    spark_lance.write_dataset(pa.table({"id": ids, "s": [f"s{i}" for i in range(50_000)]}), location)
+    spark_lance.dataset(location).delete("id % 3 = 1")
+    reader = planned(location, partition_bytes=200_000, columns="id,_rowoffset")
+    found = partitions(reader)
+    assert len(found) >= 3
+    assert {len(partition.tasks) for partition in found} == {1}
+    read = pa.Table.from_batches(batches(reader))
+    assert read["id"].to_pylist() == [i for i in range(50_000) if i % 3 != 1]
+    assert read["_rowoffset"].to_pylist() == list(range(read.num_rows))
+    some = planned(location, partition_bytes=200_000, columns="id", filter="id > 777 and s < 's5'")
+    expected = [i for i in range(778, 50_000) if i % 3 != 1 and f"s{i}" < "s5"]
+    assert pa.Table.from_batches(batches(some))["id"].to_pylist() == expected
+
+
 @pytest.mark.parametrize(
     ("columns", "names"),
     [("v,id", ["v", "id"]), ('["Name"]', ["Name"]), ("NAME,ID", ["Name", "id"])],
@@ -163,7 +185,7 @@ def test_only_chosen_columns_are_fetched(path: str) -> None:
     schema = LanceDataSource({"path": path}).schema()
     part = StructType([field for field in schema if field.name in wanted])
     for reader in (planned(path, columns="st,id"), planned(path, part)):
-        for partition in reader.partitions():
+        for partition in partitions(reader):
             for task in partition.tasks:
                 assert {field.name for field in task.fields} == wanted
 
@@ -171,7 +193,7 @@ def test_only_chosen_columns_are_fetched(path: str) -> None:
 def test_a_schema_may_ask_for_a_part_of_a_struct(path: str) -> None:
     schema = StructType().add("st", StructType().add("b", StringType())).add("ID", LongType())
     reader = planned(path, schema)
-    (st, _) = reader.partitions()[0].tasks[0].fields
+    (st, _) = partitions(reader)[0].tasks[0].fields
     assert [child.name for child in st.children] == ["b"]
     assert rows(reader)[11] == {"st": {"b": "11"}, "ID": 11}
 
