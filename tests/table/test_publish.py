@@ -319,11 +319,38 @@ def race(open_one: Callable[[], Store], uri: str, writers: int, commits: int) ->
     assert len(load_latest(store, uri).fragments) == 1 + writers * commits
 
 
+class Meeting:
+    """Lets each of some threads wait for the others, once."""
+
+    def __init__(self, threads: int) -> None:
+        self._barrier = threading.Barrier(threads)
+        self._met = threading.local()
+
+    def __call__(self) -> None:
+        if not hasattr(self._met, "yes"):
+            self._met.yes = True
+            self._barrier.wait()
+
+
+@dataclass(frozen=True)
+class MeetingStore(SqliteManifestStore):
+    """A manifest store at which all writers arrive with their first row at the same time."""
+
+    meet: Callable[[], None] = lambda: None
+
+    def put_if_absent(self, root: str, entry: ManifestEntry) -> None:
+        self.meet()
+        super().put_if_absent(root, entry)
+
+
 def test_appenders_race_through_a_manifest_store(uri: str, options: Options, caplog: Any) -> None:
     write_dataset(ROWS, uri, storage_options=options)
+    store, _ = open_store(uri, options)
+    assert isinstance(store.manifests, SqliteManifestStore)
+    meeting = replace(store, manifests=MeetingStore(store.manifests.file, "file", Meeting(4)))
     with caplog.at_level("INFO"):
-        race(lambda: open_store(uri, options)[0], uri, writers=4, commits=6)
-    assert "failed: " in caplog.text, "nobody collided, so nothing was tested"
+        race(lambda: meeting, uri, writers=4, commits=6)
+    assert caplog.text.count("attempt 1 to commit") >= 3, "the first rows of all collide"
     assert all(name.endswith(".manifest") for name in versions_dir(uri))
 
 
@@ -333,9 +360,11 @@ class Lock:
 
     lock: Any = field(default_factory=threading.Lock)
     versions: list[int] = field(default_factory=list)
+    meet: Callable[[], None] = lambda: None
 
     @contextlib.contextmanager
     def __call__(self, version: int) -> Iterator[None]:
+        self.meet()
         with self.lock:
             self.versions.append(version)
             yield
@@ -367,12 +396,11 @@ def test_a_lock_is_shared_with_pylance(uri: str) -> None:
     assert dataset(uri).count_rows() == lance.dataset(uri).count_rows() == 12
 
 
-def test_appenders_race_under_a_lock(uri: str, caplog: Any) -> None:
-    lock = Lock()
-    write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=lock)
-    with caplog.at_level("INFO"):
-        race(lambda: open_store(uri, LOCKED, lock)[0], uri, writers=4, commits=6)
-    assert len(lock.versions) > 25, "nobody collided, so nothing was tested"
+def test_appenders_race_under_a_lock(uri: str) -> None:
+    write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=Lock())
+    lock = Lock(meet=Meeting(4))
+    race(lambda: open_store(uri, LOCKED, lock)[0], uri, writers=4, commits=6)
+    assert lock.versions.count(2) == 4, "the first commits of all collide"
 
 
 def test_a_lock_stays_in_its_process(uri: str) -> None:

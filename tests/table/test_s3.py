@@ -170,7 +170,7 @@ def race(uri: str, options: Options, writers: list[Callable[[], None]]) -> None:
     assert failures == []
 
 
-def test_appenders_race(uri: str, options: Options, caplog: pytest.LogCaptureFixture) -> None:
+def test_appenders_race(uri: str, server: Server, options: Options, caplog: pytest.LogCaptureFixture) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     patient = RetryPolicy(attempts=100, base_seconds=0.01, cap_seconds=0.1)
     commits = 4
@@ -186,6 +186,8 @@ def test_appenders_race(uri: str, options: Options, caplog: pytest.LogCaptureFix
         for _ in range(commits):
             lance.write_dataset(ROWS, uri, mode="append", storage_options=options)
 
+    # The first manifests of all are under way at the same time.
+    server.fault(slow(0.5), "PUT", "_versions/", times=5)
     with caplog.at_level("INFO", "spark_lance.table.commit"):
         race(uri, options, [append, append, append, append_in_pylance])
     assert "failed: " in caplog.text, "nobody collided, so nothing was tested"
