@@ -32,6 +32,8 @@ _NARROW = 16
 # A read of less than that much of a page decodes so many Arrow bytes, for the reads after it: more would be
 # held for every column.
 _PART_BYTES = 2 << 20
+# Of so many pages it is remembered where their chunks are.
+_KEPT_PAGES = 32
 # Text is about so many times as long as what is stored of it.
 _TEXT_RATIO = 3
 
@@ -270,6 +272,9 @@ class _PathReader:
 
     def _row_page(self, number: int) -> RowPage:
         if number not in self._row_pages:
+            # What a page is known to hold takes memory, which a long scan must not add up.
+            if len(self._row_pages) >= _KEPT_PAGES:
+                self._row_pages.clear()
             self._row_pages[number] = RowPage(self._pages[number], self._path, self._source)
         return self._row_pages[number]
 
