@@ -91,8 +91,7 @@ def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:
         if not isinstance(kind, st.StructType) or step not in kind.names:
             return False
         kind = kind[step].dataType
-    plain: bool = kind == st.StringType()
-    return isinstance(kind, st.StringType) and not plain
+    return isinstance(kind, st.StringType) and kind != st.StringType()
 
 
 def _is_same_in_spark(field: Field) -> bool:
@@ -103,7 +102,7 @@ def _is_same_in_spark(field: Field) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_timestamp(kind):
-        return kind.unit != "ns"
+        return bool(kind.unit != "ns")
     return bool(
         pa.types.is_boolean(kind)
         or pa.types.is_integer(kind)

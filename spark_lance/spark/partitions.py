@@ -1,8 +1,8 @@
 """From the fragments of a version to the input partitions of a scan.
 
 A partition is the work of one Spark task: fragments, put together until they make about `partition_bytes` of
-what is read, or a run of the rows of a fragment that is larger. Every partition says how many rows and bytes it
-holds, as text that the optimizer rule (jvm/LancePruning.java) finds in its pickled form:
+what is read, or a run of the rows of a fragment that is larger. Every partition says how many rows and bytes
+it holds, as text that the optimizer rule (jvm/LancePruning.java) finds in its pickled form:
 `lance-size:{rows}:{bytes};`.
 """
 

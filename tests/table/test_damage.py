@@ -76,19 +76,19 @@ def check(path: Path, stride: int) -> None:
     arguments = [f"{work}={file}" for work, found in chosen.items() for file in found]
     outcomes = damaged(path, stride, arguments)
     newest, previous = chosen["read+commit"]
-    assert outcomes[newest]["read error"] > outcomes[newest]["read fine"] / 4
-    assert outcomes[newest]["commit error"] > outcomes[newest]["commit fine"] / 4
-    assert outcomes[previous]["commit error"] > outcomes[previous]["commit fine"] / 4
-    assert set(outcomes[previous]) == {"read fine", "commit error", "commit fine"}
+    assert outcomes[newest]["read error"] > outcomes[newest].get("read fine", 0) / 4
+    assert outcomes[newest]["commit error"] > outcomes[newest].get("commit fine", 0) / 4
+    assert outcomes[previous]["commit error"] > outcomes[previous].get("commit fine", 0) / 4
+    assert set(outcomes[previous]) <= {"read fine", "commit error", "commit fine"}
     for file in chosen["read+delete"]:
         assert outcomes[file]["read error"] > outcomes[file].get("read fine", 0)
         assert outcomes[file]["delete error"] > 0
     for file in chosen["look"]:
-        assert outcomes[file]["look error"] > outcomes[file]["look fine"] / 4
+        assert outcomes[file]["look error"] > outcomes[file].get("look fine", 0) / 4
 
 
 def test_some_damage(table: Path) -> None:
-    check(table, 79)
+    check(table, 97)
 
 
 @pytest.mark.slow
