@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_lance import errors
+    from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
     from spark_lance.spark.source import LanceDataSource
+    from spark_lance.table.commit_options import commit_options
     from spark_lance.table.dataset import LanceDataset, LanceFragment, dataset, write_dataset
 
 __version__ = "0.1.0"
@@ -20,7 +22,9 @@ __all__ = [
     "LanceDataSource",
     "LanceDataset",
     "LanceFragment",
+    "RetryPolicy",
     "__version__",
+    "commit_options",
     "dataset",
     "enable",
     "errors",
@@ -31,6 +35,8 @@ _HOMES = {
     "LanceDataSource": "spark_lance.spark.source",
     "LanceDataset": "spark_lance.table.dataset",
     "LanceFragment": "spark_lance.table.dataset",
+    "RetryPolicy": "spark_lance.io.retry",
+    "commit_options": "spark_lance.table.commit_options",
     "dataset": "spark_lance.table.dataset",
     "enable": "spark_lance.spark.enable",
     "write_dataset": "spark_lance.table.dataset",

@@ -121,8 +121,8 @@ def versions(path: str) -> set[Path]:
 
 def main() -> None:
     """Damage the files and print what came of it."""
-    for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, too_slow)
+    for sign in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(sign, too_slow)
     path, stride, *files = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
     present = versions(path)
     for run in WORK.values():

@@ -388,6 +388,14 @@ def test_options_hold_for_the_commits_of_a_block(root: str) -> None:
     assert read_transaction(PLAIN, made, other).properties[COMMIT_MESSAGE] == "inner"
 
 
+def test_users_say_it_to_the_package(root: str) -> None:
+    table = spark_lance.dataset(f"memory://{root}")
+    with spark_lance.commit_options(message="settings", retry=spark_lance.RetryPolicy(attempts=3)):
+        table = table.update_config({"k": "v"})
+    transaction = read_transaction(table.store, table.root, table.manifest)
+    assert dict(transaction.properties) == {COMMIT_MESSAGE: "settings"}
+
+
 def test_a_strict_commit_is_the_next_version_or_none(root: str) -> None:
     assert commit_operation(PLAIN, root, append_message([]), read_version=1, strict=True).version == 2
     with pytest.raises(RetryableConflictError, match="strict"):
