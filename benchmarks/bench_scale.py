@@ -34,11 +34,11 @@ import pyarrow as pa
 import spark_lance
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import commit_operation, create_table
+from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.scan import Scan
+from spark_lance.table.reading.scan import Scan
 
 SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in "abcde"])
 

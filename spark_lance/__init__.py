@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
     from spark_lance.spark.source import LanceDataSource
-    from spark_lance.table.commit_options import commit_options
+    from spark_lance.table.commits.commit_options import commit_options
     from spark_lance.table.dataset import LanceDataset, LanceFragment, dataset, write_dataset
 
 __version__ = "0.1.0"
@@ -36,7 +36,7 @@ _HOMES = {
     "LanceDataset": "spark_lance.table.dataset",
     "LanceFragment": "spark_lance.table.dataset",
     "RetryPolicy": "spark_lance.io.retry",
-    "commit_options": "spark_lance.table.commit_options",
+    "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.table.dataset",
     "enable": "spark_lance.spark.enable",
     "write_dataset": "spark_lance.table.dataset",

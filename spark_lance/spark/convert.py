@@ -2,7 +2,7 @@
 
 A conversion is planned once from the two types and then applied to any number of batches. Names, nullability
 and offsets are relabelled without touching values: a fixed-size list becomes a list over the same values
-with the offsets 0, n, 2n, ... (The way back, Spark's arrays as Lance columns, is `table.align`.)
+with the offsets 0, n, 2n, ... (The way back, Spark's arrays as Lance columns, is `table.writing.align`.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Spark's filters as conditions on stored columns.
 
-A filter is taken over only if it keeps exactly the rows that Spark's own evaluation would keep, for then
-Spark does not look again. That holds where a column's values are the same in Spark and on disk: the rules of
-`table.values` for NaN and -0.0 are Spark's. Columns that Spark sees in another way (times finer than its own,
-blobs, 256-bit decimals) keep their filters in Spark, except for tests of null.
+A filter is taken over only if it keeps exactly the rows that Spark's own evaluation would keep. That holds
+where a column's values are the same in Spark and on disk: the rules of `table.predicates.values` for NaN and
+-0.0 are Spark's. Columns that Spark sees in another way (times finer than its own, blobs, 256-bit decimals) keep
+their filters in Spark, except for tests of null.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
-from spark_lance.table.expressions import Call, Column, Expression, Literal
-from spark_lance.table.system_columns import ROW_OFFSET, SYSTEM_COLUMNS
+from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
+from spark_lance.table.reading.system_columns import ROW_OFFSET, SYSTEM_COLUMNS
 
 __all__ = ["translate"]
 

@@ -9,7 +9,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.types import covers, spark_field, spark_type
-from spark_lance.table.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
 __all__ = ["described", "find_column", "fit", "system_field"]
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_lance.file.schema import Field, Schema
-from spark_lance.table.fragment import physical_rows
-from spark_lance.table.scan import ScanTask
-from spark_lance.table.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
 __all__ = ["LancePartition", "pack", "row_bytes"]
 

@@ -23,14 +23,14 @@ from spark_lance.spark.fit import described, fit
 from spark_lance.spark.options import ReadOptions
 from spark_lance.spark.partitions import LancePartition, pack, row_bytes
 from spark_lance.spark.types import arrow_schema
-from spark_lance.table.expressions import Call, Expression
-from spark_lance.table.fragment import physical_rows
+from spark_lance.table.history.references import MAIN, Place, Reference, resolve, version_at
+from spark_lance.table.history.refs import find_version, latest_version, load_version
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicate import Condition, compile_predicate, compile_tree
-from spark_lance.table.references import MAIN, Place, Reference, resolve, version_at
-from spark_lance.table.refs import find_version, latest_version, load_version
-from spark_lance.table.scan import Scan, ScanTask
-from spark_lance.table.system_columns import nameable
+from spark_lance.table.predicates.expressions import Call, Expression
+from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import Scan, ScanTask
+from spark_lance.table.reading.system_columns import nameable
 
 # Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
 _KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from spark_lance.spark.read import LanceReader
     from spark_lance.spark.write import LanceWriter
-    from spark_lance.table.references import Place
+    from spark_lance.table.history.references import Place
 
 __all__ = ["LanceDataSource"]
 

@@ -36,11 +36,11 @@ from spark_lance.proto import table_pb2
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options import WriteOptions
 from spark_lance.spark.types import VECTOR_SIZE, arrow_schema, covers, new_field, spark_type
-from spark_lance.table.align import Aligner
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.refs import load_latest
-from spark_lance.table.write import delete_fragment_files, write_fragments
-from spark_lance.table.write_plan import WritePlan, commit_write, plan_write
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.write import delete_fragment_files, write_fragments
+from spark_lance.table.writing.write_plan import WritePlan, commit_write, plan_write
 
 __all__ = ["LanceCommitMessage", "LanceWriter"]
 

@@ -13,24 +13,24 @@ import pyarrow as pa
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
-from spark_lance.table.align import Aligner
-from spark_lance.table.auto_cleanup import auto_cleanup_config
 from spark_lance.table.faces.changing import Changing
 from spark_lance.table.faces.evolving import Evolving
 from spark_lance.table.faces.history import History
 from spark_lance.table.faces.maintaining import Maintaining
 from spark_lance.table.faces.reading import LanceFragment, Reading
 from spark_lance.table.faces.settings import Settings
-from spark_lance.table.inputs import as_reader
-from spark_lance.table.references import Reference, version_at
-from spark_lance.table.refs import load_latest, load_version
-from spark_lance.table.write import (
+from spark_lance.table.history.references import Reference, version_at
+from spark_lance.table.history.refs import load_latest, load_version
+from spark_lance.table.maintenance.auto_cleanup import auto_cleanup_config
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.inputs import as_reader
+from spark_lance.table.writing.write import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
     delete_fragment_files,
     write_fragments,
 )
-from spark_lance.table.write_plan import commit_write, plan_write
+from spark_lance.table.writing.write_plan import commit_write, plan_write
 
 __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
 

@@ -27,7 +27,7 @@ from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.fragment import FragmentReader
+from spark_lance.table.reading.fragment import FragmentReader
 from spark_lance.table.rowids import (
     CREATED_AT_FIELD,
     ROW_ID_FIELD,

@@ -165,8 +165,8 @@ def test_a_schema_that_does_not_fit_shows_as_one_line(spark: SparkSession, path:
 def test_a_table_newer_than_this_release_shows_as_one_line(spark: SparkSession, path: str) -> None:
     from spark_lance.io.store import open_store
     from spark_lance.proto import table_pb2
+    from spark_lance.table.history.refs import load_latest
     from spark_lance.table.manifest import pack_manifest
-    from spark_lance.table.refs import load_latest
 
     store, root = open_store(path)
     manifest = load_latest(store, root)

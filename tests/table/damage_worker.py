@@ -24,9 +24,9 @@ import pyarrow as pa
 import spark_lance
 from spark_lance.errors import LanceError
 from spark_lance.io.store import open_store
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.history.refs import load_latest, load_version
 from spark_lance.table.operations.append import append_message
-from spark_lance.table.refs import load_latest, load_version
 from spark_lance.table.transaction import read_transaction
 
 MEMORY = 1 << 30

@@ -53,7 +53,7 @@ class Worker:
         self.module = module
         self.dataset = module.dataset(path)
         self.lost = Lost()
-        logger = logging.getLogger("spark_lance.table.commit")
+        logger = logging.getLogger("spark_lance.table.commits.commit")
         logger.addHandler(self.lost)
         logger.setLevel(logging.INFO)
 

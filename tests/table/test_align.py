@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Schema
-from spark_lance.table.align import Aligner
+from spark_lance.table.writing.align import Aligner
 from tests.strategies import canonical, tables
 
 

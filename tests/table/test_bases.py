@@ -17,8 +17,8 @@ from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import BasePath, Bases
-from spark_lance.table.refs import load_latest
-from spark_lance.table.scan import Scan
+from spark_lance.table.history.refs import load_latest
+from spark_lance.table.reading.scan import Scan
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 

@@ -17,7 +17,7 @@ from lance.blob import Blob, blob_array, blob_field
 import spark_lance
 from spark_lance.errors import FormatError, LanceError, SchemaError, UnsupportedFormatError
 from spark_lance.io.store import Store, open_store
-from spark_lance.table.blobs import BlobFile
+from spark_lance.table.reading.blobs import BlobFile
 
 VERSIONS = ("2.0", "2.1", "2.2")
 BLOB = {"lance-encoding:blob": "true", "user": "x"}

@@ -27,8 +27,8 @@ from spark_lance.errors import (
     UnsupportedFormatError,
     VersionNotFoundError,
 )
-from spark_lance.table.branches import Branches
 from spark_lance.table.faces.history import DatasetBasePath
+from spark_lance.table.history.branches import Branches
 
 
 def numbers(*values: int) -> pa.Table:
@@ -337,7 +337,7 @@ def test_old_names_become_new_ones(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         spark_lance.dataset(path)
     from spark_lance.io.store import open_store
-    from spark_lance.table.naming import migrate_names
+    from spark_lance.table.maintenance.naming import migrate_names
 
     store, root = open_store(path)
     assert migrate_names(store, root) == 1

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.io.store import Store
-from spark_lance.table import cleanup as module
 from spark_lance.table.dataset import dataset
+from spark_lance.table.maintenance import cleanup as module
 
 NOW = timedelta(0)
 EIGHT_DAYS = 8 * 86_400
@@ -358,7 +358,7 @@ def test_deletes_are_slowed_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "t"
     busy_table(path)
     waits: list[float] = []
-    monkeypatch.setattr("spark_lance.table.cleanup.time.sleep", waits.append)
+    monkeypatch.setattr("spark_lance.table.maintenance.cleanup.time.sleep", waits.append)
     stats = dataset(path).cleanup_old_versions(older_than=NOW, delete_rate_limit=5)
     assert waits == [1.0] * (len(waits))
     assert len(waits) > 3

@@ -16,13 +16,13 @@ import spark_lance
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.features import FIELD_ID_MARK
+from spark_lance.table.history.refs import load_latest, load_version
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations import OPERATIONS, Stamp
 from spark_lance.table.operations.data_replacement import data_replacement_message
 from spark_lance.table.operations.merge import merge_message
-from spark_lance.table.refs import load_latest, load_version
 from spark_lance.table.transaction import read_transaction
 
 Op = lance.LanceOperation

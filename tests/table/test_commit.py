@@ -28,14 +28,14 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import Surroundings, commit_operation, create_table, found_table
-from spark_lance.table.commit_options import COMMIT_MESSAGE, commit_options
+from spark_lance.table.commits.commit import Surroundings, commit_operation, create_table, found_table
+from spark_lance.table.commits.commit_options import COMMIT_MESSAGE, commit_options
+from spark_lance.table.history.refs import list_versions, load_latest, load_version
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.operations import Stamp
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.refs import list_versions, load_latest, load_version
 from spark_lance.table.rowids import decode_row_versions, fragment_row_ids
 from spark_lance.table.transaction import read_transaction
 

@@ -23,11 +23,11 @@ from pyroaring import BitMap
 from spark_lance.errors import IncompatibleConflictError, LanceError, RetryableConflictError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.history.refs import load_latest, load_version
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.operations import OPERATIONS, Stamp
 from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.refs import load_latest, load_version
 from spark_lance.table.transaction import Transaction
 from tests.table.grid_cases import CASES
 

@@ -16,13 +16,13 @@ import spark_lance
 from spark_lance.errors import CommitError, IncompatibleConflictError, RetryableConflictError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import commit_operation
-from spark_lance.table.conflicts import CONFLICTS, Verdict, verdict
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.conflicts import CONFLICTS, Verdict, verdict
 from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite_message
-from spark_lance.table.row_lookup import find_rows
+from spark_lance.table.reading.row_lookup import find_rows
 from spark_lance.table.transaction import Transaction
 
 Loose = Callable[..., list[table_pb2.DataFragment]]

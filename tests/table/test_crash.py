@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.table.refs import load_latest
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.transaction import read_transaction
 from tests.table.crash_worker import JOBS
 

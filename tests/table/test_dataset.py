@@ -25,9 +25,9 @@ from spark_lance.errors import (
     VersionNotFoundError,
 )
 from spark_lance.io.store import open_store
-from spark_lance.table.scan import Scan, filter_columns
-from spark_lance.table.write import write_fragments
-from spark_lance.table.write_plan import commit_write, plan_write
+from spark_lance.table.reading.scan import Scan, filter_columns
+from spark_lance.table.writing.write import write_fragments
+from spark_lance.table.writing.write_plan import commit_write, plan_write
 
 
 @pytest.fixture

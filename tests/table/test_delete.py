@@ -26,14 +26,14 @@ from spark_lance.errors import (
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.commit import commit_operation
-from spark_lance.table.delete import delete_rows
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.deletion import read_deletions, write_deletions
 from spark_lance.table.features import DELETION_FILES
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import deletion_path
-from spark_lance.table.refs import load_latest
-from spark_lance.table.row_lookup import find_rows
+from spark_lance.table.reading.row_lookup import find_rows
+from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.transaction import read_transaction
 
 Kind = table_pb2.DeletionFile

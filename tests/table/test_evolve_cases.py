@@ -27,18 +27,20 @@ from spark_lance.errors import (
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table import alter, column_updates, evolve, fragment
-from spark_lance.table.alter import alter_columns
 from spark_lance.table.bases import Bases
-from spark_lance.table.column_files import fill_deleted
-from spark_lance.table.commit import commit_operation
-from spark_lance.table.evolve import add_columns
+from spark_lance.table.columns import alter, evolve
+from spark_lance.table.columns.alter import alter_columns
+from spark_lance.table.columns.evolve import add_columns
+from spark_lance.table.columns.new_columns import Stream, batch_udf, expressions
+from spark_lance.table.columns.schema_changes import Alteration
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.features import FIELD_ID_MARK
-from spark_lance.table.keys import primary_key
-from spark_lance.table.new_columns import Stream, batch_udf, expressions
-from spark_lance.table.refs import load_latest
-from spark_lance.table.schema_changes import Alteration
+from spark_lance.table.history.refs import load_latest
+from spark_lance.table.reading import fragment
+from spark_lance.table.rows import column_updates
+from spark_lance.table.rows.keys import primary_key
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.writing.column_files import fill_deleted
 
 VERSIONS = pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 KEY = "lance-schema:unenforced-primary-key"

@@ -20,6 +20,7 @@ import spark_lance
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.operations.index_upkeep import (
     drop_indices_without_fields,
@@ -27,7 +28,6 @@ from spark_lance.table.operations.index_upkeep import (
     remove_fragments_from_bitmaps,
     retain,
 )
-from spark_lance.table.refs import load_latest
 
 # (name, fields, fragments or None for no bitmap, dataset version)
 Entry = tuple[str, list[int], "list[int] | None", int]

@@ -18,9 +18,9 @@ from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.history.refs import list_versions, load_latest, load_version
 from spark_lance.table.lineage import CREATED_AT, ROW_ID, UPDATED_AT, LineageReader, fragment_lineage
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
-from spark_lance.table.refs import list_versions, load_latest, load_version
 from tests.table.histories import SPILL, Step, play, steps
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]

@@ -27,10 +27,10 @@ from spark_lance.errors import (
     SchemaError,
 )
 from spark_lance.io.store import open_store
-from spark_lance.table.key_filter import key_filter
-from spark_lance.table.merge_insert import MergeRules, merge_rows
-from spark_lance.table.refs import load_latest
-from spark_lance.table.row_keys import KeyIndex
+from spark_lance.table.history.refs import load_latest
+from spark_lance.table.rows.key_filter import key_filter
+from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
+from spark_lance.table.rows.row_keys import KeyIndex
 from spark_lance.table.transaction import read_transaction
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("s", pa.string())])
@@ -392,8 +392,8 @@ def test_pairs_of_equal_keys(left: list[tuple[Any, ...]], right: list[tuple[Any,
 
 
 def test_many_windows_and_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_lance.table.merge_insert._WINDOW_ROWS", 30)
-    monkeypatch.setattr("spark_lance.table.merge_insert._PIECE_BYTES", 200)
+    monkeypatch.setattr("spark_lance.table.rows.merge_insert._WINDOW_ROWS", 30)
+    monkeypatch.setattr("spark_lance.table.rows.merge_insert._PIECE_BYTES", 200)
     path = tmp_path / "t"
     rows = [(n, n % 5, str(n)) for n in range(200)]
     lance.write_dataset(table(rows), path, max_rows_per_file=12, enable_stable_row_ids=True)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import ExpressionError
-from spark_lance.table.predicate import compile_expression, compile_predicate
+from spark_lance.table.predicates.predicate import compile_expression, compile_predicate
 
 DAY = datetime.datetime(2020, 6, 1)
 TABLE = pa.table(

@@ -17,8 +17,8 @@ import pytest
 import spark_lance
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
+from spark_lance.table.history.refs import list_versions, load_version
 from spark_lance.table.operations import OPERATIONS, Stamp
-from spark_lance.table.refs import list_versions, load_version
 from spark_lance.table.rowids import decode_row_versions, fragment_row_ids
 from spark_lance.table.transaction import read_transaction
 from tests.table.race_worker import SCHEMA, SPAN

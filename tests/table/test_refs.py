@@ -11,8 +11,7 @@ import pytest
 
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
 from spark_lance.io.store import Store, open_store
-from spark_lance.table.paths import Naming, newest_manifest_name
-from spark_lance.table.refs import (
+from spark_lance.table.history.refs import (
     find_version,
     latest_version,
     list_versions,
@@ -20,6 +19,7 @@ from spark_lance.table.refs import (
     load_version,
     write_hint,
 )
+from spark_lance.table.paths import Naming, newest_manifest_name
 
 ROWS = pa.table({"a": [1, 2, 3]})
 

@@ -15,10 +15,10 @@ import spark_lance
 from spark_lance.errors import FormatError, IncompatibleConflictError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.append import append_message
-from spark_lance.table.refs import load_latest
 from spark_lance.table.transaction import read_transaction
 
 Loose = Callable[..., list[table_pb2.DataFragment]]

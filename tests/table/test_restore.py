@@ -15,11 +15,11 @@ import spark_lance
 from spark_lance.errors import UnsupportedFormatError, VersionNotFoundError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.features import FIELD_ID_MARK, MIXED_FILE_VERSIONS, STABLE_ROW_IDS
+from spark_lance.table.history.refs import load_latest, load_version
 from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.operations.restore import restore
-from spark_lance.table.refs import load_latest, load_version
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 Restore = transaction_pb2.Transaction.Restore

@@ -14,15 +14,15 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table import compact
-from spark_lance.table.compact import Compaction
 from spark_lance.table.dataset import dataset
+from spark_lance.table.history.refs import load_latest, load_version
+from spark_lance.table.maintenance import compact
+from spark_lance.table.maintenance.compact import Compaction
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index, create_index_message
 from spark_lance.table.operations.next_version import ReuseEntry, Stamp
 from spark_lance.table.operations.rewrite import rewrite
 from spark_lance.table.paths import Naming
-from spark_lance.table.refs import load_latest, load_version
 from spark_lance.table.rowids import encode_row_ids
 from spark_lance.table.transaction import read_transaction
 

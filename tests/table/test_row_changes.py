@@ -14,11 +14,11 @@ import pytest
 import spark_lance
 from spark_lance.errors import RetryableConflictError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.deletion import read_deletions
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.refs import load_latest
-from spark_lance.table.row_changes import RowChanges
 from spark_lance.table.transaction import read_transaction
 
 pb = transaction_pb2.Transaction

@@ -23,11 +23,11 @@ from spark_lance.errors import (
 )
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.refs import load_latest
 from tests import object_store
 from tests.object_store import (
     Server,
@@ -188,7 +188,7 @@ def test_appenders_race(uri: str, server: Server, options: Options, caplog: pyte
 
     # The first manifests of all are under way at the same time.
     server.fault(slow(0.5), "PUT", "_versions/", times=5)
-    with caplog.at_level("INFO", "spark_lance.table.commit"):
+    with caplog.at_level("INFO", "spark_lance.table.commits.commit"):
         race(uri, options, [append, append, append, append_in_pylance])
     assert "failed: " in caplog.text, "nobody collided, so nothing was tested"
     for table in (ours(uri, options), theirs(uri, options)):

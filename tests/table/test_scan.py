@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import spark_lance.table.dataset as ours
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.io.store import Store, open_store
-from spark_lance.table.fragment_rows import Columns, FragmentRows
-from spark_lance.table.refs import load_latest
-from spark_lance.table.scan import Scan
+from spark_lance.table.history.refs import load_latest
+from spark_lance.table.reading.fragment_rows import Columns, FragmentRows
+from spark_lance.table.reading.scan import Scan
 from tests.table.histories import Step, play, rows, steps
 
 SYSTEM = ["_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"]

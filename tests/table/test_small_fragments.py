@@ -12,9 +12,9 @@ import pytest
 
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
-from spark_lance.table import small_fragments
 from spark_lance.table.dataset import LanceDataset, dataset, write_dataset
-from spark_lance.table.scan import Scan
+from spark_lance.table.reading import small_fragments
+from spark_lance.table.reading.scan import Scan
 
 
 def rows(start: int, count: int = 10) -> pa.Table:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import spark_lance.table.dataset as ours
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.io.store import open_store
-from spark_lance.table.refs import load_latest
+from spark_lance.table.history.refs import load_latest
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.take import addresses_of
 from spark_lance.table.rowids import decode_row_ids, encode_row_ids, locate_row_ids, pack_row_ids
-from spark_lance.table.scan import Scan
-from spark_lance.table.take import addresses_of
 from tests.table.histories import Step, play, rows, steps
 
 COLUMNS = ["b", "_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version"]

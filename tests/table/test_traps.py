@@ -22,8 +22,8 @@ import spark_lance
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.refs import load_latest
 from spark_lance.table.transaction import read_transaction
 from tests.strategies import canonical
 

@@ -11,9 +11,9 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import CommitOutcomeUnknownError
-from spark_lance.table import commit as commit_module
-from spark_lance.table.publish import publish
-from spark_lance.table.refs import load_latest
+from spark_lance.table.commits import commit as commit_module
+from spark_lance.table.commits.publish import publish
+from spark_lance.table.history.refs import load_latest
 
 ROWS = pa.table({"a": pa.array(range(6), pa.int64()), "b": [str(i) for i in range(6)]})
 

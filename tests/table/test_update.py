@@ -27,17 +27,17 @@ from spark_lance.errors import (
 )
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table import row_moves
-from spark_lance.table.commit import REAL, commit_operation
+from spark_lance.table.commits.commit import REAL, commit_operation
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
-from spark_lance.table.refs import load_latest
-from spark_lance.table.row_changes import RowChanges
-from spark_lance.table.row_lookup import find_rows, read_rows
-from spark_lance.table.row_moves import MovedIds, commit_moves, write_moved
+from spark_lance.table.reading.row_lookup import find_rows, read_rows
 from spark_lance.table.rowids import decode_row_versions
+from spark_lance.table.rows import row_moves
+from spark_lance.table.rows.row_moves import MovedIds, commit_moves, write_moved
 from spark_lance.table.transaction import read_transaction
-from spark_lance.table.write import write_fragments
+from spark_lance.table.writing.write import write_fragments
 from tests.strategies import canonical, tables
 
 Update = transaction_pb2.Transaction.Update
@@ -267,7 +267,7 @@ def test_blobs_move_with_their_rows(
     tmp_path: Path, version: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = partial(read_rows, piece_bytes=piece_bytes)
-    monkeypatch.setattr("spark_lance.table.update.read_rows", reader)
+    monkeypatch.setattr("spark_lance.table.rows.update.read_rows", reader)
     path = tmp_path / "t"
     blobs = [b"x", None, b"", b"abc" * 1000, b"p" * 100_000, b"d" * (5 << 20), b"q" * 70_000, b"z"]
     schema = pa.schema(

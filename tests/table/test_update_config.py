@@ -21,9 +21,9 @@ from spark_lance.errors import (
 )
 from spark_lance.io.store import open_store
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.features import TABLE_CONFIG
-from spark_lance.table.refs import load_latest
+from spark_lance.table.history.refs import load_latest
 from spark_lance.table.transaction import Transaction, read_transaction
 
 ROWS = pa.table(

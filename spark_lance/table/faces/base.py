@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spark_lance.io.store import Store
+from spark_lance.table.history.references import main_root
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.references import main_root
 
 __all__ = ["Face", "SameFace"]
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Any, Generic
 
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.table.delete import delete_rows
 from spark_lance.table.faces.base import Face, SameFace
 from spark_lance.table.faces.merging import MergeInsertBuilder
-from spark_lance.table.predicate import Predicate
-from spark_lance.table.update import update_rows
+from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.rows.delete import delete_rows
+from spark_lance.table.rows.update import update_rows
 
 __all__ = ["Changing", "UpdateResult"]
 

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, SchemaError
-from spark_lance.table.alter import alter_columns, drop_columns
-from spark_lance.table.column_updates import update_columns
-from spark_lance.table.evolve import BATCH_ROWS, add_columns, add_null_columns
+from spark_lance.table.columns.alter import alter_columns, drop_columns
+from spark_lance.table.columns.evolve import BATCH_ROWS, add_columns, add_null_columns
+from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
+from spark_lance.table.columns.schema_changes import Alteration
 from spark_lance.table.faces.base import Face, SameFace
-from spark_lance.table.inputs import as_reader
-from spark_lance.table.new_columns import Computation, Join, Stream, expressions, function
-from spark_lance.table.scan import ROW_ADDRESS, ROW_ID, Scan
-from spark_lance.table.schema_changes import Alteration
-from spark_lance.table.system_columns import nameable
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.rows.column_updates import update_columns
+from spark_lance.table.writing.inputs import as_reader
 
 __all__ = ["Evolving"]
 

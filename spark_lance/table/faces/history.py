@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.branches import Branches
-from spark_lance.table.clone import create_branch, deep_clone, shallow_clone
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.faces.base import Face
+from spark_lance.table.history.branches import Branches
+from spark_lance.table.history.clone import create_branch, deep_clone, shallow_clone
+from spark_lance.table.history.references import Place, Reference, resolve
+from spark_lance.table.history.refs import latest_version, list_versions, load_latest, load_version
+from spark_lance.table.history.tags import Tags
+from spark_lance.table.maintenance.naming import migrate_names
 from spark_lance.table.manifest import read_manifest
-from spark_lance.table.naming import migrate_names
-from spark_lance.table.references import Place, Reference, resolve
-from spark_lance.table.refs import latest_version, list_versions, load_latest, load_version
-from spark_lance.table.tags import Tags
 from spark_lance.table.transaction import Transaction, read_transaction
 
 __all__ = ["DatasetBasePath", "History"]

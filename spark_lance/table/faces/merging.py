@@ -11,9 +11,9 @@ import pyarrow as pa
 from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.faces.base import SameFace
-from spark_lance.table.inputs import as_reader
-from spark_lance.table.merge_insert import MergeRules, merge_rows
-from spark_lance.table.predicate import Predicate
+from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
+from spark_lance.table.writing.inputs import as_reader
 
 __all__ = ["MergeInsertBuilder", "MergeResult"]
 

@@ -12,17 +12,17 @@ from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.blobs import BlobFile, blob_path, descriptors, open_blobs
-from spark_lance.table.changes_feed import Changes, changes_between
 from spark_lance.table.faces.base import Face
-from spark_lance.table.fragment import physical_rows
+from spark_lance.table.history.references import Reference, resolve
+from spark_lance.table.history.refs import load_version
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicate import Predicate
-from spark_lance.table.references import Reference, resolve
-from spark_lance.table.refs import load_version
-from spark_lance.table.scan import ROW_ADDRESS, Scan, rows_without_columns
-from spark_lance.table.scan_task import in_batches
-from spark_lance.table.take import RowNumbers, take_addresses, take_positions, take_row_ids
+from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
+from spark_lance.table.reading.changes_feed import Changes, changes_between
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, rows_without_columns
+from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
 
 __all__ = ["LanceFragment", "Reading"]
 

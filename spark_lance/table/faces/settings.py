@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.commit import commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.faces.base import Face
 from spark_lance.table.operations.update_config import Texts, field_at, text_updates
 

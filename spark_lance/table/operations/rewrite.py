@@ -23,7 +23,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.conflict_rules import FRAGMENT_REUSE
+from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import (
     MAX_FRAGMENT_ID,

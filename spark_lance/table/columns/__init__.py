@@ -1,0 +1,1 @@
+"""Changing columns: add, join, cast, rename, drop."""

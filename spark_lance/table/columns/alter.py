@@ -1,0 +1,228 @@
+"""Dropping columns, renaming them, allowing or forbidding nulls, casting them to other types.
+
+All but casts change the schema alone. A cast writes the new values to new files, and the old ones stay in the
+files that they share with other columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.columns.casts import cast_column
+from spark_lance.table.columns.evolve import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    ColumnFiles,
+    commit_files,
+    refuse_mem_wal,
+    with_files,
+)
+from spark_lance.table.columns.schema_changes import (
+    Alteration,
+    Casts,
+    alter_fields,
+    drop_fields,
+    schema_protos,
+    tightened_fields,
+)
+from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.data_replacement import place_file
+from spark_lance.table.operations.project import drop_idle_files, project_message
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.writing.column_files import each_fragment, write_live_rows
+
+__all__ = ["alter_columns", "drop_columns"]
+
+
+def drop_columns(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    paths: Sequence[str],
+    *,
+    reruns: RetryPolicy = RERUNS,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Drop fields and return the new version. Data files without any field of the table leave it.
+
+    Raises:
+        SchemaError: see `drop_fields`.
+        CommitError: other writers were in the way; see its subclasses.
+    """
+
+    def attempt(version: Manifest) -> Manifest:
+        schema = drop_fields(version.schema, paths)
+        operation = project_message(schema_protos(schema, version))
+        return commit_operation(
+            store, root, operation, read_version=version.version, surroundings=surroundings
+        )
+
+    return rerun(store, root, manifest, attempt, reruns, surroundings)
+
+
+def alter_columns(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    alterations: Sequence[Alteration],
+    *,
+    reruns: RetryPolicy = RERUNS,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Alter fields and return the new version.
+
+    Fields that must no longer be null are read to see that no live row has a null. Fields of a new type are
+    read and written anew under new ids.
+
+    Raises:
+        SchemaError: see `alter_fields`; or there are nulls, a value cannot be cast, the field has an index,
+            or a cast comes together with forbidding nulls.
+        CommitError: other writers were in the way; see its subclasses.
+        UnsupportedFormatError: the table uses what is not written here.
+    """
+    files = ColumnFiles(store, root)
+
+    def attempt(version: Manifest) -> Manifest:
+        altered = alter_fields(version, alterations)
+        tightened = tightened_fields(version.schema, alterations)
+        if altered.replaced:
+            if tightened:
+                raise SchemaError("cast first, and then forbid nulls: not both at once")
+            refuse_mem_wal(version)
+            _refuse_indexed(version, altered)
+            fragments = _cast_fragments(files, version, altered)
+            return commit_files(store, root, version, altered.schema, fragments, surroundings)
+        for number in tightened:
+            _refuse_nulls(store, root, version, number)
+        operation = project_message(schema_protos(altered.schema, version), keeps_nulls=not tightened)
+        return commit_operation(
+            store, root, operation, read_version=version.version, surroundings=surroundings
+        )
+
+    return with_files(files, lambda: rerun(store, root, manifest, attempt, reruns, surroundings))
+
+
+def _refuse_indexed(version: Manifest, altered: Casts) -> None:
+    """Refuse to take the fields away from under an index."""
+    gone = {field.id for field in version.schema.walk()} - {field.id for field in altered.schema.walk()}
+    names = {index.name for index in version.indices if gone.intersection(index.fields)}
+    if names:
+        raise SchemaError(f"a column with an index keeps its type; drop {', '.join(sorted(names))} first")
+
+
+def _refuse_nulls(store: Store, root: str, version: Manifest, number: int) -> None:
+    """Refuse to forbid the nulls of a field if a live row has one, or is null further out."""
+    top = next(field for field in version.schema.fields if any(f.id == number for f in field.walk()))
+    pruned = _only(top, {number})
+    scan = Scan.plan(store, root, version, [top.name])
+    for task in scan.tasks():
+        for table in replace(task, fields=(pruned,)).tables(BATCH_BYTES):
+            for chunk in table.column(0).chunks:
+                if _has_null(pruned, chunk, number):
+                    name = next(field.name for field in top.walk() if field.id == number)
+                    raise SchemaError(f"column {name!r} has nulls, so they cannot be forbidden")
+
+
+def _only(field: Field, wanted: set[int]) -> Field:
+    """Return a field with just the fields `wanted` inside, and what is inside of these. Maps stay whole."""
+    if field.id in wanted or not field.children or field.kind in ("packed_struct", "blob", "map"):
+        return field
+    return replace(
+        field, children=tuple(_only(child, wanted) for child in field.children if _holds(child, wanted))
+    )
+
+
+def _holds(field: Field, wanted: set[int]) -> bool:
+    return any(part.id in wanted for part in field.walk())
+
+
+def _has_null(field: Field, array: pa.Array, number: int) -> bool:
+    if (field.id == number or field.kind == "struct") and array.null_count:
+        return True
+    if field.id == number or not field.children:
+        return False
+    if field.kind == "struct":
+        return any(_has_null(child, array.field(i), number) for i, child in enumerate(field.children))
+    return _has_null(field.children[0], _items(array), number)
+
+
+def _items(array: pa.Array) -> pa.Array:
+    """Return what is in the lists or maps of an array."""
+    if pa.types.is_map(array.type):
+        lists = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
+        return lists.flatten()
+    return array.flatten()
+
+
+def _cast_fragments(files: ColumnFiles, version: Manifest, altered: Casts) -> list[table_pb2.DataFragment]:
+    """Write the new values of all fragments and return the fragments with the new files."""
+    new_ids = {part.id for field in altered.replaced.values() for part in field.walk()}
+    pairs = []
+    whole = version.file_version is FileVersion.V2_0
+    olds = set(altered.replaced)
+    for position, top in enumerate(altered.schema.fields):
+        if _holds(top, new_ids):
+            old = version.schema.fields[position]
+            # A 2.0 file names the parents of its columns, and two files must not name one parent: all that is
+            # in the column goes to the new file.
+            pairs.append((old, top) if whole else (_only(old, olds), _only(top, new_ids)))
+    fields = tuple(new for _, new in pairs)
+    ids = tuple(part.id for field in fields for part in field.walk())
+    # Names may change in the same go; the files know their columns by ids.
+    reads = tuple(_named_as(old, new) for old, new in pairs)
+    targets = [field.arrow_type() for field in fields]
+    schema = Schema(fields).to_arrow()
+    scan = Scan.plan(files.store, files.root, version, [old.name for old, _ in pairs])
+    live = {field.id for field in altered.schema.walk()}
+
+    def recast(fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
+        file = files.find(fragment, ids, reads, scan.bases)
+        if file is None:
+            task = replace(scan.task(fragment), names=tuple(f.name for f in reads), fields=reads)
+            batches = (
+                pa.RecordBatch.from_arrays(
+                    [
+                        cast_column(column, target, field.name)
+                        for column, target, field in zip(batch.columns, targets, fields, strict=True)
+                    ],
+                    schema=schema,
+                )
+                for batch in task.batches(BATCH_BYTES, BATCH_ROWS)
+            )
+            written = write_live_rows(
+                files.store, files.root, fragment, fields, batches, version.file_version, scan.bases
+            )
+            file = files.add(fragment, ids, reads, written)
+        return _with_file(fragment, file, live)
+
+    return each_fragment(files.store, version.fragments, recast)
+
+
+def _named_as(old: Field, new: Field) -> Field:
+    """Return the old field with the names of the new one, as far down as ids are the same."""
+    if len(old.children) != len(new.children):
+        return replace(old, name=new.name)
+    children = tuple(_named_as(a, b) for a, b in zip(old.children, new.children, strict=True))
+    return replace(old, name=new.name, children=children)
+
+
+def _with_file(
+    fragment: table_pb2.DataFragment, file: table_pb2.DataFile, live: set[int]
+) -> table_pb2.DataFragment:
+    """Return a fragment with one more file, and without files that hold no field of the table."""
+    longer = table_pb2.DataFragment()
+    longer.CopyFrom(fragment)
+    place_file(longer, file)
+    drop_idle_files(longer, live)
+    return longer

@@ -1,0 +1,310 @@
+"""Adding columns to a table: one new data file per fragment; the files that are there are not touched.
+
+Every fragment's file is written once, also if other writers are in the way: it is used again in the newest
+version unless the values that it was computed from have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import (
+    CommitOutcomeUnknownError,
+    IncompatibleConflictError,
+    LanceError,
+    SchemaError,
+    UnsupportedFormatError,
+)
+from spark_lance.file.schema import Field, Schema
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.columns.new_columns import Computation, Stream
+from spark_lance.table.columns.schema_changes import add_fields, schema_protos
+from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.conflict_rules import MEM_WAL
+from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.merge import merge_message
+from spark_lance.table.reading.scan import Scan, rows_without_columns
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.column_files import delete_column_files, each_fragment, write_live_rows
+
+__all__ = ["ColumnFiles", "add_columns", "add_null_columns", "commit_files", "refuse_mem_wal"]
+
+BATCH_BYTES = 32 << 20
+BATCH_ROWS = 1 << 20
+
+
+@dataclass
+class _Written:
+    """A column file of a fragment.
+
+    Attributes:
+        fragment: the fragment as it was then.
+        homes: where the values that the file was computed from were; see `_homes`.
+        deleted: the rows that had no value.
+        ids: the ids of the new fields, depth first.
+    """
+
+    fragment: table_pb2.DataFragment
+    homes: dict[int, str]
+    deleted: npt.NDArray[np.uint32]
+    file: table_pb2.DataFile
+    ids: tuple[int, ...]
+
+
+@dataclass
+class ColumnFiles:
+    """The column files written so far for one change of a table, by fragment.
+
+    A fragment keeps its id as long as it has the same physical rows. So a file fits as long as the columns
+    that its values were computed from lie in the same files, and no row came back to life.
+    """
+
+    store: Store
+    root: str
+    _known: dict[int, _Written] = field(default_factory=dict)
+
+    def find(
+        self,
+        fragment: table_pb2.DataFragment,
+        ids: tuple[int, ...],
+        sources: Sequence[Field],
+        bases: Bases,
+    ) -> table_pb2.DataFile | None:
+        """Return the file written for a fragment if it still fits.
+
+        Args:
+            fragment: the fragment as it is now.
+            ids: the ids that the new fields have now; they go into the file's entry.
+            sources: the fields that the values are computed from.
+            bases: the version's base paths.
+        """
+        known = self._known.get(fragment.id)
+        if known is None or known.homes != _homes(fragment, sources):
+            return None
+        if known.fragment.deletion_file != fragment.deletion_file:
+            now = read_deletions(self.store, self.root, fragment, fragment.physical_rows or None, bases)
+            if not np.isin(known.deleted, now).all():
+                return None
+        renumbered = dict(zip(known.ids, ids, strict=True))
+        file = table_pb2.DataFile()
+        file.CopyFrom(known.file)
+        file.fields[:] = [renumbered[number] for number in file.fields]
+        return file
+
+    def add(
+        self,
+        fragment: table_pb2.DataFragment,
+        ids: tuple[int, ...],
+        sources: Sequence[Field],
+        written: tuple[table_pb2.DataFile, npt.NDArray[np.uint32]],
+    ) -> table_pb2.DataFile:
+        """Keep a file that was written for a fragment; one written before is deleted."""
+        if (old := self._known.pop(fragment.id, None)) is not None:
+            delete_column_files(self.store, self.root, [old.file])
+        file, deleted = written
+        self._known[fragment.id] = _Written(fragment, _homes(fragment, sources), deleted, file, ids)
+        return file
+
+    def discard(self, committed: Manifest | None = None) -> None:
+        """Delete the files that `committed` does not name; all of them if nothing was committed."""
+        used: set[str] = set()
+        for fragment in committed.fragments if committed else ():
+            if fragment.id in self._known:
+                used.update(file.path for file in fragment.files)
+        unused = [known.file for known in self._known.values() if known.file.path not in used]
+        delete_column_files(self.store, self.root, unused)
+
+
+def _homes(fragment: table_pb2.DataFragment, fields: Sequence[Field]) -> dict[int, str]:
+    """Return where the values of fields are: by id the file that holds them."""
+    wanted = {part.id for top in fields for part in top.walk()}
+    return {number: file.path for file in fragment.files for number in file.fields if number in wanted}
+
+
+def add_null_columns(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    columns: pa.Schema,
+    *,
+    reruns: RetryPolicy = RERUNS,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Add columns, or fields to structs, that are null everywhere, and return the new version.
+
+    Raises:
+        SchemaError: a field must not be null, or see `add_fields`.
+        CommitError: other writers were in the way; see its subclasses.
+    """
+
+    def attempt(version: Manifest) -> Manifest:
+        schema, added = add_fields(version, columns)
+        known = {field.id for field in version.schema.walk()}
+        for column in added:
+            for part in column.walk():
+                if part.id not in known and not part.nullable and part in _outermost(column, known):
+                    raise SchemaError(
+                        f"column {part.name!r} must not be null, and so cannot be added without values"
+                    )
+        return commit_files(store, root, version, schema, version.fragments, surroundings)
+
+    return rerun(store, root, manifest, attempt, reruns, surroundings)
+
+
+def _outermost(column: Field, known: set[int]) -> list[Field]:
+    """Return the new fields that are not inside of new fields."""
+    if column.id not in known:
+        return [column]
+    return [part for child in column.children for part in _outermost(child, known)]
+
+
+def add_columns(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    source: Computation | Stream,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    reruns: RetryPolicy = RERUNS,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Add columns with values and return the new version.
+
+    Only the columns that the source reads are read. If other writers append rows meanwhile, the values of
+    these rows are computed too, and rows that they delete are gone.
+
+    Args:
+        store, root: the table.
+        manifest: the version that the source fits to.
+        source: gives the values.
+        batch_rows: the most rows that are handed to the source at once.
+        reruns: how often to begin anew because of other writers.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        SchemaError: the values do not fit the new columns or the number of rows; or see `add_fields`.
+        ExpressionError: an expression cannot be computed.
+        IncompatibleConflictError: a stream had ended when other writers added rows; or see its other uses.
+        CommitError: the commit failed; see its subclasses.
+        UnsupportedFormatError: the table uses what is not written here.
+    """
+    files = ColumnFiles(store, root)
+
+    def attempt(version: Manifest) -> Manifest:
+        refuse_mem_wal(version)
+        schema, added = add_fields(version, source.schema)
+        writer = _Adding(files, version, added, source, batch_rows)
+        if isinstance(source, Computation) and source.any_order:
+            fragments = each_fragment(store, version.fragments, writer.extended)
+        else:
+            fragments = [writer.extended(fragment) for fragment in version.fragments]
+        if isinstance(source, Stream) and not source.is_finished:
+            source.finish()
+        return commit_files(store, root, version, schema, fragments, surroundings)
+
+    return with_files(files, lambda: rerun(store, root, manifest, attempt, reruns, surroundings))
+
+
+class _Adding:
+    """Writes the new columns of fragments of one version."""
+
+    def __init__(
+        self,
+        files: ColumnFiles,
+        version: Manifest,
+        added: tuple[Field, ...],
+        source: Computation | Stream,
+        batch_rows: int,
+    ) -> None:
+        self._files = files
+        self._version = version
+        self._added = added
+        self._source = source
+        self._batch_rows = batch_rows
+        self._ids = tuple(part.id for top in added for part in top.walk())
+        self._aligner = Aligner(source.schema, Schema(added))
+        self._scan = Scan.plan(files.store, files.root, version, source.columns)
+
+    def extended(self, fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
+        """Return a fragment with a file of the new columns."""
+        files, bases = self._files, self._scan.bases
+        file = files.find(fragment, self._ids, self._scan.fields, bases)
+        if file is None:
+            if isinstance(self._source, Stream) and self._source.is_finished:
+                raise IncompatibleConflictError(
+                    "other writers added rows for which the data has no values: run it on the new version"
+                )
+            values = map(self._aligner.align, self._source.values(self._rows(fragment)))
+            written = write_live_rows(
+                files.store, files.root, fragment, self._added, values, self._version.file_version, bases
+            )
+            file = files.add(fragment, self._ids, self._scan.fields, written)
+        longer = table_pb2.DataFragment()
+        longer.CopyFrom(fragment)
+        longer.files.add().CopyFrom(file)
+        return longer
+
+    def _rows(self, fragment: table_pb2.DataFragment) -> Iterable[pa.RecordBatch]:
+        if not self._source.columns and fragment.physical_rows:
+            # Nothing is read; how many rows there are is known.
+            live = fragment.physical_rows - fragment.deletion_file.num_deleted_rows
+            return _counted(live, self._batch_rows)
+        return self._scan.task(fragment).batches(BATCH_BYTES, self._batch_rows)
+
+
+def _counted(rows: int, limit: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches without columns, of so many rows in all."""
+    for start in range(0, rows, limit):
+        yield from rows_without_columns(min(limit, rows - start)).to_batches()
+
+
+def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
+    """Make a change, and delete those of its files that it does not need in the end.
+
+    If it is not known whether the change was committed, all files stay.
+    """
+    try:
+        committed = change()
+    except CommitOutcomeUnknownError:
+        raise
+    except (LanceError, OSError):
+        # Every other failure says that nothing was committed.
+        files.discard()
+        raise
+    files.discard(committed)
+    return committed
+
+
+def commit_files(
+    store: Store,
+    root: str,
+    version: Manifest,
+    schema: Schema,
+    fragments: Sequence[table_pb2.DataFragment],
+    surroundings: Surroundings,
+) -> Manifest:
+    """Commit another schema and the fragments with the files for it."""
+    operation = merge_message(schema_protos(schema, version), version.message.schema_metadata, fragments)
+    return commit_operation(store, root, operation, read_version=version.version, surroundings=surroundings)
+
+
+def refuse_mem_wal(version: Manifest) -> None:
+    """Refuse to compute columns of a table that has rows outside of its fragments.
+
+    Raises:
+        UnsupportedFormatError: the table has a MemWAL.
+    """
+    if any(index.name == MEM_WAL for index in version.indices):
+        raise UnsupportedFormatError(
+            "columns with values cannot be added to a table with a MemWAL", version.path
+        )

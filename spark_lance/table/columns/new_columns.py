@@ -1,0 +1,241 @@
+"""Where the values of new columns come from: expressions, functions, streams of batches, and joins.
+
+Each source tells the Arrow schema of the columns that it gives and the columns of the table that it reads,
+and turns batches of the rows of a fragment into batches of as many rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.arrays import join, movable
+from spark_lance.table.predicates.predicate import compile_expression
+
+__all__ = ["BatchUDF", "Computation", "Join", "Stream", "batch_udf", "expressions", "function"]
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Columns computed batch by batch from columns of the table.
+
+    Attributes:
+        schema: of the new columns.
+        columns: what is read of the table; `_rowid` and `_rowaddr` may be among them.
+        compute: gives the new columns for a batch of `columns`.
+        any_order: whether it may be called from several threads, for fragments in any order.
+    """
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    compute: Callable[[pa.RecordBatch], pa.RecordBatch]
+    any_order: bool = True
+
+    def values(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the new columns of a fragment's rows.
+
+        Raises:
+            SchemaError: a batch comes back with more or fewer rows.
+        """
+        for batch in rows:
+            computed = self.compute(batch)
+            if computed.num_rows != batch.num_rows:
+                raise SchemaError(f"{computed.num_rows} new values came back for {batch.num_rows} rows")
+            yield computed
+
+
+class Stream:
+    """Columns whose values come from outside, in the order of the table's rows. They come once."""
+
+    columns: tuple[str, ...] = ()
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self.schema = reader.schema
+        self._reader = reader
+        self._rest: pa.RecordBatch | None = None
+        self._ended = False
+
+    def values(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield as many of the next values as there are rows.
+
+        Raises:
+            SchemaError: the stream ends before.
+        """
+        needed = sum(batch.num_rows for batch in rows)
+        while needed:
+            batch = self._next()
+            if batch is None:
+                raise SchemaError("the data ends before all rows of the table have their values")
+            part, rest = batch.slice(0, needed), batch.slice(needed)
+            self._rest = rest if rest.num_rows else None
+            needed -= part.num_rows
+            yield part
+
+    def finish(self) -> None:
+        """Close the stream.
+
+        Raises:
+            SchemaError: there are values left.
+        """
+        if self._next() is not None:
+            raise SchemaError("the data has more rows than the table")
+        self._ended = True
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all values have been taken."""
+        return self._ended
+
+    def _next(self) -> pa.RecordBatch | None:
+        """Return the next values that have not been taken, None if there are none."""
+        batch, self._rest = self._rest, None
+        while batch is None or not batch.num_rows:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return None
+        return batch
+
+
+def expressions(texts: Mapping[str, str], schema: pa.Schema) -> Computation:
+    """Return columns that SQL expressions over the table's columns define.
+
+    Raises:
+        ExpressionError: an expression does not fit the schema.
+    """
+    compiled = {name: compile_expression(text, schema) for name, text in texts.items()}
+    columns = tuple(dict.fromkeys(column for made in compiled.values() for column in made.columns))
+    target = pa.schema([pa.field(name, made.type) for name, made in compiled.items()])
+
+    def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+        table = pa.Table.from_batches([batch])
+        arrays = [_one_array(made.evaluate(table)) for made in compiled.values()]
+        return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+    return Computation(target, columns, compute)
+
+
+@dataclass(frozen=True)
+class BatchUDF:
+    """A function from batches to batches, with the schema of what it gives; see `batch_udf`."""
+
+    func: Callable[[pa.RecordBatch], Any]
+    output_schema: pa.Schema | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> Any:
+        """Call the function."""
+        return self.func(batch)
+
+
+def batch_udf(
+    output_schema: pa.Schema | None = None,
+) -> Callable[[Callable[[pa.RecordBatch], Any]], BatchUDF]:
+    """Return a decorator that makes a function fit for `add_columns`.
+
+    Args:
+        output_schema: of what the function gives; by default it is called with one row to see.
+    """
+    return lambda func: BatchUDF(func, output_schema)
+
+
+def function(
+    call: Callable[[pa.RecordBatch], Any], columns: Sequence[str], sample: Callable[[], pa.RecordBatch]
+) -> Computation:
+    """Return columns that a function computes.
+
+    Args:
+        call: from a RecordBatch to a RecordBatch, a Table or a pandas DataFrame; its attribute
+            `output_schema`, if there is one, is the schema of what it gives.
+        columns: what it reads of the table.
+        sample: gives a batch of at most one row, to see what the function gives if it does not tell.
+    """
+    schema = getattr(call, "output_schema", None)
+    if schema is None:
+        schema = _as_batch(call(sample())).schema.remove_metadata()
+
+    def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return _as_batch(call(batch), schema)
+
+    return Computation(schema, tuple(columns), compute, any_order=False)
+
+
+def _as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
+    if isinstance(result, pa.RecordBatch):
+        return result
+    if isinstance(result, pa.Table):
+        arrays = [_one_array(column) for column in result.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=result.schema)
+    if hasattr(result, "iloc"):
+        return pa.RecordBatch.from_pandas(result, schema=schema, preserve_index=False)
+    raise SchemaError(f"the function gave {type(result).__name__}, not a record batch")
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    chunks = join(column.chunks)
+    if not chunks:
+        return pa.nulls(0, column.type)
+    if len(chunks) > 1:
+        raise SchemaError(f"the dictionaries of a column of {column.type} cannot be united")
+    return chunks[0]
+
+
+class Join:
+    """The columns of other data, found by the value of a key; rows without a match get null.
+
+    The other data is kept in memory. Of several rows with one key the last counts; null is a key like others.
+    """
+
+    def __init__(self, data: pa.Table, key: str, kind: pa.DataType) -> None:
+        """Prepare `data` for being looked up.
+
+        Args:
+            data: the other data.
+            key: its column with the keys.
+            kind: the type of the keys in the table.
+
+        Raises:
+            SchemaError: there is no such column, or its values are none of this type.
+        """
+        if key not in data.column_names:
+            raise SchemaError(
+                f"there is no column {key!r} in the data; it has {', '.join(data.column_names)}"
+            )
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        keys = _one_array(data[key])
+        if pa.types.is_dictionary(keys.type):
+            keys = keys.dictionary_decode()
+        try:
+            keys = keys.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaError(
+                f"the key {key!r} is {keys.type} in the data and {kind} in the table"
+            ) from error
+        # Of equal keys Arrow finds the first.
+        self._keys = keys[::-1]
+        others = data.drop_columns([key])
+        self.schema = others.schema.remove_metadata()
+        self._columns = [movable(_one_array(column)) for column in others.columns]
+
+    def places(self, keys: pa.ChunkedArray | pa.Array) -> pa.Array:
+        """Return for every key the row of the data that matches it, null if none does."""
+        if isinstance(keys, pa.ChunkedArray):
+            keys = _one_array(keys)
+        if pa.types.is_dictionary(keys.type):
+            keys = keys.dictionary_decode()
+        found = pc.index_in(keys, value_set=self._keys)
+        return pc.subtract(pa.scalar(len(self._keys) - 1, pa.int64()), found.cast(pa.int64()))
+
+    def take(self, places: pa.Array) -> pa.RecordBatch:
+        """Return the rows at `places`; null rows for null, whatever the schema says."""
+        arrays = [column.take(places) for column in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
+
+    def computation(self, key: str) -> Computation:
+        """Return the columns besides the key as new columns; `key` is the table's column with the keys."""
+        return Computation(self.schema, (key,), lambda batch: self.take(self.places(batch.column(0))))

@@ -1,0 +1,1 @@
+"""Making versions: the commit loop, conflicts with other writers, and starting over."""

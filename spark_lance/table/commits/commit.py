@@ -1,0 +1,442 @@
+"""The only place where table versions come into being.
+
+A commit reads the newest version, checks that nothing since the version it was computed from stands in the
+way, builds the next manifest from the newest one and publishes it with a put that fails if the version is
+taken. Losing means starting over from the then newest version, under the same transaction uuid.
+
+The store may lose its answer. So after every put that did not plainly succeed, the version is read back: if
+it carries our uuid, the commit is ours. If that cannot be told, `CommitOutcomeUnknownError` is raised, and
+nothing may be deleted: the commit may have landed or may yet land.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from google.protobuf.message import Message
+
+from spark_lance.errors import (
+    AtomicPutUnsupportedError,
+    CommitOutcomeUnknownError,
+    FormatError,
+    IncompatibleConflictError,
+    LanceError,
+    RetriesExhaustedError,
+    RetryableConflictError,
+    TableExistsError,
+    UnsupportedFormatError,
+    VersionNotFoundError,
+)
+from spark_lance.file.schema import Schema
+from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.commits.commit_options import current_options
+from spark_lance.table.commits.conflicts import Verdict, verdict
+from spark_lance.table.commits.publish import finish_version, publish
+from spark_lance.table.commits.rebase import REBASES, Ground
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.features import check_writable
+from spark_lance.table.history.refs import list_versions, load_latest, load_version, write_hint
+from spark_lance.table.maintenance.auto_cleanup import after_commit
+from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
+from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
+from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
+from spark_lance.table.operations.overwrite import overwrite, overwrite_message
+from spark_lance.table.paths import manifest_path
+from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
+
+__all__ = [
+    "REAL",
+    "Surroundings",
+    "commit_operation",
+    "create_table",
+    "found_table",
+]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a commit needs from the world besides the store; tests put their own in place."""
+
+    time_ns: Callable[[], int] = time.time_ns
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    random: Callable[[], float] = random.random
+
+
+REAL = Surroundings()
+
+# Answers of a local file system that leave no doubt: nothing was written.
+_FINAL_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+def commit_operation(
+    store: Store,
+    root: str,
+    operation: Message,
+    *,
+    read_version: int,
+    properties: Mapping[str, str] | None = None,
+    rows: RowChanges | None = None,
+    reuse: ReuseEntry | None = None,
+    strict: bool = False,
+    retry: RetryPolicy | None = None,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Commit an operation to an existing table and return the version it became.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
+        read_version: the version that the operation was computed from.
+        properties: key-value pairs kept with the transaction, besides those of `commit_options`.
+        rows: the rows that a Delete or Update deletes; without them a delete by another writer in one of the
+            same fragments is a conflict.
+        reuse: the fragment-reuse entry of a Rewrite that leaves the indices as they are.
+        strict: commit as the version after `read_version` or not at all.
+        retry: how often to start over when other writers win; by default as `commit_options` say.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        TableNotFoundError: there is no table.
+        VersionNotFoundError: the table has not reached `read_version`, or lacks a version to restore.
+        RetryableConflictError: another commit changed what the operation was computed from; or there is one,
+            and `strict` allows none.
+        IncompatibleConflictError: another commit makes the operation meaningless, or cannot be judged.
+        RetriesExhaustedError: other writers won every attempt.
+        CommitOutcomeUnknownError: the commit may have landed; nothing of it may be deleted.
+        UnsupportedFormatError: the table needs a feature that is not written here.
+    """
+    options = current_options()
+    transaction = Transaction.new(operation, read_version, {**options.properties, **(properties or {})})
+    commit = _Commit(store, root, transaction, surroundings, rows, reuse, strict)
+    if isinstance(operation, transaction_pb2.Transaction.Restore):
+        commit.restored = load_version(store, root, operation.version)
+    build = _builder(commit.transaction)
+    return _run(commit, lambda: _rebase(commit, build), retry or options.retry)
+
+
+def create_table(
+    store: Store,
+    root: str,
+    schema: Schema,
+    fragments: Sequence[table_pb2.DataFragment] = (),
+    *,
+    version: FileVersion = DEFAULT_VERSION,
+    stable_row_ids: bool = False,
+    config: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
+    retry: RetryPolicy | None = None,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Create a table as version 1; exactly one of several creators succeeds.
+
+    Args:
+        store: where the table is to be.
+        root: the table's root path.
+        schema: the schema with field ids.
+        fragments: the first rows, fragments of id 0.
+        version: version of the data files.
+        stable_row_ids: whether rows keep their ids when they move; cannot be changed later.
+        config: the table's settings.
+        properties: key-value pairs kept with the transaction.
+        retry: how often to start over when the store fails; by default as `commit_options` say.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        TableExistsError: there is a table already, or another creator was first: plan anew on its table.
+        CommitOutcomeUnknownError: the table may have been created; nothing of it may be deleted.
+        RetriesExhaustedError: the store refused every attempt.
+    """
+    operation = overwrite_message(schema, fragments, config)
+    base = empty_manifest(version, stable_row_ids=stable_row_ids)
+    return found_table(
+        store,
+        root,
+        operation,
+        lambda stamp: overwrite(base, operation, stamp),
+        properties=properties,
+        retry=retry,
+        surroundings=surroundings,
+    )
+
+
+def found_table(
+    store: Store,
+    root: str,
+    operation: Message,
+    build: Callable[[Stamp], Manifest],
+    *,
+    read_version: int = 0,
+    properties: Mapping[str, str] | None = None,
+    retry: RetryPolicy | None = None,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Publish the first version of a table where there is none, and return it.
+
+    Exactly one of several founders succeeds if their first versions have one number; founders of different
+    numbers at one place, as of clones of different versions, must not race.
+
+    Args:
+        store: where the table is to be.
+        root: the table's root path.
+        operation: what the transaction says, an Overwrite or a Clone.
+        build: makes the first version from what marks it as this commit's; its number need not be 1.
+        read_version: the version that the operation names as the one it was computed from.
+        properties: key-value pairs kept with the transaction.
+        retry: how often to start over when the store fails; by default as `commit_options` say.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        TableExistsError: there is a table already, or another founder was first.
+        CommitOutcomeUnknownError: the table may have been created; nothing of it may be deleted.
+        RetriesExhaustedError: the store refused every attempt.
+    """
+    options = current_options()
+    transaction = Transaction.new(operation, read_version, {**options.properties, **(properties or {})})
+    commit = _Commit(store, root, transaction, surroundings)
+    return _run(commit, lambda: _found(commit, build), retry or options.retry)
+
+
+@dataclass
+class _Commit:
+    """One commit on its way.
+
+    Attributes:
+        rows, reuse, strict: as in `commit_operation`.
+        restored: the version that a Restore brings back.
+        checked: no version up to this one is in the way.
+        unfit: operations of others onto which ours must still be fitted.
+        recorded: name of the transaction file that was written.
+        doubt: the failure of a put that may still land; None if the fate of every put is known.
+    """
+
+    store: Store
+    root: str
+    transaction: Transaction
+    surroundings: Surroundings
+    rows: RowChanges | None = None
+    reuse: ReuseEntry | None = None
+    strict: bool = False
+    restored: Manifest | None = None
+    unfit: list[Message] = field(default_factory=list)
+    recorded: str = ""
+    doubt: OSError | None = None
+
+    def __post_init__(self) -> None:
+        self.checked = self.transaction.read_version
+
+    def stamp(self) -> Stamp:
+        """Return what marks a version as this commit's."""
+        name = self.transaction.file_name
+        return Stamp(self.root, name, self.surroundings.time_ns(), self.restored, self.reuse)
+
+    def is_ours(self, manifest: Manifest) -> bool:
+        """Whether a stored version was made by this commit: its transaction's file name has our uuid.
+
+        The rest of the name may differ, for merging moves the version that the commit is computed from.
+        """
+        return manifest.transaction_file.endswith(f"-{self.transaction.uuid}.txn")
+
+
+@dataclass(frozen=True)
+class _Landed:
+    """This commit's version was found in the table: an earlier put went through after all."""
+
+    manifest: Manifest
+
+
+def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: RetryPolicy) -> Manifest:
+    """Propose and publish until a version is ours."""
+    surroundings = commit.surroundings
+    start = surroundings.monotonic()
+    attempts, pace = 0, 1.0
+    proposal: Manifest | _Landed | None = None
+    try:
+        for delay in chain([0.0], retry.delays(surroundings.random)):
+            wait = delay * pace if isinstance(commit.doubt, FileExistsError) else delay
+            if attempts and surroundings.monotonic() + wait > start + retry.total_seconds:
+                break
+            if wait:
+                surroundings.sleep(wait)
+            attempts += 1
+            proposal = propose()
+            landed = proposal if isinstance(proposal, _Landed) else _publish(commit, proposal)
+            if landed is not None:
+                return _landed(commit, landed)
+            if attempts == 1:
+                pace = _pace(surroundings.monotonic() - start, retry)
+            logger.info("attempt %d to commit to %s failed: %s", attempts, commit.root, commit.doubt)
+        if isinstance(commit.doubt, FileExistsError) and isinstance(proposal, Manifest):
+            landed = _read_back(commit, proposal, commit.doubt)
+            if landed is not None:
+                return _landed(commit, landed)
+    except (OSError, LanceError) as error:
+        if commit.doubt is None or isinstance(error, CommitOutcomeUnknownError):
+            raise
+        raise _unknown(commit) from error
+    if commit.doubt is not None:
+        raise _unknown(commit) from commit.doubt
+    raise RetriesExhaustedError(f"other writers won all {attempts} attempts to commit to {commit.root}")
+
+
+def _landed(commit: _Commit, landed: _Landed) -> Manifest:
+    version = landed.manifest.version
+    logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
+    write_hint(commit.store, commit.root, version)
+    after_commit(commit.store, commit.root, landed.manifest)
+    return landed.manifest
+
+
+def _pace(seconds: float, retry: RetryPolicy) -> float:
+    """Return by how much to shorten the waits for other writers, given how long the first attempt took.
+
+    Where a commit is a matter of milliseconds, so is the time after which there is room again.
+    """
+    return min(1.0, 0.5 * seconds / retry.base_seconds) if seconds and retry.base_seconds else 1.0
+
+
+def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
+    """Put a version in place; None if that did not plainly succeed, with the reason in `commit.doubt`."""
+    transaction = commit.transaction
+    data = pack_manifest(candidate.message, candidate.index_section, transaction.pack())
+    if commit.recorded != transaction.file_name:
+        write_transaction(commit.store, commit.root, transaction)
+        commit.recorded = transaction.file_name
+    try:
+        publish(commit.store, commit.root, candidate.version, candidate.path, data)
+        return _Landed(candidate)
+    except AtomicPutUnsupportedError:
+        raise
+    except OSError as error:
+        commit.doubt = error
+        if isinstance(error, FileExistsError) and commit.store.is_local:
+            # As good as surely another's version; whose it is shows when the next attempt reads it.
+            return None
+        return _read_back(commit, candidate, error)
+
+
+def _read_back(commit: _Commit, candidate: Manifest, failure: OSError) -> _Landed | None:
+    """Look what became of a put that failed; None if the version is another writer's or not there."""
+    try:
+        finish_version(commit.store, commit.root, candidate.version)
+        winner = read_manifest(commit.store, candidate.path, candidate.naming)
+    except FileNotFoundError:
+        if isinstance(failure, PermissionError) or failure.errno in _FINAL_ERRORS:
+            commit.doubt = None
+            raise failure from None
+        return None
+    except (OSError, FormatError) as error:
+        raise _unknown(commit) from error
+    commit.doubt = None
+    return _Landed(winner) if commit.is_ours(winner) else None
+
+
+def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
+    """Check every version that is new since the last check and build on the newest one."""
+    latest = load_latest(commit.store, commit.root)
+    if latest.version < commit.checked:
+        raise VersionNotFoundError(
+            f"version {commit.checked} of {commit.root} does not exist; the newest is {latest.version}"
+        )
+    if latest.path != manifest_path(commit.root, latest.version, latest.naming):
+        raise FormatError(f"the manifest says it is version {latest.version}", path=latest.path)
+    for version in range(commit.checked + 1, latest.version + 1):
+        theirs = latest if version == latest.version else _read_past(commit, version, latest)
+        if commit.is_ours(theirs):
+            return _Landed(theirs)
+        # The version that a put in doubt aimed at is someone else's, so that put can never land.
+        commit.doubt = None
+        _check(commit, theirs)
+        commit.checked = version
+    check_writable(latest.message, latest.path)
+    if commit.unfit:
+        commit.transaction = _fitted(commit, latest)
+        commit.unfit = []
+    current = with_present_coverage(commit.store, commit.root, latest)
+    return build(current, commit.transaction.operation, commit.stamp())
+
+
+def _fitted(commit: _Commit, latest: Manifest) -> Transaction:
+    """Return the transaction fitted onto the newest version, from which one that merges rows then is."""
+    transaction = commit.transaction
+    rebase = REBASES.get(transaction.name or "")
+    if rebase is None:
+        return transaction
+    ground = Ground(commit.store, commit.root, latest, commit.unfit, commit.rows)
+    operation = rebase(transaction.operation, ground)
+    return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
+
+
+def _found(commit: _Commit, build: Callable[[Stamp], Manifest]) -> Manifest | _Landed:
+    """Build the first version where there is no table yet."""
+    first = build(commit.stamp())
+    versions = list_versions(commit.store, commit.root)
+    for file in versions:
+        if file.version == first.version:
+            winner = read_manifest(commit.store, file.path, file.naming)
+            if commit.is_ours(winner):
+                return _Landed(winner)
+            commit.doubt = None
+    if versions:
+        raise TableExistsError(f"there is a Lance table at {commit.root} already")
+    return first
+
+
+def _check(commit: _Commit, theirs: Manifest) -> None:
+    """Raise if a version that came in between stands in the way."""
+    ours = commit.transaction
+    where = f"version {theirs.version} of {commit.root}"
+    since = f"this {ours.name} was computed from version {ours.read_version}"
+    if commit.strict:
+        raise RetryableConflictError(f"{where} is newer, {since} and is strict: run the operation again")
+    try:
+        transaction = read_transaction(commit.store, commit.root, theirs)
+    except FormatError as error:
+        raise IncompatibleConflictError(
+            f"{where} has no readable transaction, and {since}: reload the table"
+        ) from error
+    outcome = verdict(ours, transaction, deferred=commit.reuse is not None)
+    name = transaction.name or "an operation unknown to this release"
+    if outcome is Verdict.RETRY or (outcome is Verdict.MERGE and commit.rows is None):
+        raise RetryableConflictError(f"{where} ({name}) conflicts, {since}: run the operation again")
+    if outcome is Verdict.INCOMPATIBLE:
+        raise IncompatibleConflictError(f"{where} ({name}) is incompatible, {since}: reload the table")
+    if outcome is not Verdict.FINE:
+        commit.unfit.append(transaction.operation)
+
+
+def _read_past(commit: _Commit, version: int, latest: Manifest) -> Manifest:
+    path = manifest_path(commit.root, version, latest.naming)
+    try:
+        return read_manifest(commit.store, path, latest.naming)
+    except FileNotFoundError as error:
+        raise IncompatibleConflictError(
+            f"version {version} of {commit.root} was cleaned up, so a {commit.transaction.name} "
+            f"computed from version {commit.transaction.read_version} cannot be checked: reload the table"
+        ) from error
+
+
+def _builder(transaction: Transaction) -> Builder:
+    build = OPERATIONS[transaction.name] if transaction.name else None
+    if build is None:
+        raise UnsupportedFormatError(f"the operation {transaction.name} is not executed by this release")
+    return build
+
+
+def _unknown(commit: _Commit) -> CommitOutcomeUnknownError:
+    return CommitOutcomeUnknownError(
+        f"the store did not say whether transaction {commit.transaction.uuid} was committed to "
+        f"{commit.root}: {commit.doubt}. Nothing was deleted; look at its newest versions before a retry"
+    )

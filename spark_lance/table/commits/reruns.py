@@ -1,0 +1,58 @@
+"""Running an operation again, from the newest version, when what it was computed from has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import TypeVar
+
+from spark_lance.errors import RetryableConflictError
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store
+from spark_lance.table.commits.commit import REAL, Surroundings
+from spark_lance.table.features import check_writable
+from spark_lance.table.history.refs import load_latest
+from spark_lance.table.manifest import Manifest
+
+__all__ = ["RERUNS", "rerun"]
+
+RERUNS = RetryPolicy(attempts=10)
+
+Result = TypeVar("Result")
+
+
+def rerun(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    attempt: Callable[[Manifest], Result],
+    policy: RetryPolicy = RERUNS,
+    surroundings: Surroundings = REAL,
+) -> Result:
+    """Return what an attempt on `manifest` gives, or one on the newest version after each conflict.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        manifest: the version that the first attempt is computed from.
+        attempt: computes the operation from a version and commits it; it leaves nothing behind if it fails.
+        policy: how often and how patiently to try again.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        RetryableConflictError: other writers were in the way each time.
+        UnsupportedFormatError: the table needs a feature that is not written here.
+    """
+    deadline = surroundings.monotonic() + policy.total_seconds
+    for wait in chain([None], policy.delays(surroundings.random)):
+        if wait is not None:
+            if surroundings.monotonic() + wait > deadline:
+                break
+            surroundings.sleep(wait)
+            manifest = load_latest(store, root)
+        check_writable(manifest.message, manifest.path)
+        try:
+            return attempt(manifest)
+        except RetryableConflictError as error:
+            conflict = error
+    raise conflict

@@ -1,0 +1,128 @@
+"""The rows that an operation deletes, kept until its commit is through.
+
+Two writers may delete different rows of one fragment at once. The later one must not put its deletion file
+in place of the other's, so it writes a third one that holds both. That works as long as the fragment's data
+files are the same and no row was deleted by both; otherwise the operation is run again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import RetryableConflictError
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import read_deletions, write_deletions
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.paths import deletion_path
+from spark_lance.table.reading.fragment import physical_rows
+
+__all__ = ["Outcome", "RowChanges"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of the fragments: new messages of those that keep rows, ids of those that lose all."""
+
+    updated: list[table_pb2.DataFragment]
+    removed: list[int]
+
+
+@dataclass
+class RowChanges:
+    """Rows to delete by fragment.
+
+    Attributes:
+        source: the version in which the rows were found.
+        rows: fragment id -> physical offsets, uint32, ascending; all of them live rows of `source`.
+        written: paths of the deletion files written so far, whether or not they are still of use.
+    """
+
+    source: Manifest
+    rows: Mapping[int, npt.NDArray[np.uint32]]
+    written: list[str] = field(default_factory=list)
+    _done: dict[int, tuple[table_pb2.DataFragment, table_pb2.DataFragment | None]] = field(
+        default_factory=dict, repr=False
+    )
+
+    def apply(self, store: Store, root: str, base: Manifest) -> Outcome:
+        """Write the deletion files that take the rows out of `base`, the source or a version after it.
+
+        Files of an earlier call are used again for the fragments that have not changed since.
+
+        Raises:
+            RetryableConflictError: a fragment is gone or has other data files, or a row is deleted already.
+            FormatError: a present deletion file is damaged.
+        """
+        before = {fragment.id: fragment for fragment in self.source.fragments}
+        now = {fragment.id: fragment for fragment in base.fragments}
+        outcome = Outcome([], [])
+        for number, offsets in self.rows.items():
+            fragment = now.get(number)
+            if fragment is None or list(fragment.files) != list(before[number].files):
+                raise _conflict(base, root, f"fragment {number} has been rewritten or removed")
+            known = self._done.get(number)
+            if known is None or known[0] != fragment:
+                known = fragment, self._mark(store, root, fragment, offsets, base)
+                self._done[number] = known
+            if known[1] is None:
+                outcome.removed.append(number)
+            else:
+                outcome.updated.append(known[1])
+        return outcome
+
+    def discard(self, store: Store, root: str, committed: Manifest | None = None) -> None:
+        """Delete the written files that `committed` does not name; all of them if nothing was committed.
+
+        A file that cannot be deleted is left to the table's clean-up.
+        """
+        fragments = () if committed is None else committed.fragments
+        used = {
+            deletion_path(root, fragment.id, fragment.deletion_file)
+            for fragment in fragments
+            if fragment.id in self.rows and fragment.HasField("deletion_file")
+        }
+        for path in self.written:
+            if path in used:
+                continue
+            try:
+                store.delete(path)
+            except OSError as error:
+                logger.warning("the unused deletion file %s stays behind: %s", path, error)
+
+    def _mark(
+        self,
+        store: Store,
+        root: str,
+        fragment: table_pb2.DataFragment,
+        offsets: npt.NDArray[np.uint32],
+        base: Manifest,
+    ) -> table_pb2.DataFragment | None:
+        """Return the fragment without the rows, None if no row is left."""
+        bases = Bases.of(store, root, base.message)
+        total = physical_rows(store, root, fragment, bases)
+        deleted = read_deletions(store, root, fragment, total, bases)
+        both = np.union1d(deleted, offsets)
+        if len(both) < len(deleted) + len(offsets):
+            raise _conflict(base, root, f"a row of fragment {fragment.id} has been deleted by another writer")
+        if len(both) == total:
+            return None
+        rebased = base.version != self.source.version
+        entry = write_deletions(store, root, fragment, both, version=base.version, bitmap=rebased)
+        self.written.append(deletion_path(root, fragment.id, entry))
+        marked = table_pb2.DataFragment()
+        marked.CopyFrom(fragment)
+        marked.deletion_file.CopyFrom(entry)
+        return marked
+
+
+def _conflict(base: Manifest, root: str, reason: str) -> RetryableConflictError:
+    return RetryableConflictError(f"in version {base.version} of {root} {reason}: run the operation again")

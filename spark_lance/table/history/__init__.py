@@ -1,0 +1,1 @@
+"""Versions and their names: finding them, tags, branches, clones."""

@@ -1,0 +1,1 @@
+"""Keeping a table small: compaction, clean-up, entries of indices."""

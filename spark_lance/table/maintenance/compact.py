@@ -1,0 +1,330 @@
+"""Compaction: the rows of many small fragments, without those that were deleted, in few larger ones.
+
+A plan is made of tasks that can be pickled and run anywhere; each rewrites one group of fragments and commits
+nothing. All results are committed together as one Rewrite. Rows keep their order inside a group, their stable
+ids and their versions. The new fragments stand behind those that were not rewritten, because a version lists
+its fragments by id. (Lance table format, compaction.)
+
+Indices of a table without stable row ids know rows by their addresses, which change. By default the rewritten
+rows are no longer covered, and readers of the index look through them one by one. With `defer_index_remap` a
+fragment-reuse entry tells where the rows went, and they stay covered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_lance.errors import (
+    CommitOutcomeUnknownError,
+    LanceError,
+    OptionError,
+    RetryableConflictError,
+    UnsupportedFormatError,
+)
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.faces.base import Face
+from spark_lance.table.features import check_writable
+from spark_lance.table.history.refs import load_latest
+from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group, plan_groups, read_options
+from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
+from spark_lance.table.maintenance.fragment_reuse import extend_history
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.next_version import ReuseEntry
+from spark_lance.table.writing.write import delete_fragment_files
+
+__all__ = [
+    "Compaction",
+    "CompactionMetrics",
+    "CompactionPlan",
+    "CompactionTask",
+    "RewriteResult",
+    "compact_table",
+]
+
+logger = logging.getLogger(__name__)
+
+_ROUNDS = 10
+
+Digest = table_pb2.FragmentReuseIndexDetails.FragmentDigest
+
+
+@dataclass(frozen=True)
+class CompactionPlan:
+    """What a compaction rewrites.
+
+    Attributes:
+        read_version: the version that was looked at.
+        tasks: one per group of fragments; they can run in any order and place.
+    """
+
+    read_version: int
+    tasks: list[CompactionTask] = field(default_factory=list)
+
+    def num_tasks(self) -> int:
+        """Return the number of tasks."""
+        return len(self.tasks)
+
+
+class Compaction:
+    """Compaction in steps that can run on different machines: plan, execute each task, commit the results."""
+
+    @staticmethod
+    def plan(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionPlan:
+        """Return what there is to rewrite in a version.
+
+        Args:
+            dataset: the version, as a LanceDataset.
+            options: options of `compact_files` by name.
+
+        Raises:
+            OptionError: an option cannot be used.
+            UnsupportedFormatError: the table uses what is not rewritten here.
+        """
+        chosen = read_options(dataset.manifest.config, options or {})
+        return _plan(dataset.store, dataset.root, dataset.manifest, chosen, None)
+
+    @staticmethod
+    def commit(
+        dataset: Face, rewrites: Sequence[RewriteResult], options: Mapping[str, Any] | None = None
+    ) -> CompactionMetrics:
+        """Commit the results of tasks of one plan, all or none of them.
+
+        Args:
+            dataset: the table.
+            rewrites: the results; none is fine and commits nothing.
+            options: not needed; taken because pylance takes them.
+
+        Raises:
+            RetryableConflictError: a rewritten fragment has been changed meanwhile. The new files stay: plan
+                anew, or commit fewer results.
+            CommitError: the commit failed; see its other subclasses.
+        """
+        if not rewrites:
+            return CompactionMetrics()
+        versions = {result.read_version for result in rewrites}
+        if len(versions) > 1:
+            raise OptionError(f"results of several plans, made from the versions {sorted(versions)}")
+        return _commit(dataset.store, dataset.root, versions.pop(), rewrites, REAL)
+
+    @staticmethod
+    def execute(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
+        """Plan, rewrite and commit; the same as `compact_files`."""
+        chosen = read_options(dataset.manifest.config, options or {})
+        return compact_table(dataset.store, dataset.root, dataset.manifest, chosen)
+
+
+def compact_table(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    options: CompactionOptions,
+    *,
+    surroundings: Surroundings = REAL,
+) -> CompactionMetrics:
+    """Compact a table: plan on `manifest`, rewrite and commit.
+
+    Groups that another writer got into meanwhile are left out, and what there is to do in their fragments is
+    planned anew from the newest version, up to ten times. The other groups are not rewritten again.
+
+    Raises:
+        RetryableConflictError: other writers were in the way each time; what was committed stays.
+        CommitError: the commit failed; see its other subclasses.
+        UnsupportedFormatError: the table uses what is not rewritten here.
+        FormatError: stored bytes are damaged.
+    """
+    total = CompactionMetrics()
+    only: set[int] | None = None
+    for _ in range(_ROUNDS):
+        plan = _plan(store, root, manifest, options, only)
+        if not plan.tasks:
+            return total
+        results = _execute_all(plan.tasks, options.num_threads or 1)
+        done, left = _commit_untouched(store, root, plan.read_version, results, surroundings)
+        total += done
+        if not left:
+            return total
+        only = {fragment.id for result in left for fragment in result.old_fragments}
+        manifest = load_latest(store, root)
+    raise RetryableConflictError(f"other writers were in the way of {_ROUNDS} attempts to compact {root}")
+
+
+def _plan(
+    store: Store, root: str, manifest: Manifest, options: CompactionOptions, only: Iterable[int] | None
+) -> CompactionPlan:
+    check_writable(manifest.message, manifest.path)
+    for top in manifest.schema.fields:
+        if not top.is_blob and any(node.is_blob for node in top.walk()):
+            raise UnsupportedFormatError(f"compacting a table with blobs inside column {top.name!r}")
+    if options.defer_index_remap and manifest.uses_stable_row_ids:
+        raise UnsupportedFormatError("defer_index_remap in a table with stable row ids", path=manifest.path)
+    indexed = any(entry.name not in (FRAGMENT_REUSE, MEM_WAL) for entry in manifest.indices)
+    groups = plan_groups(store, root, manifest, options, only)
+    if any(group.indexed for group in groups) and not options.defer_index_remap:
+        logger.info("compaction of %s takes rows out of the coverage of its indices", root)
+    asked = options.data_storage_version
+    tasks = [
+        CompactionTask(
+            store=store,
+            root=root,
+            read_version=manifest.version,
+            old=tuple(fragment.SerializeToString() for fragment in group.fragments),
+            schema=manifest.schema,
+            version=manifest.file_version if asked is None else FileVersion.parse(asked),
+            rows_per_file=_rows_per_file(group, options),
+            options=options,
+            bases=Bases.of(store, root, manifest.message),
+            stable_row_ids=manifest.uses_stable_row_ids,
+            tracks_moves=options.defer_index_remap and indexed,
+        )
+        for group in groups
+    ]
+    return CompactionPlan(manifest.version, tasks)
+
+
+def _rows_per_file(group: Group, options: CompactionOptions) -> int:
+    """Return how many rows make files of equal size, each with the target's rows and few enough bytes.
+
+    New files are taken to be about as dense as the old ones.
+    """
+    by_rows = group.rows // options.target_rows_per_fragment
+    by_bytes = -(-group.stored_bytes // options.max_bytes_per_file)
+    return max(1, -(-group.rows // max(1, by_rows, by_bytes)))
+
+
+def _execute_all(tasks: Sequence[CompactionTask], threads: int) -> list[RewriteResult]:
+    """Run tasks, some at a time. If one fails, the files of the others are deleted."""
+    if threads == 1:
+        return _execute_in_turn(tasks)
+    pool = ThreadPoolExecutor(min(threads, len(tasks)))
+    running = [pool.submit(task.execute) for task in tasks]
+    try:
+        return [future.result() for future in running]
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        for task, future in zip(tasks, running, strict=True):
+            if not future.cancelled() and future.exception() is None:
+                delete_fragment_files(task.store, task.root, future.result().new)
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _execute_in_turn(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
+    results: list[RewriteResult] = []
+    try:
+        for task in tasks:
+            results.append(task.execute())
+    except BaseException:
+        for task, result in zip(tasks, results, strict=False):
+            delete_fragment_files(task.store, task.root, result.new)
+        raise
+    return results
+
+
+def _commit_untouched(
+    store: Store, root: str, read_version: int, results: list[RewriteResult], surroundings: Surroundings
+) -> tuple[CompactionMetrics, list[RewriteResult]]:
+    """Commit the results whose fragments nobody has changed; return what that did, and the other results.
+
+    The files of the others are deleted, and all files if nothing can be committed.
+    """
+    left: list[RewriteResult] = []
+    try:
+        for _ in range(_ROUNDS):
+            try:
+                return _commit(store, root, read_version, results, surroundings), left
+            except RetryableConflictError as error:
+                logger.info("compaction of %s: %s", root, error)
+            latest = load_latest(store, root)
+            read_version = latest.version
+            present = {fragment.id: fragment for fragment in latest.fragments}
+            lost = [r for r in results if any(present.get(f.id) != f for f in r.old_fragments)]
+            for result in lost:
+                delete_fragment_files(store, root, result.new)
+            results = [result for result in results if result not in lost]
+            left += lost
+            if not results:
+                return CompactionMetrics(), left
+        raise RetryableConflictError(f"other writers were in the way of compacting {root} each time")
+    except CommitOutcomeUnknownError:
+        raise
+    except (LanceError, OSError):
+        # Every other failure says that nothing was committed.
+        for result in results:
+            delete_fragment_files(store, root, result.new)
+        raise
+
+
+def _commit(
+    store: Store,
+    root: str,
+    read_version: int,
+    results: Sequence[RewriteResult],
+    surroundings: Surroundings,
+) -> CompactionMetrics:
+    """Commit results as one Rewrite, with a fragment-reuse entry if they tell where rows went."""
+    reuse = None
+    if all(result.moved for result in results):
+        results, reuse = _record_moves(store, root, results, surroundings)
+    rewritten = transaction_pb2.Transaction.Rewrite.RewriteGroup
+    operation = transaction_pb2.Transaction.Rewrite(
+        groups=[rewritten(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results]
+    )
+    commit_operation(
+        store, root, operation, read_version=read_version, reuse=reuse, surroundings=surroundings
+    )
+    return sum((result.metrics for result in results), CompactionMetrics())
+
+
+def _record_moves(
+    store: Store, root: str, results: Sequence[RewriteResult], surroundings: Surroundings
+) -> tuple[list[RewriteResult], ReuseEntry]:
+    """Reserve ids for the new fragments; return the results with them, and the fragment-reuse entry."""
+    count = sum(len(result.new) for result in results)
+    operation = transaction_pb2.Transaction.ReserveFragments(num_fragments=count)
+    latest = load_latest(store, root).version
+    reserved = commit_operation(store, root, operation, read_version=latest, surroundings=surroundings)
+    number = reserved.message.max_fragment_id - count
+    numbered = []
+    groups = []
+    for result in results:
+        new = []
+        for fragment in result.new_fragments:
+            number += 1
+            copy = table_pb2.DataFragment()
+            copy.CopyFrom(fragment)
+            copy.id = number
+            new.append(copy)
+        numbered.append(
+            RewriteResult(
+                result.read_version,
+                result.old,
+                tuple(fragment.SerializeToString() for fragment in new),
+                result.moved,
+            )
+        )
+        groups.append(
+            table_pb2.FragmentReuseIndexDetails.Group(
+                changed_row_addrs=result.moved,
+                old_fragments=[_digest(fragment) for fragment in result.old_fragments],
+                new_fragments=[_digest(fragment) for fragment in new],
+            )
+        )
+    return numbered, extend_history(store, root, reserved, reserved.version, groups)
+
+
+def _digest(fragment: table_pb2.DataFragment) -> Digest:
+    return Digest(
+        id=fragment.id,
+        physical_rows=fragment.physical_rows,
+        num_deleted_rows=fragment.deletion_file.num_deleted_rows,
+    )

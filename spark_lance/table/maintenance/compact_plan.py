@@ -1,0 +1,273 @@
+"""What a compaction rewrites: bins of neighbouring fragments, cut into groups that become one task each.
+
+A fragment is rewritten on its own account if more of its rows are deleted than the threshold allows; one with
+fewer rows than the target is rewritten if it has a neighbour to go with. Neighbours are next to each other in
+the table and are covered by the same indices, for rows that an index covers are never mixed with rows that it
+does not cover. A bin is cut where a group has the target's rows, as long as what is left has them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pyroaring import BitMap
+
+from spark_lance.errors import OptionError
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.writing.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
+
+__all__ = ["CONFIG_PREFIX", "CompactionOptions", "Group", "plan_groups", "read_options"]
+
+CONFIG_PREFIX = "lance.compaction."
+_MODES = ("reencode", "try_binary_copy", "force_binary_copy")
+
+
+@dataclass(frozen=True)
+class CompactionOptions:
+    """How a table is compacted; the names are those of `compact_files` and of the table's config.
+
+    Attributes:
+        target_rows_per_fragment: rows of a new fragment; smaller ones are worth rewriting.
+        max_rows_per_group: has no meaning for files of version 2.0 and later; taken and not used.
+        max_bytes_per_file: bytes of a new file, estimated from those of the old ones.
+        materialize_deletions: rewrite fragments with many deleted rows.
+        materialize_deletions_threshold: the share of deleted rows that is still fine.
+        defer_index_remap: record where rows went, so that indices need not be rebuilt.
+        num_threads: groups that are rewritten at the same time; 1 by default.
+        batch_size: rows that are read at a time at most; by default only bytes count.
+        compaction_mode: "reencode", or "try_binary_copy", which does the same here.
+        binary_copy_read_batch_bytes, io_buffer_size: taken and not used.
+        max_source_fragments, max_source_rows, max_source_bytes: how much is rewritten in one run at most.
+        excluded_fragment_ids: fragments that stay and part their neighbours.
+        data_storage_version: version of the new files; the table's by default.
+    """
+
+    target_rows_per_fragment: int = MAX_ROWS_PER_FILE
+    max_rows_per_group: int | None = None
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE
+    materialize_deletions: bool = True
+    materialize_deletions_threshold: float = 0.1
+    defer_index_remap: bool = False
+    num_threads: int | None = None
+    batch_size: int | None = None
+    compaction_mode: str = "reencode"
+    binary_copy_read_batch_bytes: int | None = None
+    io_buffer_size: int | None = None
+    max_source_fragments: int | None = None
+    max_source_rows: int | None = None
+    max_source_bytes: int | None = None
+    excluded_fragment_ids: tuple[int, ...] = ()
+    data_storage_version: str | None = None
+
+
+# Not to be had from the table's config.
+_PER_CALL = frozenset({"num_threads", "io_buffer_size", "excluded_fragment_ids"})
+_BOOLEANS = {"true": True, "false": False}
+
+
+def read_options(config: Mapping[str, str], given: Mapping[str, Any]) -> CompactionOptions:
+    """Return the options of a compaction: those given, else those in the table's config, else the defaults.
+
+    Raises:
+        OptionError: there is no such option, or a value cannot be used.
+    """
+    kinds = {option.name: str(option.type) for option in fields(CompactionOptions)}
+    if unknown := sorted(given.keys() - kinds.keys()):
+        raise OptionError(f"compaction has no option {unknown[0]!r}; there are {', '.join(kinds)}")
+    values: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        text = config.get(CONFIG_PREFIX + name)
+        if given.get(name) is not None:
+            values[name] = given[name]
+        elif text is not None and name not in _PER_CALL:
+            values[name] = _parse(name, kind, text)
+    values["excluded_fragment_ids"] = tuple(values.get("excluded_fragment_ids", ()))
+    options = CompactionOptions(**values)
+    _check(options)
+    return options
+
+
+def _parse(name: str, kind: str, text: str) -> Any:
+    try:
+        if kind.startswith("bool"):
+            return _BOOLEANS[text.lower()]
+        return float(text) if kind.startswith("float") else int(text) if kind.startswith("int") else text
+    except (ValueError, KeyError):
+        raise OptionError(f"the table's config {CONFIG_PREFIX}{name} is {text!r}, no {kind}") from None
+
+
+def _check(options: CompactionOptions) -> None:
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if str(option.type).startswith("int") and value is not None and value < 1:
+            raise OptionError(f"{option.name} must be at least 1, not {value}")
+    if options.compaction_mode not in _MODES:
+        raise OptionError(f"compaction_mode {options.compaction_mode!r}: use one of {', '.join(_MODES)}")
+    if options.compaction_mode == "force_binary_copy":
+        raise OptionError("files are not copied page by page here: use compaction_mode 'reencode'")
+    if options.data_storage_version is not None:
+        FileVersion.parse(options.data_storage_version)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Fragments that are rewritten together, in the order of their rows.
+
+    Attributes:
+        rows: rows that are not deleted.
+        stored_bytes: bytes of the data files.
+        indexed: whether an index covers them.
+    """
+
+    fragments: tuple[table_pb2.DataFragment, ...]
+    rows: int
+    stored_bytes: int
+    indexed: bool
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A fragment that may be rewritten, alone or with neighbours, and by which indices it is covered."""
+
+    fragment: table_pb2.DataFragment
+    rows: int
+    stored_bytes: int
+    alone: bool
+    indices: frozenset[bytes] = field(default_factory=frozenset)
+
+
+def plan_groups(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    options: CompactionOptions,
+    only: Iterable[int] | None = None,
+) -> list[Group]:
+    """Return what is to be rewritten of a version, in the order of its rows.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        manifest: the version.
+        options: how it is compacted.
+        only: ids of the fragments to consider; all by default.
+
+    Raises:
+        FormatError: index entries are damaged.
+    """
+    chosen = None if only is None else frozenset(only)
+    runs = _bins(store, root, manifest, options, chosen)
+    parts = (part for run in runs for part in _cut(run, options) if _worthwhile(part))
+    return [
+        Group(
+            fragments=tuple(candidate.fragment for candidate in part),
+            rows=sum(candidate.rows for candidate in part),
+            stored_bytes=sum(candidate.stored_bytes for candidate in part),
+            indexed=bool(part[0].indices),
+        )
+        for part in _within_limits(parts, options)
+    ]
+
+
+def _worthwhile(part: Sequence[_Candidate]) -> bool:
+    return len(part) > 1 or (len(part) == 1 and part[0].alone)
+
+
+def _bins(
+    store: Store, root: str, manifest: Manifest, options: CompactionOptions, only: frozenset[int] | None
+) -> Iterator[list[_Candidate]]:
+    """Yield runs of candidates that are next to each other and covered by the same indices."""
+    bases = Bases.of(store, root, manifest.message)
+    coverage = _coverage(with_present_coverage(store, root, manifest))
+    excluded = frozenset(options.excluded_fragment_ids)
+    run: list[_Candidate] = []
+    for fragment in manifest.fragments:
+        wanted = fragment.id not in excluded and (only is None or fragment.id in only)
+        found = _candidate(store, root, fragment, bases, options, coverage) if wanted else None
+        if run and (found is None or found.indices != run[-1].indices):
+            yield run
+            run = []
+        if found is not None:
+            run.append(found)
+    if run:
+        yield run
+
+
+def _candidate(
+    store: Store,
+    root: str,
+    fragment: table_pb2.DataFragment,
+    bases: Bases,
+    options: CompactionOptions,
+    coverage: Mapping[bytes, BitMap],
+) -> _Candidate | None:
+    rows = physical_rows(store, root, fragment, bases)
+    deleted = fragment.deletion_file.num_deleted_rows
+    alone = options.materialize_deletions and deleted > options.materialize_deletions_threshold * rows
+    if not alone and rows >= options.target_rows_per_fragment:
+        return None
+    indices = frozenset(name for name, covered in coverage.items() if fragment.id in covered)
+    stored = sum(file.file_size_bytes for file in fragment.files)
+    return _Candidate(fragment, rows - deleted, stored, alone, indices)
+
+
+def _coverage(manifest: Manifest) -> dict[bytes, BitMap]:
+    """Return what each index segment covers; one that does not tell covers nothing as far as is known."""
+    return {
+        entry.uuid.uuid: BitMap.deserialize(entry.fragment_bitmap)
+        for entry in manifest.indices
+        if entry.fragment_bitmap and entry.name not in (FRAGMENT_REUSE, MEM_WAL)
+    }
+
+
+def _cut(run: Sequence[_Candidate], options: CompactionOptions) -> Iterator[list[_Candidate]]:
+    """Cut neighbours into groups of the target's rows, or of one file's bytes; the last may have more."""
+    left_rows = sum(candidate.rows for candidate in run)
+    left_bytes = sum(candidate.stored_bytes for candidate in run)
+    part: list[_Candidate] = []
+    rows = stored = 0
+    for candidate in run:
+        part.append(candidate)
+        rows += candidate.rows
+        stored += candidate.stored_bytes
+        left_rows -= candidate.rows
+        left_bytes -= candidate.stored_bytes
+        enough_rows = rows >= options.target_rows_per_fragment <= left_rows
+        enough_bytes = stored >= options.max_bytes_per_file <= left_bytes
+        if enough_rows or enough_bytes:
+            yield part
+            part, rows, stored = [], 0, 0
+    if part:
+        yield part
+
+
+def _within_limits(
+    parts: Iterable[list[_Candidate]], options: CompactionOptions
+) -> Iterator[list[_Candidate]]:
+    """Yield the first groups that stay within the limits of one run; the last of them is cut to fit.
+
+    Limits that no two neighbours fit leave nothing to do, unless a fragment is worth it alone.
+    """
+    limits = (options.max_source_fragments, options.max_source_rows, options.max_source_bytes)
+    taken = (0, 0, 0)
+    for part in parts:
+        fitting: list[_Candidate] = []
+        for candidate in part:
+            grown = (taken[0] + 1, taken[1] + candidate.rows, taken[2] + candidate.stored_bytes)
+            if any(limit is not None and size > limit for size, limit in zip(grown, limits, strict=True)):
+                break
+            taken = grown
+            fitting.append(candidate)
+        if _worthwhile(fitting):
+            yield fitting
+        if len(fitting) < len(part):
+            return

@@ -1,0 +1,157 @@
+"""Expressions over the columns of a table: a small tree, computed with Arrow.
+
+Four kinds of nodes are enough: columns, literals, casts and calls. What a call computes is looked up in
+`FUNCTIONS` (functions.py). Whoever reads another notation (SQL, the filters of an engine) builds this tree.
+
+A column is a path: ("st", "x") is the field x of the struct column st. A literal has no type of its own
+until it meets a typed value; it then takes that value's type if nothing is lost (values.py).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Union
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import ExpressionError
+from spark_lance.table.predicates.functions import FUNCTIONS
+from spark_lance.table.predicates.values import Value, as_column, cast, plain
+
+__all__ = ["Call", "Cast", "Column", "Expression", "Literal", "bind", "columns", "compute", "describe"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, or by a longer path a field inside a struct column."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant. Numbers are ints, Decimals (written with a point) or floats (written with an exponent)."""
+
+    value: bool | int | float | str | bytes | Decimal | datetime.date | datetime.datetime | None
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A value in another type; fails where a value does not fit, but cuts fractions off."""
+
+    argument: Expression
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function or operator of `FUNCTIONS` with its arguments."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+
+Expression = Union[Column, Literal, Cast, Call]  # noqa: UP007 (evaluated at run time on Python 3.10)
+
+
+def walk(node: Expression) -> Iterator[Expression]:
+    """Yield a node and everything under it."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, Call):
+            waiting += node.arguments
+        elif isinstance(node, Cast):
+            waiting.append(node.argument)
+
+
+def columns(node: Expression) -> tuple[str, ...]:
+    """Return the top-level columns that an expression reads, sorted."""
+    return tuple(sorted({part.path[0] for part in walk(node) if isinstance(part, Column)}))
+
+
+def describe(node: Expression) -> str:
+    """Return an expression as text, for messages."""
+    if isinstance(node, Column):
+        return ".".join(node.path)
+    if isinstance(node, Literal):
+        return repr(node.value)
+    if isinstance(node, Cast):
+        return f"cast({describe(node.argument)} as {node.type})"
+    return f"{node.function}({', '.join(map(describe, node.arguments))})"
+
+
+def bind(node: Expression, schema: pa.Schema) -> Expression:
+    """Return the expression with its column names as the schema spells them.
+
+    A name that is not there as written matches one that differs only in upper and lower case.
+
+    Raises:
+        ExpressionError: a column does not exist, or several differ only in case.
+    """
+    if isinstance(node, Column):
+        return Column(_find(node.path, schema))
+    if isinstance(node, Cast):
+        return Cast(bind(node.argument, schema), node.type)
+    if isinstance(node, Call):
+        return Call(node.function, tuple(bind(argument, schema) for argument in node.arguments))
+    return node
+
+
+def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
+    names = list(schema.names)
+    kind: pa.DataType | None = None
+    found: list[str] = []
+    for step in path:
+        name = step if step in names else None
+        if name is None:
+            alike = [other for other in names if other.lower() == step.lower()]
+            if len(alike) != 1:
+                where = f" in {'.'.join(found)}" if found else ""
+                problem = f"the names {', '.join(alike)} fit" if alike else f"there are {', '.join(names)}"
+                raise ExpressionError(f"there is no column {step!r}{where}: {problem}")
+            name = alike[0]
+        kind = schema.field(name).type if kind is None else kind.field(name).type
+        names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+        found.append(name)
+    return tuple(found)
+
+
+def compute(node: Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Compute an expression for every row of a table.
+
+    Args:
+        node: an expression that `bind` has fitted to the table's schema.
+        table: holds at least the columns of the expression.
+
+    Returns:
+        One value a row.
+
+    Raises:
+        ExpressionError: types do not fit, a number overflows, or a value cannot be cast.
+    """
+    try:
+        return as_column(_compute(node, table), table.num_rows)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+        raise ExpressionError(f"the expression cannot be computed: {error}") from error
+    except RecursionError as error:
+        raise ExpressionError("the expression is nested too deeply") from error
+
+
+def _compute(node: Expression, table: pa.Table) -> Value:
+    if isinstance(node, Column):
+        value = table.column(node.path[0])
+        for step in node.path[1:]:
+            value = pc.struct_field(value, step)
+        return plain(value)
+    if isinstance(node, Literal):
+        return node.value
+    if isinstance(node, Cast):
+        return cast(_compute(node.argument, table), node.type)
+    function: Callable[..., Value] = FUNCTIONS[node.function].compute
+    return function(*(_compute(argument, table) for argument in node.arguments))

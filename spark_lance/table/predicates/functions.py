@@ -1,0 +1,356 @@
+"""The functions and operators of expressions: one table, name -> how many arguments and how to compute them.
+
+Every function takes and returns values of values.py. Null in gives null out, except where SQL says otherwise:
+`and`, `or`, `is_null`, `coalesce`, `case`, `is_same`, `concat`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import ExpressionError
+from spark_lance.table.predicates.list_functions import element, has, has_all, has_any, length
+from spark_lance.table.predicates.values import Value, cast, common, is_typed, typed
+
+__all__ = ["FUNCTIONS", "Function"]
+
+_MANY = 1 << 30
+
+
+@dataclass(frozen=True)
+class Function:
+    """How many arguments a function takes, and what it computes."""
+
+    compute: Callable[..., Value]
+    least: int
+    most: int
+
+
+def _equal(left: Value, right: Value) -> Value:
+    left, right = common(left, right)
+    result = pc.equal(left, right)
+    if _is_float(left):
+        result = pc.or_kleene(result, pc.and_kleene(pc.is_nan(left), pc.is_nan(right)))
+    return result
+
+
+def _less(left: Value, right: Value) -> Value:
+    left, right = common(left, right)
+    result = pc.less(left, right)
+    if _is_float(left):
+        result = pc.or_kleene(result, pc.and_kleene(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
+    return result
+
+
+def _is_float(value: Any) -> bool:
+    return bool(pa.types.is_floating(value.type))
+
+
+def _not(value: Value) -> Value:
+    return pc.invert(_boolean(value))
+
+
+def _boolean(value: Value) -> Value:
+    value = typed(value)
+    if pa.types.is_null(value.type):
+        return cast(value, pa.bool_())
+    if not pa.types.is_boolean(value.type):
+        raise ExpressionError(f"a condition is true or false, not of type {value.type}")
+    return value
+
+
+def _and(*values: Value) -> Value:
+    result = _boolean(values[0])
+    for value in values[1:]:
+        result = pc.and_kleene(result, _boolean(value))
+    return result
+
+
+def _or(*values: Value) -> Value:
+    result = _boolean(values[0])
+    for value in values[1:]:
+        result = pc.or_kleene(result, _boolean(value))
+    return result
+
+
+def _is_null(value: Value) -> Value:
+    return pc.is_null(typed(value))
+
+
+def _is_same(left: Value, right: Value) -> Value:
+    """Equality that takes two nulls for equal and never answers null."""
+    both_null = pc.and_(_is_null(left), _is_null(right))
+    return pc.or_(both_null, pc.fill_null(_equal(left, right), False))
+
+
+def _in(value: Value, *options: Value) -> Value:
+    """Membership; without a match the answer is null if one of the options is."""
+    known = [option for option in options if option is not None]
+    if any(is_typed(option) for option in known) or not is_typed(value):
+        return _or(*(_equal(value, option) for option in options)) if options else False
+    pairs = [common(value, option) for option in known]
+    groups: dict[pa.DataType, tuple[Any, list[Any]]] = {}
+    for column, option in pairs:
+        groups.setdefault(column.type, (column, []))[1].append(option.as_py())
+    found: Value = pa.scalar(False)
+    for kind, (column, values) in groups.items():
+        if pa.types.is_floating(kind) and 0.0 in values:
+            values += [0.0, -0.0]
+        found = pc.or_(found, pc.is_in(column, pa.array(values, kind)))
+    unknown = pc.is_null(value)
+    if len(known) < len(options):
+        unknown = pc.or_(unknown, pc.invert(found))
+    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+
+
+def _arithmetic(name: str) -> Callable[[Value, Value], Value]:
+    function = getattr(pc, f"{name}_checked")
+
+    def compute(left: Value, right: Value) -> Value:
+        return function(*_operands(left, right))
+
+    return compute
+
+
+def _operands(left: Value, right: Value) -> tuple[Value, Value]:
+    """Return two numbers in one type; with a fraction, integers become floats."""
+    pair = [left, right]
+    for i, value in enumerate(pair):
+        other = pair[1 - i]
+        fraction = isinstance(value, float | Decimal) and is_typed(other) and pa.types.is_integer(other.type)
+        if fraction:
+            pair[i] = pa.scalar(float(value))
+    return common(*pair)
+
+
+def _divide(left: Value, right: Value) -> Value:
+    """Division; of integers without the fraction, of floats by zero infinite."""
+    left, right = _operands(left, right)
+    return pc.divide(left, right) if _is_float(left) else pc.divide_checked(left, right)
+
+
+def _modulo(left: Value, right: Value) -> Value:
+    """The rest of a division, with the sign of the dividend."""
+    left, right = _operands(left, right)
+    if _is_float(left):
+        return _fmod(left, right)
+    return pc.subtract_checked(left, pc.multiply_checked(pc.divide_checked(left, right), right))
+
+
+def _fmod(left: Any, right: Any) -> Value:
+    with np.errstate(invalid="ignore"):
+        rest = np.fmod(_numbers(left), _numbers(right))
+    null = pc.or_(pc.is_null(left), pc.is_null(right))
+    return pc.if_else(null, pa.scalar(None, left.type), pa.array(np.atleast_1d(rest), left.type))
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, pa.Scalar):
+        return np.nan if value.as_py() is None else value.as_py()
+    return value.to_numpy()
+
+
+def _negate(value: Value) -> Value:
+    return -value if not is_typed(value) else pc.negate_checked(value)
+
+
+def _case(*values: Value) -> Value:
+    """condition, value, condition, value, ..., and the value for all other rows."""
+    conditions = [pc.fill_null(_boolean(value), False) for value in values[:-1:2]]
+    results = _same_type([*values[1:-1:2], values[-1]])
+    out = results[-1]
+    for condition, result in zip(reversed(conditions), reversed(results[:-1]), strict=True):
+        out = pc.if_else(condition, result, out)
+    return out
+
+
+def _same_type(values: list[Value]) -> list[Any]:
+    """Return values in one type."""
+    first: Value = None
+    for value in values:
+        first = _operands(first, value)[0] if first is not None or is_typed(value) else value
+    return [typed(value) if first is None else _operands(first, value)[1] for value in values]
+
+
+def _coalesce(*values: Value) -> Value:
+    return pc.coalesce(*_same_type(list(values)))
+
+
+def _null_if(left: Value, right: Value) -> Value:
+    left = typed(left)
+    return pc.if_else(pc.fill_null(_equal(left, right), False), pa.scalar(None, left.type), left)
+
+
+def _extreme(name: str) -> Callable[..., Value]:
+    function = getattr(pc, f"{name}_element_wise")
+    return lambda *values: function(*_same_type(list(values)))
+
+
+def _text(value: Value) -> Value:
+    value = typed(value)
+    if pa.types.is_string(value.type) or pa.types.is_large_string(value.type):
+        return value
+    return cast(value, pa.string())
+
+
+def _joined(nulls: str) -> Callable[..., Value]:
+    def compute(*values: Value) -> Value:
+        texts = [_text(value) for value in values]
+        kind = pa.large_string() if any(pa.types.is_large_string(t.type) for t in texts) else pa.string()
+        parts = [pc.cast(text, kind) for text in texts]
+        return pc.binary_join_element_wise(*parts, pa.scalar("", kind), null_handling=nulls)
+
+    return compute
+
+
+def _on_text(function: Callable[..., Value]) -> Callable[..., Value]:
+    """Return a function of a text column and constant arguments."""
+
+    def compute(value: Value, *constants: Value) -> Value:
+        return function(_text(value), *(_constant(constant) for constant in constants))
+
+    return compute
+
+
+def _constant(value: Value) -> Any:
+    """Return the Python value of an argument that may not differ from row to row."""
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
+    if is_typed(value):
+        raise ExpressionError("this argument must be a constant")
+    return value
+
+
+def _like(ignore_case: bool) -> Callable[..., Value]:
+    return _on_text(lambda text, pattern: pc.match_like(text, pattern, ignore_case=ignore_case))
+
+
+def _substring(text: Value, start: int, count: int | None = None) -> Value:
+    """Characters from the 1-based `start`; a start before the text uses up some of `count`."""
+    first = start - 1
+    stop = None if count is None else max(0, first + count)
+    return pc.utf8_slice_codeunits(text, max(0, first), stop)
+
+
+def _trim(side: str) -> Callable[..., Value]:
+    function = getattr(pc, f"utf8_{side}")
+    return _on_text(lambda text, characters=" ": function(text, characters=characters))
+
+
+def _length(value: Value) -> Value:
+    """Characters of a text, or bytes."""
+    value = typed(value)
+    if pa.types.is_binary(value.type) or pa.types.is_large_binary(value.type):
+        return pc.cast(pc.binary_length(value), pa.int32())
+    return pc.cast(pc.utf8_length(_text(value)), pa.int32())
+
+
+def _float(function: Callable[[Any], Value]) -> Callable[[Value], Value]:
+    return lambda value: function(cast(value, pa.float64()))
+
+
+def _round(value: Value, digits: Value = 0) -> Value:
+    return pc.round(typed(value), ndigits=_constant(digits), round_mode="half_towards_infinity")
+
+
+def _is_nan(value: Value) -> Value:
+    value = typed(value)
+    return pc.is_nan(value if _is_float(value) else cast(value, pa.float64()))
+
+
+def _part(name: str) -> Callable[[Value], Value]:
+    function = getattr(pc, name)
+    return lambda value: pc.cast(function(_time(value)), pa.int32())
+
+
+def _time(value: Value) -> Value:
+    return cast(value, pa.timestamp("us")) if not is_typed(value) else value
+
+
+def _date_trunc(unit: Value, value: Value) -> Value:
+    return pc.floor_temporal(_time(value), unit=str(_constant(unit)).lower())
+
+
+def _now() -> Value:
+    return pa.scalar(datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None), pa.timestamp("us"))
+
+
+def _today() -> Value:
+    return pa.scalar(datetime.datetime.now(datetime.timezone.utc).date())
+
+
+FUNCTIONS: dict[str, Function] = {
+    "=": Function(_equal, 2, 2),
+    "!=": Function(lambda left, right: _not(_equal(left, right)), 2, 2),
+    "<": Function(_less, 2, 2),
+    "<=": Function(lambda left, right: _not(_less(right, left)), 2, 2),
+    ">": Function(lambda left, right: _less(right, left), 2, 2),
+    ">=": Function(lambda left, right: _not(_less(left, right)), 2, 2),
+    "is_same": Function(_is_same, 2, 2),
+    "and": Function(_and, 1, _MANY),
+    "or": Function(_or, 1, _MANY),
+    "not": Function(_not, 1, 1),
+    "is_null": Function(_is_null, 1, 1),
+    "in": Function(_in, 1, _MANY),
+    "+": Function(_arithmetic("add"), 2, 2),
+    "-": Function(_arithmetic("subtract"), 2, 2),
+    "*": Function(_arithmetic("multiply"), 2, 2),
+    "/": Function(_divide, 2, 2),
+    "%": Function(_modulo, 2, 2),
+    "negate": Function(_negate, 1, 1),
+    "case": Function(_case, 3, _MANY),
+    "coalesce": Function(_coalesce, 1, _MANY),
+    "nullif": Function(_null_if, 2, 2),
+    "greatest": Function(_extreme("max"), 1, _MANY),
+    "least": Function(_extreme("min"), 1, _MANY),
+    "like": Function(_like(False), 2, 2),
+    "ilike": Function(_like(True), 2, 2),
+    "regexp_like": Function(_on_text(pc.match_substring_regex), 2, 2),
+    "starts_with": Function(_on_text(pc.starts_with), 2, 2),
+    "ends_with": Function(_on_text(pc.ends_with), 2, 2),
+    "contains": Function(_on_text(pc.match_substring), 2, 2),
+    "length": Function(_length, 1, 1),
+    "octet_length": Function(lambda value: pc.cast(pc.binary_length(typed(value)), pa.int32()), 1, 1),
+    "lower": Function(_on_text(pc.utf8_lower), 1, 1),
+    "upper": Function(_on_text(pc.utf8_upper), 1, 1),
+    "trim": Function(_trim("trim"), 1, 2),
+    "ltrim": Function(_trim("ltrim"), 1, 2),
+    "rtrim": Function(_trim("rtrim"), 1, 2),
+    "||": Function(_joined("emit_null"), 2, 2),
+    "concat": Function(_joined("replace"), 1, _MANY),
+    "substring": Function(_on_text(_substring), 2, 3),
+    "replace": Function(_on_text(pc.replace_substring), 3, 3),
+    "abs": Function(lambda value: pc.abs_checked(typed(value)), 1, 1),
+    "sign": Function(lambda value: pc.sign(typed(value)), 1, 1),
+    "sqrt": Function(_float(pc.sqrt), 1, 1),
+    "exp": Function(_float(pc.exp), 1, 1),
+    "ln": Function(_float(pc.ln), 1, 1),
+    "power": Function(lambda x, y: pc.power(cast(x, pa.float64()), cast(y, pa.float64())), 2, 2),
+    "round": Function(_round, 1, 2),
+    "floor": Function(lambda value: pc.floor(typed(value)), 1, 1),
+    "ceil": Function(lambda value: pc.ceil(typed(value)), 1, 1),
+    "isnan": Function(_is_nan, 1, 1),
+    "year": Function(_part("year"), 1, 1),
+    "month": Function(_part("month"), 1, 1),
+    "day": Function(_part("day"), 1, 1),
+    "hour": Function(_part("hour"), 1, 1),
+    "minute": Function(_part("minute"), 1, 1),
+    "second": Function(_part("second"), 1, 1),
+    "date_trunc": Function(_date_trunc, 2, 2),
+    "now": Function(_now, 0, 0),
+    "current_date": Function(_today, 0, 0),
+    "array_has": Function(has, 2, 2),
+    "array_has_any": Function(has_any, 2, 2),
+    "array_has_all": Function(has_all, 2, 2),
+    "array_length": Function(length, 1, 1),
+    "element": Function(element, 2, 2),
+    "array": Function(lambda *values: list(values), 0, _MANY),
+}

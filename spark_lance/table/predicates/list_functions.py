@@ -1,0 +1,86 @@
+"""What expressions compute from list columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import ExpressionError
+from spark_lance.table.predicates.values import Value, common, is_typed, plain, typed
+
+__all__ = ["element", "has", "has_all", "has_any", "length"]
+
+
+def element(value: Value, position: Value) -> Value:
+    """Return a list's element by 1-based position, or a struct's field by name; null if there is none."""
+    if isinstance(position, str) and is_typed(value):
+        if not pa.types.is_struct(value.type):
+            raise ExpressionError(f"{value.type} has no field {position!r}")
+        return plain(pc.struct_field(value, position))
+    lists = _lists(value)
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise ExpressionError("the position in a list must be a constant integer")
+    if position < 1:
+        return pa.nulls(len(lists), lists.type.value_type)
+    one = pc.list_slice(lists, position - 1, position, return_fixed_size_list=True)
+    return plain(pa.chunked_array([pc.list_element(one, 0)]))
+
+
+def has(value: Value, wanted: Value) -> Value:
+    """Whether a list holds a constant; null elements are passed over."""
+    lists = _lists(value)
+    if is_typed(wanted) and not isinstance(wanted, pa.Scalar):
+        raise ExpressionError("what a list is searched for must be a constant")
+    if wanted is None:
+        return pa.nulls(len(lists), pa.bool_())
+    items, constant = common(plain(pa.chunked_array([pc.list_flatten(lists)])), wanted)
+    hits = pc.fill_null(pc.equal(items, constant), False).to_numpy()
+    parents = pc.list_parent_indices(lists).to_numpy()
+    found = np.zeros(len(lists), dtype=bool)
+    found[parents[hits]] = True
+    return pa.array(found, mask=lists.is_null().to_numpy(zero_copy_only=False))
+
+
+def has_any(value: Value, wanted: Value) -> Value:
+    """Whether a list holds one of several constants."""
+    return _each(value, wanted, pc.or_, False)
+
+
+def has_all(value: Value, wanted: Value) -> Value:
+    """Whether a list holds all of several constants."""
+    return _each(value, wanted, pc.and_, True)
+
+
+def _each(value: Value, wanted: Value, unite: Any, start: bool) -> Value:
+    if not isinstance(wanted, list):
+        raise ExpressionError("the second argument must be a list of constants, such as ['a', 'b']")
+    lists = _lists(value)
+    result = pc.if_else(lists.is_null(), pa.scalar(None, pa.bool_()), pa.scalar(start))
+    for item in wanted:
+        result = unite(result, has(lists, item))
+    return result
+
+
+def length(value: Value) -> Value:
+    """The number of elements of a list; nulls count."""
+    return pc.cast(pc.list_value_length(_lists(value)), pa.uint64())
+
+
+def _lists(value: Value) -> Any:
+    """Return a list column as one array."""
+    value = typed(value)
+    kind = value.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise ExpressionError(f"a list is needed here, not {kind}")
+    if isinstance(value, pa.Scalar):
+        return pa.array([value.as_py()], kind)
+    if isinstance(value, pa.ChunkedArray):
+        value = value.combine_chunks()
+    if isinstance(value, pa.ChunkedArray):
+        value = value.chunk(0)
+    if pa.types.is_fixed_size_list(kind):
+        value = pc.cast(value, pa.list_(kind.value_field))
+    return value

@@ -1,0 +1,211 @@
+"""Conditions and computed columns as users give them: SQL text, or expressions of pyarrow.
+
+Both are fitted to a schema once and then applied to tables that hold at least the columns they read. They can
+be pickled. A struct column "source" with a field "x" is named source.x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+
+from spark_lance.errors import ExpressionError
+from spark_lance.file.arrays import movable_table
+from spark_lance.table.predicates.expressions import (
+    Call,
+    Column,
+    Expression,
+    Literal,
+    bind,
+    columns,
+    compute,
+    describe,
+)
+from spark_lance.table.predicates.sql import parse_sql
+
+__all__ = ["Computed", "Condition", "Predicate", "compile_expression", "compile_predicate", "compile_tree"]
+
+Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no operator | for types)
+
+# Comparisons, and what they are with their sides exchanged.
+_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+_FAILURES = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on rows.
+
+    Attributes:
+        text: the condition as the user gave it.
+        columns: the top-level columns that it reads.
+    """
+
+    text: str
+    columns: tuple[str, ...]
+    _tree: Expression | None = None
+    _native: pc.Expression | None = None
+    _parts: tuple[Condition, ...] = ()
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return for every row of a table whether the condition is true, false or unknown (null).
+
+        Raises:
+            ExpressionError: it does not fit the table.
+        """
+        if self._parts:
+            return pc.and_kleene(*(part.mask(table) for part in self._parts))
+        if self._tree is not None:
+            return compute(self._tree, table)
+        try:
+            return _project(table, self._native)
+        except _FAILURES as error:
+            raise ExpressionError(f"the condition {self.text} cannot be applied: {error}") from error
+
+    def comparisons(self) -> list[tuple[tuple[str, ...], str, Any]]:
+        """Return comparisons of columns with literals that hold for every row that the condition keeps.
+
+        Each is a column's path, one of `=`, `<`, `<=`, `>` and `>=`, and a literal. There may be others that
+        are not told.
+        """
+        found = [comparison for part in self._parts for comparison in part.comparisons()]
+        waiting = [] if self._tree is None else [self._tree]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, Call) and node.function == "and":
+                waiting += node.arguments
+            elif isinstance(node, Call) and node.function in _MIRRORED:
+                left, right = node.arguments
+                if isinstance(left, Column) and isinstance(right, Literal):
+                    found.append((left.path, node.function, right.value))
+                if isinstance(left, Literal) and isinstance(right, Column):
+                    found.append((right.path, _MIRRORED[node.function], left.value))
+        return found
+
+    def and_also(self, other: Condition) -> Condition:
+        """Return the condition that both are true."""
+        names = tuple(sorted({*self.columns, *other.columns}))
+        return Condition(f"({self.text}) and ({other.text})", names, _parts=(self, other))
+
+    def filter(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a table for which the condition is true.
+
+        Raises:
+            ExpressionError: it does not fit the table.
+        """
+        return movable_table(table).filter(self.mask(table)) if table.num_rows else table
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A value computed from the columns of a row.
+
+    Attributes:
+        text: the expression as the user gave it.
+        columns: the top-level columns that it reads.
+        type: the type of its values.
+    """
+
+    text: str
+    columns: tuple[str, ...]
+    type: pa.DataType
+    _tree: Expression
+
+    def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return the value for every row of a table.
+
+        Raises:
+            ExpressionError: it does not fit the table, a number overflows, or a cast fails.
+        """
+        values = compute(self._tree, table)
+        return values if values.type == self.type else pc.cast(values, self.type)
+
+
+def compile_predicate(predicate: Predicate, schema: pa.Schema) -> Condition:
+    """Fit a condition to a schema.
+
+    Args:
+        predicate: SQL such as "a > 1 and st.x is null", or a pyarrow expression.
+        schema: all columns that may be named, system columns too.
+
+    Raises:
+        ExpressionError: it is no condition on these columns.
+    """
+    empty = _empty(schema)
+    if isinstance(predicate, str):
+        tree = bind(parse_sql(predicate), schema)
+        condition = Condition(predicate, columns(tree), _tree=tree)
+    else:
+        condition = Condition(str(predicate), (), _native=predicate)
+    _checked(condition, empty)
+    if not isinstance(predicate, str):
+        return Condition(condition.text, _native_columns(predicate, empty), _native=predicate)
+    return condition
+
+
+def compile_tree(tree: Expression, schema: pa.Schema) -> Condition:
+    """Fit a condition that is an expression already to a schema.
+
+    Raises:
+        ExpressionError: it is no condition on these columns.
+    """
+    tree = bind(tree, schema)
+    condition = Condition(describe(tree), columns(tree), _tree=tree)
+    return _checked(condition, _empty(schema))
+
+
+def compile_expression(sql: str, schema: pa.Schema) -> Computed:
+    """Fit an SQL expression such as "a * 2" to a schema.
+
+    Raises:
+        ExpressionError: it is no expression over these columns.
+    """
+    tree = bind(parse_sql(sql), schema)
+    return Computed(sql, columns(tree), compute(tree, _empty(schema)).type, tree)
+
+
+def _checked(condition: Condition, empty: pa.Table) -> Condition:
+    kind = condition.mask(empty).type
+    if kind != pa.bool_():
+        raise ExpressionError(f"{condition.text} is no condition: its values are of type {kind}")
+    return condition
+
+
+def _empty(schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([], schema)
+
+
+def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
+    """Return the values of a pyarrow expression."""
+    steps = [
+        acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
+    ]
+    return acero.Declaration.from_sequence(steps).to_table(use_threads=False).column(0)
+
+
+def _native_columns(expression: pc.Expression, empty: pa.Table) -> tuple[str, ...]:
+    """Return the columns that a pyarrow expression reads. It does not tell, so it is tried without some."""
+
+    def fits_without(names: Sequence[str]) -> bool:
+        try:
+            _project(empty.drop_columns(list(names)), expression)
+        except _FAILURES:
+            return False
+        return True
+
+    def search(names: list[str]) -> list[str]:
+        if not names or fits_without(names):
+            return []
+        if len(names) == 1:
+            return names
+        half = len(names) // 2
+        return search(names[:half]) + search(names[half:])
+
+    return tuple(sorted(search(list(empty.schema.names))))

@@ -1,0 +1,360 @@
+"""SQL text to expressions. sqlglot parses; here its tree becomes ours, or is refused by name.
+
+The dialect is the reference's: `Big Name` in backticks is a column, 'text' and "text" are strings, X'00' are
+bytes, st.x or st['x'] is a field of a struct, l[1] the first element of a list.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp, tokens
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+
+from spark_lance.errors import ExpressionError
+from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
+from spark_lance.table.predicates.functions import FUNCTIONS
+
+__all__ = ["parse_sql", "parse_type"]
+
+
+class _LanceSql(Dialect):
+    class Tokenizer(tokens.Tokenizer):
+        QUOTES = ["'", '"']  # noqa: RUF012 (read by sqlglot's metaclass)
+        IDENTIFIERS = ["`"]  # noqa: RUF012
+        STRING_ESCAPES = ["'", '"']  # noqa: RUF012
+        HEX_STRINGS = [("x'", "'"), ("X'", "'")]  # noqa: RUF012
+
+
+_OPERATORS: dict[type[exp.Expression], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "is_same",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.Not: "not",
+    exp.Neg: "negate",
+    exp.Like: "like",
+    exp.ILike: "ilike",
+    exp.DPipe: "||",
+    exp.Concat: "concat",
+    exp.Array: "array",
+}
+
+# What sqlglot notes beside a node's operands, and which changes nothing here or is looked at. Any other mark
+# (symmetric, distinct, ...) would be lost silently, so it is refused.
+_MARKS = frozenset({"this", "is_string", "quoted", "nested", "safe", "coalesce", "typed", "ignore_nulls"})
+_MARKS |= {"negate", "position", "big_int", "value_constructor", "zero_is_first_position"}
+
+# Names under which functions are known, besides those of FUNCTIONS.
+_ALIASES = {
+    "char_length": "length",
+    "character_length": "length",
+    "substr": "substring",
+    "array_contains": "array_has",
+    "list_has": "array_has",
+    "list_contains": "array_has",
+    "arrays_overlap": "array_has_any",
+    "array_overlaps": "array_has_any",
+    "array_contains_all": "array_has_all",
+    "array_size": "array_length",
+    "cardinality": "array_length",
+    "is_nan": "isnan",
+    "startswith": "starts_with",
+    "endswith": "ends_with",
+    "regexp_match": "regexp_like",
+    "pow": "power",
+    "ceiling": "ceil",
+    "current_timestamp": "now",
+    "timestamp_trunc": "date_trunc",
+    "btrim": "trim",
+    "ifnull": "coalesce",
+    "nvl": "coalesce",
+    "isnull": "is_null",
+    "day_of_month": "day",
+}
+
+_CASTS = {"to_timestamp": pa.timestamp("us"), "to_date": pa.date32()}
+
+_TYPES: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UTINYINT": pa.uint8(),
+    "USMALLINT": pa.uint16(),
+    "UINT": pa.uint32(),
+    "UBIGINT": pa.uint64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "TEXT": pa.string(),
+    "VARCHAR": pa.string(),
+    "CHAR": pa.string(),
+    "BINARY": pa.binary(),
+    "VARBINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us"),
+    "TIMESTAMPNTZ": pa.timestamp("us"),
+    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "DATETIME": pa.timestamp("us"),
+    "TIME": pa.time64("us"),
+}
+
+
+def parse_sql(text: str) -> Expression:
+    """Parse an SQL expression such as "a > 1 and s like 'x%'".
+
+    Raises:
+        ExpressionError: the text is no single expression, or uses what is not supported here.
+    """
+    try:
+        parsed = [tree for tree in _LanceSql().parse(text) if tree is not None]
+    except (SqlglotError, RecursionError) as error:
+        raise ExpressionError(f"{text!r} is no SQL expression: {_without_colours(str(error))}") from error
+    if len(parsed) != 1:
+        raise ExpressionError(f"{text!r} must be one SQL expression")
+    try:
+        return _convert(parsed[0])
+    except ExpressionError as error:
+        raise ExpressionError(f"in {text!r}: {error}") from error
+    except RecursionError as error:
+        raise ExpressionError(f"the expression {text[:60]!r}... is nested too deeply") from error
+
+
+def parse_type(text: str) -> pa.DataType:
+    """Return the Arrow type of an SQL type name such as "bigint" or "decimal(10, 2)".
+
+    Raises:
+        ExpressionError: there is no such type here.
+    """
+    try:
+        return _type(exp.DataType.build(text, dialect=_LanceSql))
+    except SqlglotError as error:
+        raise ExpressionError(f"{text!r} is no SQL type") from error
+
+
+def _without_colours(text: str) -> str:
+    return text.replace("\x1b[4m", "").replace("\x1b[0m", "")
+
+
+def _convert(node: Any) -> Expression:
+    marks = {
+        name for name, value in node.args.items() if value and not isinstance(value, exp.Expression | list)
+    }
+    if marks - _MARKS:
+        raise ExpressionError(f"{node.sql()!r}: {', '.join(sorted(marks - _MARKS))} is not supported")
+    if node.args.get("negate"):
+        plain = node.copy()
+        plain.set("negate", None)
+        return _call("not", [_convert(plain)])
+    convert = _NODES.get(type(node))
+    if convert is not None:
+        return convert(node)
+    name = _OPERATORS.get(type(node))
+    if name is not None:
+        return _call(name, [_convert(child) for child in _children(node)])
+    if isinstance(node, exp.Func):
+        return _function(node)
+    raise ExpressionError(f"{node.sql()!r} ({type(node).__name__}) is not supported")
+
+
+def _children(node: exp.Expression) -> list[exp.Expression]:
+    """Return a node's operands in the order in which they are written."""
+    found: list[exp.Expression] = []
+    for name in node.arg_types:
+        value = node.args.get(name)
+        values = value if isinstance(value, list) else [value]
+        found += [child for child in values if isinstance(child, exp.Expression)]
+    return found
+
+
+def _call(name: str, arguments: list[Expression]) -> Call:
+    function = FUNCTIONS[name]
+    if not function.least <= len(arguments) <= function.most:
+        raise ExpressionError(f"{name} does not take {len(arguments)} arguments")
+    return Call(name, tuple(arguments))
+
+
+def _function(node: Any) -> Expression:
+    name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
+    name = name.lower()
+    name = _ALIASES.get(name, name)
+    if name in _CASTS and len(node.expressions) == 1:
+        return _to_type(_convert(node.expressions[0]), _CASTS[name])
+    if name not in FUNCTIONS:
+        raise ExpressionError(f"the function {name} is not supported")
+    children = node.expressions if isinstance(node, exp.Anonymous) else _children(node)
+    return _call(name, [_convert(child) for child in children])
+
+
+def _column(node: exp.Column) -> Expression:
+    if not isinstance(node.this, exp.Identifier):
+        raise ExpressionError(f"{node.sql()!r} is not supported")
+    return Column(tuple(part.name for part in node.parts))
+
+
+def _field_of(node: exp.Dot) -> Expression:
+    base = _convert(node.this)
+    if isinstance(base, Column):
+        return Column((*base.path, node.expression.name))
+    return _call("element", [base, Literal(node.expression.name)])
+
+
+def _bracket(node: exp.Bracket) -> Expression:
+    if len(node.expressions) != 1:
+        raise ExpressionError(f"{node.sql()!r}: one position is needed")
+    base, position = _convert(node.this), _convert(node.expressions[0])
+    if isinstance(base, Column) and isinstance(position, Literal) and isinstance(position.value, str):
+        return Column((*base.path, position.value))
+    return _call("element", [base, position])
+
+
+def _literal(node: exp.Literal) -> Expression:
+    text = str(node.this)
+    if node.is_string:
+        return Literal(text)
+    if text.isdigit():
+        return Literal(int(text))
+    if "e" in text.lower():
+        return Literal(float(text))
+    try:
+        return Literal(Decimal(text))
+    except InvalidOperation as error:
+        raise ExpressionError(f"{text!r} is no number") from error
+
+
+def _negative(node: exp.Neg) -> Expression:
+    value = _convert(node.this)
+    if isinstance(value, Literal) and isinstance(value.value, int | float | Decimal):
+        return Literal(-value.value)
+    return _call("negate", [value])
+
+
+def _cast(node: exp.Cast) -> Expression:
+    if isinstance(node, exp.TryCast):
+        raise ExpressionError("try_cast is not supported")
+    return _to_type(_convert(node.this), _type(node.to))
+
+
+def _to_type(value: Expression, target: pa.DataType) -> Expression:
+    if isinstance(value, Literal) and isinstance(value.value, str) and pa.types.is_temporal(target):
+        return Cast(Literal(_instant(value.value, target)), target)
+    return Cast(value, target)
+
+
+def _instant(text: str, target: pa.DataType) -> Any:
+    try:
+        if pa.types.is_date(target):
+            return datetime.date.fromisoformat(text.strip())
+        if pa.types.is_timestamp(target):
+            value = datetime.datetime.fromisoformat(text.strip())
+            return value.astimezone(datetime.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
+    except ValueError as error:
+        raise ExpressionError(f"{text!r} is no {target}: {error}") from error
+    return text
+
+
+def _type(node: exp.DataType) -> pa.DataType:
+    name = node.this.value
+    sizes = [int(param.name) for param in node.expressions if isinstance(param, exp.DataTypeParam)]
+    if name == "DECIMAL" and len(sizes) in (1, 2):
+        return pa.decimal128(sizes[0], sizes[1] if len(sizes) == 2 else 0)
+    if name not in _TYPES:
+        raise ExpressionError(f"the type {node.sql()} is not supported")
+    return _TYPES[name]
+
+
+def _chain(name: str) -> Callable[[Any], Expression]:
+    # a and b and c is one call, so that long chains do not nest.
+    return lambda node: _call(name, [_convert(part) for part in node.flatten()])
+
+
+def _between(node: exp.Between) -> Expression:
+    value = _convert(node.this)
+    low, high = _convert(node.args["low"]), _convert(node.args["high"])
+    return _call("and", [_call(">=", [value, low]), _call("<=", [value, high])])
+
+
+def _in(node: exp.In) -> Expression:
+    if node.args.get("query") or node.args.get("unnest") or node.args.get("field"):
+        raise ExpressionError("in needs a list of values")
+    return _call("in", [_convert(node.this), *(_convert(option) for option in node.expressions)])
+
+
+def _is(node: exp.Is) -> Expression:
+    value, other = _convert(node.this), node.expression
+    if isinstance(other, exp.Null):
+        return _call("is_null", [value])
+    if isinstance(other, exp.Boolean):
+        return _call("is_same", [value, Literal(bool(other.this))])
+    raise ExpressionError(f"{node.sql()!r}: only is null, is true and is false are supported")
+
+
+def _case(node: exp.Case) -> Expression:
+    parts: list[Expression] = []
+    for branch in node.args["ifs"]:
+        condition = _convert(branch.this)
+        if node.this is not None:
+            condition = _call("=", [_convert(node.this), condition])
+        parts += [condition, _convert(branch.args["true"])]
+    default = node.args.get("default")
+    return _call("case", [*parts, Literal(None) if default is None else _convert(default)])
+
+
+def _if(node: exp.If) -> Expression:
+    other = node.args.get("false")
+    parts = [_convert(node.this), _convert(node.args["true"])]
+    return _call("case", [*parts, Literal(None) if other is None else _convert(other)])
+
+
+def _date_trunc(node: Any) -> Expression:
+    return _call("date_trunc", [Literal(node.args["unit"].name), _convert(node.this)])
+
+
+def _trim(node: exp.Trim) -> Expression:
+    name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(node.args.get("position") or "", "trim")
+    characters = node.args.get("expression")
+    return _call(name, [_convert(node.this)] + ([] if characters is None else [_convert(characters)]))
+
+
+_NODES: dict[type, Callable[[Any], Expression]] = {
+    exp.Paren: lambda node: _convert(node.this),
+    exp.TsOrDsToDate: lambda node: _convert(node.this),
+    exp.Column: _column,
+    exp.Dot: _field_of,
+    exp.Bracket: _bracket,
+    exp.Literal: _literal,
+    exp.HexString: lambda node: Literal(bytes.fromhex(node.name)),
+    exp.Boolean: lambda node: Literal(bool(node.this)),
+    exp.Null: lambda node: Literal(None),
+    exp.Neg: _negative,
+    exp.Cast: _cast,
+    exp.TryCast: _cast,
+    exp.And: _chain("and"),
+    exp.Or: _chain("or"),
+    exp.Between: _between,
+    exp.In: _in,
+    exp.Is: _is,
+    exp.NullSafeNEQ: lambda node: _call(
+        "not", [_call("is_same", [_convert(node.this), _convert(node.expression)])]
+    ),
+    exp.Case: _case,
+    exp.If: _if,
+    exp.TimestampTrunc: _date_trunc,
+    exp.DateTrunc: _date_trunc,
+    exp.Extract: lambda node: _function(exp.Anonymous(this=node.name, expressions=[node.expression])),
+    exp.Trim: _trim,
+}

@@ -1,0 +1,1 @@
+"""Reading rows: fragments, scans, single rows, blobs, and what changed between versions."""

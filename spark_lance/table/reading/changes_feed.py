@@ -1,0 +1,250 @@
+"""What lies between two versions of a table: the rows inserted, updated and deleted.
+
+With stable row ids, a row is told from others by its id. It is inserted if it is live at the end and was not
+at the beginning, deleted if the other way round, and updated if it is live at both and another version last
+changed it. A row that was inserted and then updated counts as inserted, one that was inserted and deleted not
+at all, and rows that a compaction moved have not changed. Only fragments that differ are looked at; fragments
+that are the same in both versions hold the same rows. (Lance table format, change data feed.)
+
+Without stable row ids a row is told by its address, which holds as long as rows only come and go: between the
+versions there may be appends, deletes and overwrites, and operations that touch no rows.
+
+Kept in memory are the ids of the rows in fragments that differ, some 40 bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.history.refs import load_version
+from spark_lance.table.lineage import LineageReader
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
+from spark_lance.table.rowids import row_addresses
+from spark_lance.table.transaction import Transaction, read_transaction
+
+__all__ = ["Changes", "changes_between"]
+
+UInt64Array = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+
+_BATCH_BYTES = 8 << 20
+
+# Operations that leave rows where and as they are, or only add and remove some.
+_KEEPING_ADDRESSES = frozenset(
+    {
+        "append",
+        "create_index",
+        "delete",
+        "overwrite",
+        "project",
+        "reserve_fragments",
+        "update_bases",
+        "update_config",
+    }
+)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of one version: fragment id -> physical numbers, ascending."""
+
+    manifest: Manifest
+    offsets: Mapping[int, Offsets]
+
+
+@dataclass(frozen=True)
+class _Compared:
+    inserted: _Rows
+    updated: _Rows
+    deleted: _Rows
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes from one version, exclusive, to another, inclusive. Made by `changes_between`.
+
+    Rows come in scan order, with the asked columns and behind them `_rowid` and, with stable row ids,
+    `_row_created_at_version` and `_row_last_updated_at_version`. All methods that give rows raise FormatError
+    and UnsupportedFormatError where stored bytes are damaged or not supported.
+    """
+
+    store: Store
+    root: str
+    begin: Manifest | None
+    end: Manifest
+
+    def inserted(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Return the inserted rows, as they are at the end.
+
+        Raises:
+            SchemaError: a column does not exist at the end.
+        """
+        return self._read(self._compared.inserted, columns)
+
+    def updated(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Return the updated rows, as they are at the end; errors as `inserted`."""
+        return self._read(self._compared.updated, columns)
+
+    def deleted(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Return the deleted rows, as they were at the beginning.
+
+        Raises:
+            SchemaError: a column did not exist at the beginning.
+        """
+        return self._read(self._compared.deleted, columns)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows were inserted, updated and deleted, by these names."""
+        compared = self._compared
+        kinds = {"inserted": compared.inserted, "updated": compared.updated, "deleted": compared.deleted}
+        return {name: sum(map(len, rows.offsets.values())) for name, rows in kinds.items()}
+
+    def get_inserted_rows(self) -> pa.RecordBatchReader:
+        """Return `inserted()`, by pylance's name."""
+        return self.inserted()
+
+    def get_updated_rows(self) -> pa.RecordBatchReader:
+        """Return `updated()`, by pylance's name."""
+        return self.updated()
+
+    def get_deleted_row_ids(self) -> pa.RecordBatchReader:
+        """Return the `_rowid`s of the deleted rows, by pylance's name."""
+        reader = self.deleted([])
+        schema = pa.schema([reader.schema.field(ROW_ID)])
+        return pa.RecordBatchReader.from_batches(schema, (batch.select([ROW_ID]) for batch in reader))
+
+    def list_transactions(self) -> list[Transaction]:
+        """Return the transactions that made the versions, oldest first.
+
+        Raises:
+            VersionNotFoundError: a version between the two has been cleaned up.
+            FormatError: a transaction cannot be read.
+        """
+        first = self.begin.version if self.begin else 0
+        return [
+            read_transaction(self.store, self.root, load_version(self.store, self.root, version))
+            for version in range(first + 1, self.end.version + 1)
+        ]
+
+    @cached_property
+    def _compared(self) -> _Compared:
+        if not self.end.uses_stable_row_ids and self.begin is not None:
+            moving = {transaction.name for transaction in self.list_transactions()} - _KEEPING_ADDRESSES
+            if moving:
+                names = ", ".join(sorted(name or "an unknown operation" for name in moving))
+                raise UnsupportedFormatError(
+                    f"changes between versions {self.begin.version} and {self.end.version} cannot be told: "
+                    f"rows were moved or changed ({names}), and the table has no stable row ids (they are "
+                    "chosen when a table is created)",
+                    self.root,
+                )
+        return _compare(self.store, self.root, self.begin, self.end)
+
+    def _read(self, rows: _Rows, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+        system = [ROW_ID, CREATED_AT, UPDATED_AT] if self.end.uses_stable_row_ids else [ROW_ID]
+        schema = rows.manifest.schema
+        names = [field.name for field in schema.fields] if columns is None else list(columns)
+        names += [name for name in system if name not in names]
+        scan = Scan.plan(self.store, self.root, rows.manifest, names)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for task in scan.tasks():
+                offsets = rows.offsets.get(task.message.id)
+                if offsets is not None:
+                    for table in task.rows(offsets, _BATCH_BYTES):
+                        yield from table.cast(scan.arrow_schema).to_batches()
+
+        return pa.RecordBatchReader.from_batches(scan.arrow_schema, batches())
+
+
+def changes_between(store: Store, root: str, begin: Manifest | None, end: Manifest) -> Changes:
+    """Return the changes from a version of a table to a later one.
+
+    Args:
+        store, root: the table.
+        begin: the version to compare with; None for the empty table before the first version.
+        end: the later version.
+
+    Raises:
+        OptionError: `begin` is later than `end`.
+    """
+    if begin is not None and begin.version > end.version:
+        raise OptionError(f"version {begin.version} is later than version {end.version}")
+    return Changes(store, root, begin, end)
+
+
+@dataclass(frozen=True)
+class _Live:
+    """The live rows of a fragment: physical number, id, and the version that last changed it."""
+
+    fragment: int
+    offsets: Offsets
+    ids: UInt64Array
+    updated: UInt64Array
+
+
+def _live(store: Store, root: str, manifest: Manifest, fragment: table_pb2.DataFragment) -> _Live:
+    bases = Bases.of(store, root, manifest.message)
+    total = physical_rows(store, root, fragment, bases)
+    deleted = read_deletions(store, root, fragment, total, bases)
+    offsets = np.delete(np.arange(total, dtype=np.int64), deleted)
+    if not manifest.uses_stable_row_ids:
+        ids = row_addresses(fragment.id, offsets)
+        return _Live(fragment.id, offsets, ids, np.zeros(len(offsets), np.uint64))
+    ids, updated = (
+        LineageReader(store, root, fragment, name, total, bases).read(0, total)[offsets]
+        for name in (ROW_ID, UPDATED_AT)
+    )
+    return _Live(fragment.id, offsets, ids, updated)
+
+
+def _compare(store: Store, root: str, begin: Manifest | None, end: Manifest) -> _Compared:
+    old = {fragment.id: fragment for fragment in begin.fragments} if begin else {}
+    new = {fragment.id: fragment for fragment in end.fragments}
+    before = [
+        _live(store, root, begin, fragment)
+        for fragment in old.values()
+        if begin is not None and new.get(fragment.id) != fragment
+    ]
+    ids = np.concatenate([np.empty(0, np.uint64), *(part.ids for part in before)])
+    versions = np.concatenate([np.empty(0, np.uint64), *(part.updated for part in before)])
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    remains = np.zeros(len(ids), np.bool_)
+    inserted, updated = {}, {}
+    for fragment in end.fragments:
+        if old.get(fragment.id) == fragment:
+            continue
+        now = _live(store, root, end, fragment)
+        known = np.zeros(len(now.ids), np.bool_)
+        if len(ids):
+            places = np.minimum(np.searchsorted(ids, now.ids), len(ids) - 1)
+            known = ids[places] == now.ids
+            rows = order[places[known]]
+            remains[rows] = True
+            updated[fragment.id] = now.offsets[known][now.updated[known] != versions[rows]]
+        inserted[fragment.id] = now.offsets[~known]
+    deleted = {}
+    first = 0
+    for part in before:
+        deleted[part.fragment] = part.offsets[~remains[first : first + len(part.offsets)]]
+        first += len(part.offsets)
+    return _Compared(_rows(end, inserted), _rows(end, updated), _rows(begin or end, deleted))
+
+
+def _rows(manifest: Manifest, offsets: Mapping[int, Offsets]) -> _Rows:
+    return _Rows(manifest, {number: rows for number, rows in offsets.items() if len(rows)})

@@ -1,0 +1,323 @@
+"""Reading one fragment: a run of rows whose columns may be spread over several data files.
+
+A file of the fragment provides the leaves that its field list names; -2 marks a column that a later file
+replaced, -3 to -5 are row lineage. Leaves that no file provides are null. Every file has the fragment's
+physical rows, deleted ones included. (Lance table format, data files.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import ExpressionError, FormatError, UnsupportedFormatError
+from spark_lance.file.arrays import join as join_arrays
+from spark_lance.file.arrays import pick_rows
+from spark_lance.file.nested import has_lists, merge_paths
+from spark_lance.file.opening import DataFileReader, open_file
+from spark_lance.file.pages import FieldReader, RowReader
+from spark_lance.file.reader import read_field, take_field
+from spark_lance.file.schema import Field
+from spark_lance.file.v0_1.file_reader import LegacyFileReader
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.predicates.values import common
+from spark_lance.table.rowids import LINEAGE_FIELDS
+
+__all__ = ["FragmentReader", "physical_rows"]
+
+# Rows looked up together are read in one go when they are no further apart than this.
+_TAKE_GAP = 1024
+_PARALLEL_COLUMNS = 16
+
+
+def physical_rows(
+    store: Store, root: str, fragment: table_pb2.DataFragment, bases: Bases | None = None
+) -> int:
+    """Return the rows of a fragment, deleted ones included; from a data file if the manifest is silent.
+
+    Raises:
+        FormatError: neither tells.
+    """
+    if fragment.physical_rows or not fragment.files:
+        return fragment.physical_rows
+    return _open_file(bases or Bases(store, root), fragment.files[0]).num_rows
+
+
+def _open_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:
+    version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
+    store, path = bases.data_file(file)
+    try:
+        return open_file(
+            store, path, version=version, size=file.file_size_bytes or None, columns=_columns(file, version)
+        )
+    except FileNotFoundError as error:
+        raise FormatError("the manifest names a data file that does not exist", path) from error
+
+
+def _columns(file: table_pb2.DataFile, version: FileVersion) -> dict[int, int]:
+    """Return field id -> column number; legacy files have no columns, only fields."""
+    if version is FileVersion.V0_1:
+        return dict.fromkeys((field for field in file.fields if field >= 0), 0)
+    if len(file.fields) != len(file.column_indices):
+        raise FormatError(
+            f"{len(file.fields)} fields but {len(file.column_indices)} column indices", file.path
+        )
+    pairs = zip(file.fields, file.column_indices, strict=True)
+    return {field: column for field, column in pairs if field >= 0 or field in LINEAGE_FIELDS}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one file provides of one top-level field."""
+
+    file: DataFileReader
+    field: Field
+    reader: FieldReader
+
+    def read(self, start: int, stop: int) -> pa.ChunkedArray:
+        return read_field(self.reader, self.field, self.file.path, start, stop)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
+        assert isinstance(self.reader, RowReader)
+        return take_field(self.reader, self.field, self.file.path, rows)
+
+
+class FragmentReader:
+    """Reads top-level fields of one fragment by physical row.
+
+    Args:
+        store, root: the table.
+        fragment: its message.
+        fields: fields of the table's schema, possibly pruned.
+        bases: the version's base paths; without them all files must be under the root.
+
+    Raises:
+        FormatError, UnsupportedFormatError: a data file is missing, damaged or not supported, or a column
+            that may not be null has no data.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        root: str,
+        fragment: table_pb2.DataFragment,
+        fields: Sequence[Field],
+        bases: Bases | None = None,
+    ) -> None:
+        self.fields = tuple(fields)
+        bases = bases or Bases(store, root)
+        self._deletions = partial(read_deletions, store, root, fragment, bases=bases)
+        self._has_deletions = fragment.HasField("deletion_file")
+        self._places = {field: place for place, field in enumerate(self.fields)}
+        self._files: list[DataFileReader] = []
+        self._parts: list[list[_Part]] = [[] for _ in self.fields]
+        taken: set[int] = set()
+        wanted = {node.id for field in self.fields for node in field.walk()}
+        for message in fragment.files:
+            provided = wanted.intersection(message.fields) - taken
+            if provided:
+                file = _open_file(bases, message)
+                self._files.append(file)
+                self._add_parts(file, {id for id in file.columns if id in provided})
+                taken |= self._leaves_of(provided)
+        self.num_rows = fragment.physical_rows or physical_rows(store, root, fragment, bases)
+        for file in self._files:
+            if file.num_rows != self.num_rows:
+                raise FormatError(
+                    f"the file has {file.num_rows} rows, its fragment {fragment.id} has {self.num_rows}",
+                    file.path,
+                )
+        for field, parts in zip(self.fields, self._parts, strict=True):
+            if not parts and not field.nullable and self.num_rows:
+                raise FormatError(
+                    f"column {field.name!r} must not be null, but fragment {fragment.id} lacks it"
+                )
+
+    def _leaves_of(self, ids: set[int]) -> set[int]:
+        """Return those ids that are leaves: parents may be listed by several files."""
+        parents = {node.id for field in self.fields for node in field.walk() if node.kind in _STRUCTURAL}
+        return ids - parents
+
+    def _add_parts(self, file: DataFileReader, provided: set[int]) -> None:
+        for field, parts in zip(self.fields, self._parts, strict=True):
+            pruned = field.prune(lambda leaf: leaf.id in provided)
+            if pruned is not None:
+                parts.append(_Part(file, pruned, file.open_field(pruned)))
+
+    def read(self, start: int, stop: int, fields: Sequence[Field] | None = None) -> list[pa.ChunkedArray]:
+        """Return physical rows [start, stop) of `fields`, some of the reader's; of all of them by default.
+
+        Raises:
+            FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
+        """
+        chosen = self._chosen(fields)
+        for file in self._files:
+            readers = [part.reader for _, parts in chosen for part in parts if part.file is file]
+            if readers:
+                file.prefetch(readers, start, stop)
+        rows = np.arange(start, stop) if self._has_deletions else None
+        columns = self._columns_of(chosen, stop - start, lambda part: part.read(start, stop), rows)
+        for file in self._files:
+            file.source.release()
+        return columns
+
+    def take(
+        self, rows: npt.NDArray[np.int64], fields: Sequence[Field] | None = None
+    ) -> list[pa.ChunkedArray]:
+        """Return physical rows, by ascending number without repeats, of `fields` as in `read`.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `read`.
+        """
+        chosen = self._chosen(fields)
+        parts = [part for _, parts in chosen for part in parts]
+        if not all(isinstance(part.reader, RowReader) for part in parts):
+            return self._take_runs(rows, [field for field, _ in chosen])
+        if all(file.source.is_mapped for file in self._files):
+            return self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
+        # Every column asks for its bytes in two or three turns: the columns wait for theirs at the same time.
+        with ThreadPoolExecutor(_PARALLEL_COLUMNS) as pool:
+            waiting = {id(part): pool.submit(part.take, rows) for part in parts}
+            return self._columns_of(chosen, len(rows), lambda part: waiting[id(part)].result(), rows)
+
+    def _take_runs(self, rows: npt.NDArray[np.int64], fields: Sequence[Field]) -> list[pa.ChunkedArray]:
+        """Take rows by reading whole runs of rows that are near each other."""
+        schema = pa.schema([field.arrow_field() for field in fields])
+        tables = [pa.Table.from_batches([], schema)]
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) > _TAKE_GAP) + 1):
+            if len(run):
+                start, stop = int(run[0]), int(run[-1]) + 1
+                table = pa.Table.from_arrays(self.read(start, stop, fields), schema=schema)
+                tables.append(pick_rows(table, run - start))
+        return list(pa.concat_tables(tables).columns)
+
+    def runs_maybe(self, path: Sequence[str], comparison: str, value: Any) -> list[tuple[int, int]]:
+        """Return the runs of rows [start, stop) that may meet a comparison; all rows if nothing is known.
+
+        Only legacy files say anything about the values of their pages.
+
+        Args:
+            path: name of a column, or names that lead into structs; a field that is being read.
+            comparison: "=", "<", "<=", ">" or ">=".
+            value: a literal.
+
+        Raises:
+            FormatError: the statistics are damaged.
+        """
+        every = [(0, self.num_rows)] if self.num_rows else []
+        for field, parts in zip(self.fields, self._parts, strict=True):
+            if field.name == path[0] and len(parts) == 1 and isinstance(parts[0].file, LegacyFileReader):
+                leaf = _leaf(field, path[1:])
+                scalar = None if leaf is None else _as_stored(value, leaf.arrow_type())
+                if leaf is not None and scalar is not None:
+                    operator = "==" if comparison == "=" else comparison
+                    return parts[0].file.page_ranges_maybe(leaf, operator, scalar)
+        return every
+
+    def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
+        """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""
+        return sum(_field_bytes(field, parts) for field, parts in self._chosen(fields))
+
+    def _columns_of(
+        self,
+        chosen: Sequence[tuple[Field, Sequence[_Part]]],
+        count: int,
+        read: Callable[[_Part], pa.ChunkedArray],
+        rows: npt.NDArray[np.int64] | None,
+    ) -> list[pa.ChunkedArray]:
+        """Return what `read` gives for the parts of every field, put together.
+
+        Args:
+            chosen: the fields and their parts.
+            count: how many rows that is.
+            read: reads a part.
+            rows: their numbers, if some of them may be deleted.
+        """
+        columns = []
+        for field, parts in chosen:
+            ignored = None
+            if len(parts) > 1 and rows is not None and self._has_deletions and has_lists(field):
+                # The files may hold anything for a deleted row, lists of different lengths too.
+                ignored = np.isin(rows, self._deleted)
+            columns.append(_column(field, parts, count, read, ignored))
+        return columns
+
+    @cached_property
+    def _deleted(self) -> npt.NDArray[np.uint32]:
+        return self._deletions(physical_rows=self.num_rows)
+
+    def _chosen(self, fields: Sequence[Field] | None) -> list[tuple[Field, list[_Part]]]:
+        places = range(len(self.fields)) if fields is None else [self._places[field] for field in fields]
+        return [(self.fields[place], self._parts[place]) for place in places]
+
+
+_STRUCTURAL = frozenset({"list", "map", "struct", "fsl_struct"})
+
+
+def _column(
+    field: Field,
+    parts: Sequence[_Part],
+    rows: int,
+    read: Callable[[_Part], pa.ChunkedArray],
+    ignored: npt.NDArray[np.bool_] | None,
+) -> pa.ChunkedArray:
+    if not parts:
+        return pa.chunked_array([pa.nulls(rows, field.arrow_type())])
+    if len(parts) == 1 and parts[0].field == field:
+        return read(parts[0])
+    arrays = [_combined(read(part)) for part in parts]
+    try:
+        return pa.chunked_array([merge_paths(field, arrays, ignored)])
+    except FormatError as error:
+        raise error.at(parts[0].file.path, f"column {field.name!r}") from error
+
+
+def _combined(array: pa.ChunkedArray) -> pa.Array:
+    arrays = join_arrays(array.chunks) or [pa.array([], array.type)]
+    if len(arrays) > 1:
+        raise UnsupportedFormatError(f"rows of {array.type} whose dictionaries cannot be united")
+    return arrays[0]
+
+
+def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
+    """Return the width of a fixed-width field, else twice what its pages take on disk, per row."""
+    try:
+        return float(field.arrow_type().bit_width) / 8 + 0.125
+    except ValueError:
+        stored = sum(part.file.stored_bytes(part.field) for part in parts)
+        rows = max((part.file.num_rows for part in parts), default=0) or 1
+        return 2.0 * stored / rows + 8
+
+
+def _leaf(field: Field, path: Sequence[str]) -> Field | None:
+    """Return the field at the end of a path through structs, if it has no fields itself."""
+    for name in path:
+        children = field.children if field.kind == "struct" else ()
+        found = next((child for child in children if child.name == name), None)
+        if found is None:
+            return None
+        field = found
+    return field if not field.children else None
+
+
+def _as_stored(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """Return a literal as a value of a stored type, None if it is none or statistics may mislead about it."""
+    # Bounds of floats say nothing of NaN, which is greater than all other numbers.
+    if value is None or pa.types.is_floating(kind) or pa.types.is_dictionary(kind):
+        return None
+    try:
+        column, scalar = common(pa.nulls(1, kind), value)
+    except (ExpressionError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return scalar if column.type == kind and scalar.type == kind else None

@@ -1,0 +1,196 @@
+"""The rows of one fragment by physical number: columns, system columns, and which rows are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.file.schema import Field
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.lineage import LineageReader
+from spark_lance.table.reading.fragment import FragmentReader
+from spark_lance.table.reading.system_columns import (
+    CREATED_AT,
+    ROW_ADDRESS,
+    ROW_ID,
+    ROW_OFFSET,
+    SYSTEM_COLUMNS,
+    UPDATED_AT,
+    system_field,
+)
+from spark_lance.table.rowids import row_addresses
+
+__all__ = ["Columns", "FragmentRows", "batch_without_columns", "common_runs", "rows_without_columns"]
+
+UInt64Array = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
+
+_SYSTEM_BYTES = 8
+_FIRST_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns to read: their names in order, and the fields of those that are no system columns, likewise."""
+
+    names: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema."""
+        by_name = {field.name: field.arrow_field() for field in self.fields}
+        return pa.schema([by_name.get(name) or system_field(name) for name in self.names])
+
+    def without(self, names: Sequence[str]) -> Columns:
+        """Return the other columns."""
+        return Columns(
+            tuple(name for name in self.names if name not in names),
+            tuple(field for field in self.fields if field.name not in names),
+        )
+
+
+class FragmentRows:
+    """Reads rows of one fragment.
+
+    Args:
+        store, root: the table.
+        fragment: its message.
+        fields: the fields that will be asked for.
+        bases: the version's base paths.
+        stable_row_ids: whether the table has stable row ids.
+        first_row: how many live rows the fragments before this one have; for `_rowoffset`.
+
+    Raises:
+        FormatError, UnsupportedFormatError: as `FragmentReader`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        root: str,
+        fragment: table_pb2.DataFragment,
+        fields: Sequence[Field],
+        *,
+        bases: Bases | None = None,
+        stable_row_ids: bool = False,
+        first_row: int = 0,
+    ) -> None:
+        self._store, self._root, self._fragment, self._bases = store, root, fragment, bases
+        self._stable = stable_row_ids
+        self._first_row = first_row
+        self._lineage: dict[str, LineageReader] = {}
+        self._reader = FragmentReader(store, root, fragment, list(dict.fromkeys(fields)), bases)
+        self.num_rows = self._reader.num_rows
+
+    @cached_property
+    def deleted(self) -> npt.NDArray[np.uint32]:
+        """The deleted rows, ascending.
+
+        Raises:
+            FormatError, UnsupportedFormatError: see `read_deletions`.
+        """
+        return read_deletions(self._store, self._root, self._fragment, self.num_rows, self._bases)
+
+    def live(self, positions: Rows) -> Rows:
+        """Return the physical numbers of rows given by their ascending positions among the live rows."""
+        deleted = self.deleted.astype(np.int64)
+        # Before the k-th deleted row there are deleted[k] - k live ones.
+        physical: Rows = positions + np.searchsorted(
+            deleted - np.arange(len(deleted)), positions, side="right"
+        )
+        return physical
+
+    def runs_maybe(self, path: Sequence[str], comparison: str, value: Any) -> list[tuple[int, int]]:
+        """Return the runs of rows that may meet a comparison, see `FragmentReader.runs_maybe`."""
+        return self._reader.runs_maybe(path, comparison, value)
+
+    def row_bytes(self, columns: Columns) -> float:
+        """Estimate the Arrow bytes of one row."""
+        system = len(columns.names) - len(columns.fields)
+        return self._reader.row_bytes(columns.fields) + _SYSTEM_BYTES * system
+
+    def read(self, columns: Columns, start: int, stop: int) -> pa.Table:
+        """Return physical rows [start, stop), deleted ones too.
+
+        Raises:
+            FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
+        """
+        if not columns.names:
+            return rows_without_columns(stop - start)
+        values = self._reader.read(start, stop, columns.fields)
+        # Numbers of rows, as wide as a column of their own, are made for system columns only.
+        wanted = any(name in SYSTEM_COLUMNS for name in columns.names)
+        rows = np.arange(start, stop if wanted else start, dtype=np.int64)
+        return self._table(columns, values, rows, lambda lineage: lineage.read(start, stop))
+
+    def take(self, columns: Columns, rows: Rows) -> pa.Table:
+        """Return physical rows, given by ascending number without repeats; errors as `read`."""
+        values = self._reader.take(rows, columns.fields)
+        return self._table(columns, values, rows, lambda lineage: lineage.take(rows))
+
+    def _table(
+        self,
+        columns: Columns,
+        values: Sequence[pa.ChunkedArray],
+        rows: Rows,
+        read: Callable[[LineageReader], UInt64Array],
+    ) -> pa.Table:
+        if not columns.names:
+            return rows_without_columns(len(rows))
+        by_name: dict[str, pa.ChunkedArray | pa.Array] = {
+            field.name: column for field, column in zip(columns.fields, values, strict=True)
+        }
+        for name in columns.names:
+            if name in SYSTEM_COLUMNS and name not in by_name:
+                by_name[name] = pa.array(self._system(name, rows, read))
+        return pa.Table.from_arrays([by_name[name] for name in columns.names], schema=columns.schema)
+
+    def _system(self, name: str, rows: Rows, read: Callable[[LineageReader], UInt64Array]) -> UInt64Array:
+        if name == ROW_OFFSET:
+            before = np.searchsorted(self.deleted, rows.astype(np.uint32))
+            return (self._first_row + rows - before).astype(np.uint64)
+        if name == ROW_ADDRESS or (name == ROW_ID and not self._stable):
+            return row_addresses(self._fragment.id, rows)
+        if name in (CREATED_AT, UPDATED_AT) and not self._stable:
+            return np.full(len(rows), _FIRST_VERSION, np.uint64)
+        if name not in self._lineage:
+            self._lineage[name] = LineageReader(
+                self._store, self._root, self._fragment, name, self.num_rows, self._bases
+            )
+        return read(self._lineage[name])
+
+
+def common_runs(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the rows that are in both of two lists of ascending runs, likewise."""
+    found = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        start, stop = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if start < stop:
+            found.append((start, stop))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def rows_without_columns(rows: int) -> pa.Table:
+    """Return a table of `rows` rows and no columns."""
+    return pa.Table.from_batches([batch_without_columns(rows)])
+
+
+def batch_without_columns(rows: int) -> pa.RecordBatch:
+    """Return a record batch of `rows` rows and no columns."""
+    array = pa.StructArray.from_buffers(pa.struct([]), rows, [None], children=[])
+    return pa.RecordBatch.from_struct_array(array)

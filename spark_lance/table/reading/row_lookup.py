@@ -1,0 +1,158 @@
+"""Finding rows by a condition, and reading rows by where they are.
+
+Both go through a table fragment by fragment and piece by piece, so memory does not grow with the table: only
+the offsets of the rows that were found are kept, four bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.file.arrays import pick_rows
+from spark_lance.file.schema import Field
+from spark_lance.io.store import Store
+from spark_lance.table.bases import Bases
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import Predicate, compile_predicate
+from spark_lance.table.reading import system_columns
+from spark_lance.table.reading.blob_values import blob_sizes, blob_values
+from spark_lance.table.reading.fragment import FragmentReader, physical_rows
+from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, rows_without_columns
+
+__all__ = ["by_blob_bytes", "columns_of", "find_rows", "nameable", "read_rows"]
+
+Offsets = npt.NDArray[np.uint32]
+
+_WINDOW_BYTES = 64 << 20
+_PIECE_BYTES = 16 << 20
+_MAX_PIECE_ROWS = 1 << 20
+# Rows are read with those between them if these are at most so many times as many.
+_DENSE = 4
+
+
+def columns_of(manifest: Manifest) -> pa.Schema:
+    """Return the Arrow schema of a version's columns, blobs as their descriptors."""
+    return pa.schema([field.described().arrow_field() for field in manifest.schema.fields])
+
+
+def nameable(manifest: Manifest) -> pa.Schema:
+    """Return all columns that a condition on a version's rows may name."""
+    return system_columns.nameable(manifest.schema)
+
+
+def find_rows(store: Store, root: str, manifest: Manifest, predicate: Predicate | None) -> RowChanges:
+    """Return the live rows of a version for which a predicate is true; all of them without a predicate.
+
+    Reads only the columns that the predicate names.
+
+    Raises:
+        ExpressionError: the predicate does not fit the table.
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+    """
+    if predicate is None:
+        return RowChanges(manifest, _live_rows(store, root, manifest))
+    condition = compile_predicate(predicate, nameable(manifest))
+    scan = Scan.plan(store, root, manifest, condition.columns, with_row_address=True)
+    rows = {}
+    for fragment in manifest.fragments:
+        found = [
+            condition.filter(table)[ROW_ADDRESS].to_numpy().astype(np.uint32)  # the low half is the offset
+            for table in scan.task(fragment).tables(_WINDOW_BYTES)
+        ]
+        offsets = np.concatenate([np.empty(0, np.uint32), *found])
+        if len(offsets):
+            rows[fragment.id] = offsets
+    return RowChanges(manifest, rows)
+
+
+def _live_rows(store: Store, root: str, manifest: Manifest) -> dict[int, Offsets]:
+    bases = Bases.of(store, root, manifest.message)
+    rows = {}
+    for fragment in manifest.fragments:
+        total = physical_rows(store, root, fragment, bases)
+        deleted = read_deletions(store, root, fragment, total, bases)
+        live = np.delete(np.arange(total, dtype=np.uint32), deleted)
+        if len(live):
+            rows[fragment.id] = live
+    return rows
+
+
+def read_rows(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    rows: Mapping[int, Offsets],
+    fields: Sequence[Field],
+    piece_bytes: int = _PIECE_BYTES,
+    extra_bytes: float = 0.0,
+) -> Iterator[tuple[int, Offsets, pa.Table]]:
+    """Yield fields of the given rows in tables of about `piece_bytes` Arrow bytes, blobs as their bytes.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        manifest: the version.
+        rows: fragment id -> physical offsets, ascending; fragments come in the order of the version.
+        fields: top-level fields of the version's schema, possibly pruned.
+        piece_bytes: bytes of one table.
+        extra_bytes: bytes of a row that the caller adds to each, and that count too.
+
+    Yields:
+        The fragment's id, the offsets of the rows, and the rows.
+
+    Raises:
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+    """
+    described = [field.described() for field in fields]
+    schema = pa.schema([field.arrow_field() for field in described])
+    blobs = [(place, field) for place, field in enumerate(fields) if field.is_blob]
+    bases = Bases.of(store, root, manifest.message)
+    for fragment in manifest.fragments:
+        offsets = rows.get(fragment.id)
+        if offsets is None:
+            continue
+        reader = FragmentReader(store, root, fragment, described, bases)
+        row_bytes = max(reader.row_bytes() + extra_bytes, 0.125)
+        start = 0
+        while start < len(offsets):
+            count = int(min(max(1, piece_bytes / row_bytes), _MAX_PIECE_ROWS))
+            piece = offsets[start : start + count]
+            table = _read_piece(reader, piece.astype(np.int64), schema)
+            if not blobs:
+                yield fragment.id, piece, table
+            for part in by_blob_bytes(table, blobs, piece_bytes) if blobs else ():
+                rows_of_part = table.slice(part.start, part.stop - part.start)
+                for place, field in blobs:
+                    values = blob_values(bases, field, rows_of_part.column(place), fragment)
+                    rows_of_part = rows_of_part.set_column(place, field.arrow_field(), values)
+                yield fragment.id, piece[part], rows_of_part
+            # As in a scan: what was seen replaces the estimate, and a piece grows fourfold at most.
+            row_bytes = max(table.nbytes / len(piece) + extra_bytes, row_bytes / 4, 0.125)
+            start += len(piece)
+
+
+def by_blob_bytes(table: pa.Table, blobs: Sequence[tuple[int, Field]], limit: int) -> Iterator[slice]:
+    """Yield runs of rows whose blobs have about `limit` bytes together, at least one row each."""
+    ends = np.cumsum(sum(blob_sizes(table.column(place)) for place, _ in blobs))
+    start = 0
+    while start < table.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        yield slice(start, stop)
+        start = stop
+
+
+def _read_piece(reader: FragmentReader, rows: npt.NDArray[np.int64], schema: pa.Schema) -> pa.Table:
+    if not reader.fields:
+        return rows_without_columns(len(rows))
+    first, stop = int(rows[0]), int(rows[-1]) + 1
+    if stop - first > _DENSE * len(rows):
+        return pa.Table.from_arrays(reader.take(rows), schema=schema)
+    table = pa.Table.from_arrays(reader.read(first, stop), schema=schema)
+    return table if stop - first == len(rows) else pick_rows(table, rows - first)

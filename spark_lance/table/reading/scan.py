@@ -1,0 +1,208 @@
+"""Reading a version of a table: a plan that can be pickled, cut into tasks that run anywhere.
+
+A task holds all that it needs (where the table is, the pruned fields, its fragment's message), so running
+it reads no manifest. Rows come out in physical order without the deleted ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.schema import Field
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import Condition, compile_predicate
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.fragment_rows import rows_without_columns
+from spark_lance.table.reading.scan_task import Filter, ScanTask
+from spark_lance.table.reading.system_columns import (
+    ROW_ADDRESS,
+    ROW_ID,
+    ROW_OFFSET,
+    SYSTEM_COLUMNS,
+    nameable,
+)
+
+__all__ = ["ROW_ADDRESS", "ROW_ID", "Filter", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
+
+_TABLE_WINDOW_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Chosen columns of one version of a table.
+
+    Attributes:
+        store, root: the table.
+        manifest: the version.
+        names: the columns in order, system columns too.
+        fragments: the fragments to read, in scan order.
+    """
+
+    store: Store
+    root: str
+    manifest: Manifest
+    names: tuple[str, ...]
+    fragments: tuple[table_pb2.DataFragment, ...]
+
+    @classmethod
+    def plan(
+        cls,
+        store: Store,
+        root: str,
+        manifest: Manifest,
+        columns: Sequence[str] | None = None,
+        *,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        fragments: Sequence[table_pb2.DataFragment] | None = None,
+    ) -> Scan:
+        """Choose columns by name (all top-level ones by default), and fragments of the version.
+
+        System columns can be named too: `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version`,
+        `_row_last_updated_at_version`.
+
+        Raises:
+            SchemaError: a column does not exist or is named twice.
+        """
+        names = [field.name for field in manifest.schema.fields] if columns is None else list(columns)
+        names += [ROW_ID] if with_row_id and ROW_ID not in names else []
+        names += [ROW_ADDRESS] if with_row_address and ROW_ADDRESS not in names else []
+        if len(set(names)) != len(names):
+            raise SchemaError(f"a column is named twice in {', '.join(names)}")
+        for name in names:
+            if name not in SYSTEM_COLUMNS:
+                manifest.schema.field(name)
+        chosen = manifest.fragments if fragments is None else fragments
+        return cls(store, root, manifest, tuple(names), tuple(chosen))
+
+    @cached_property
+    def bases(self) -> Bases:
+        """Where the version's files are."""
+        return Bases.of(self.store, self.root, self.manifest.message)
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The table fields among the chosen columns, in their order; blobs as their descriptors."""
+        return self._fields_of(self.names)
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of every table and batch that the scan yields."""
+        metadata = dict(self.manifest.schema.metadata)
+        task = ScanTask(self.store, self.root, self.names, self.fields, b"")
+        return task.arrow_schema.with_metadata(metadata or None)
+
+    def condition(self, filter: Filter) -> Condition:
+        """Fit a filter to the version: to the columns of the table, system columns but `_rowoffset` too.
+
+        Raises:
+            ExpressionError: it does not fit.
+        """
+        if isinstance(filter, Condition):
+            return filter
+        return compile_predicate(filter, nameable(self.manifest.schema))
+
+    def tasks(self, filter_columns: Sequence[str] = ()) -> list[ScanTask]:
+        """Return one task per fragment, in scan order.
+
+        Args:
+            filter_columns: further columns for the filter that `ScanTask.tables` will get.
+        """
+        starts = self._starts if ROW_OFFSET in self.names else {}
+        extra = self._fields_of(filter_columns)
+        return [self._task(fragment, starts.get(fragment.id, 0), extra) for fragment in self.fragments]
+
+    def task(self, fragment: table_pb2.DataFragment) -> ScanTask:
+        """Return the task that reads one fragment."""
+        return self._task(fragment, self._starts[fragment.id] if ROW_OFFSET in self.names else 0, ())
+
+    def tables(
+        self, filter: Filter | None = None, target_bytes: int = _TABLE_WINDOW_BYTES
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of all tasks in order, in tables of about `target_bytes`.
+
+        Raises:
+            SchemaError, ExpressionError, FormatError, UnsupportedFormatError: see `ScanTask.tables`.
+        """
+        condition = None if filter is None else self.condition(filter)
+        for task in self.tasks(condition.columns if condition else ()):
+            yield from task.tables(target_bytes, condition)
+
+    def batches(
+        self, batch_bytes: int, batch_size: int, filter: Filter | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all tasks in order as record batches; sizes as in `ScanTask.batches`."""
+        condition = None if filter is None else self.condition(filter)
+        for task in self.tasks(condition.columns if condition else ()):
+            for batch in task.batches(batch_bytes, batch_size, condition):
+                yield batch.replace_schema_metadata(self.arrow_schema.metadata)
+
+    def slice(self, offset: int, limit: int | None, target_bytes: int) -> Iterator[pa.Table]:
+        """Yield at most `limit` of the live rows from position `offset` on; reads hardly more than these.
+
+        Raises:
+            FormatError, UnsupportedFormatError: see `ScanTask.tables`.
+        """
+        left = limit
+        for fragment in self.fragments:
+            if left == 0:
+                return
+            rows = self.live_rows(fragment)
+            skipped = min(offset, rows)
+            offset -= skipped
+            wanted = rows - skipped if left is None else min(left, rows - skipped)
+            if wanted:
+                yield from self.task(fragment).slice(skipped, wanted, target_bytes)
+            left = None if left is None else left - wanted
+
+    def live_rows(self, fragment: table_pb2.DataFragment) -> int:
+        """Return the rows of a fragment that are not deleted; mostly from the manifest alone."""
+        rows = physical_rows(self.store, self.root, fragment, self.bases)
+        return rows - int(fragment.deletion_file.num_deleted_rows)
+
+    def _task(
+        self, fragment: table_pb2.DataFragment, first_row: int, filter_fields: tuple[Field, ...]
+    ) -> ScanTask:
+        return ScanTask(
+            self.store,
+            self.root,
+            self.names,
+            self.fields,
+            fragment.SerializeToString(),
+            self.manifest.uses_stable_row_ids,
+            self.bases,
+            first_row,
+            filter_fields,
+        )
+
+    def _fields_of(self, names: Sequence[str]) -> tuple[Field, ...]:
+        named = (self.manifest.schema.field(name) for name in names if name not in SYSTEM_COLUMNS)
+        return tuple(field.described() for field in named)
+
+    @cached_property
+    def _starts(self) -> dict[int, int]:
+        """How many live rows of the version come before each fragment."""
+        starts = {}
+        total = 0
+        for fragment in self.manifest.fragments:
+            starts[fragment.id] = total
+            total += self.live_rows(fragment)
+        return starts
+
+
+def filter_columns(filter: Filter, schema: pa.Schema) -> list[str]:
+    """Return the top-level columns of `schema` that a filter refers to.
+
+    Raises:
+        ExpressionError: the filter does not fit the schema.
+    """
+    condition = filter if isinstance(filter, Condition) else compile_predicate(filter, schema)
+    return list(condition.columns)

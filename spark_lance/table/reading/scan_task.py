@@ -1,0 +1,318 @@
+"""The rows of one fragment for a scan: a task that can be pickled and runs anywhere.
+
+Without a filter, columns are read in windows of physical rows. With one, the columns that it reads come
+first, in windows of their own size; the others follow for the rows that are left, piece by piece: a range
+with its gaps where many rows are left, single rows where few are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import ExpressionError
+from spark_lance.file.arrays import join, movable_table
+from spark_lance.file.schema import Field
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import keep_mask
+from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
+from spark_lance.table.reading.fragment_rows import (
+    Columns,
+    FragmentRows,
+    batch_without_columns,
+    common_runs,
+    rows_without_columns,
+)
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS, system_field
+from spark_lance.table.rowids import locate_among
+
+__all__ = ["Filter", "ScanTask", "in_batches"]
+
+Filter = Predicate | Condition
+
+_MAX_WINDOW_ROWS = 1 << 22
+_MIN_ROW_BYTES = 0.125
+# Rows are read one by one, not with those between them, if these are more than so many times as many.
+_SPARSE = 8
+
+
+@dataclass(frozen=True)
+class ScanTask:
+    """The rows of one fragment, for the columns of a scan. Can be pickled; reads no manifest.
+
+    Attributes:
+        store, root: the table.
+        names: the output columns in order, system columns too.
+        fields: the top-level table fields among them, in the same order.
+        fragment: the serialized DataFragment.
+        stable_row_ids: whether the table has stable row ids.
+        bases: where the fragment's files are, if not all under the root.
+        first_row: live rows in the fragments before this one, for `_rowoffset`.
+        filter_fields: fields that a filter may read beside `fields`; they go before those of the same name.
+        span: the physical rows [start, stop) that `tables` and `batches` yield; all by default.
+    """
+
+    store: Store
+    root: str
+    names: tuple[str, ...]
+    fields: tuple[Field, ...]
+    fragment: bytes
+    stable_row_ids: bool = False
+    bases: Bases | None = None
+    first_row: int = 0
+    filter_fields: tuple[Field, ...] = ()
+    span: tuple[int, int] | None = None
+
+    @cached_property
+    def message(self) -> table_pb2.DataFragment:
+        """The fragment's message."""
+        return table_pb2.DataFragment.FromString(self.fragment)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of everything that the task yields."""
+        return self._columns.schema
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return Columns(self.names, self.fields)
+
+    def __getstate__(self) -> dict[str, object]:
+        # What was computed stays behind.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def tables(self, target_bytes: int, filter: Filter | None = None) -> Iterator[pa.Table]:
+        """Yield the rows as tables of about `target_bytes` Arrow bytes; chunks follow the stored pages.
+
+        Args:
+            target_bytes: bytes of one table; memory stays near it plus one page a column.
+            filter: keep the rows for which this is true; it may name the columns in `fields` and
+                `filter_fields`, and system columns but `_rowoffset`.
+
+        Raises:
+            FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+            ExpressionError: the filter does not fit the columns.
+        """
+        if filter is None:
+            rows = self._open(self.fields)
+            for start, stop, table in _windows(rows, self._columns, target_bytes, self._runs(rows, None)):
+                keep = keep_mask(rows.deleted, start, stop)
+                kept = _filtered(table, keep)
+                if kept.num_rows:
+                    yield kept
+            return
+        condition = filter if isinstance(filter, Condition) else self._condition(filter)
+        head = self._head(condition)
+        rows = self._open((*head.fields, *self.fields))
+        # Columns that the filter reads as they are wanted need not be read again.
+        shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
+        rest = self._columns.without(shared)
+        pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+        for start, stop, table in _windows(rows, head, target_bytes, self._runs(rows, condition)):
+            keep = keep_mask(rows.deleted, start, stop)
+            candidates = _filtered(table, keep)
+            hits = _true(condition.mask(candidates))
+            found = start + np.flatnonzero(keep)[hits]
+            if len(found):
+                known = _filtered(candidates.select(shared), hits) if shared else None
+                yield from self._complete(rows, known, rest, found, pace)
+
+    def batches(
+        self, batch_bytes: int, batch_size: int = 1 << 17, filter: Filter | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as record batches of about `batch_bytes` bytes and at most `batch_size` rows.
+
+        Raises:
+            FormatError, UnsupportedFormatError, ExpressionError: as `tables`.
+        """
+        return in_batches(self.tables(batch_bytes, filter), batch_size)
+
+    def slice(self, first: int, limit: int, target_bytes: int) -> Iterator[pa.Table]:
+        """Yield at most `limit` of the live rows from position `first` on, and read hardly more than these.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        rows = self._open(self.fields)
+        pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+        start = int(rows.live(np.array([first], np.int64))[0])
+        while limit > 0 and start < rows.num_rows:
+            stop = min(start + min(pace.rows(), limit), rows.num_rows)
+            table = rows.read(self._columns, start, stop)
+            pace.saw(table.nbytes, stop - start)
+            kept = _filtered(table, keep_mask(rows.deleted, start, stop))
+            start, limit = stop, limit - kept.num_rows
+            if kept.num_rows:
+                yield kept
+
+    def take(self, positions: npt.NDArray[np.int64]) -> pa.Table:
+        """Return rows by their ascending positions, without repeats, among the fragment's live rows.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        rows = self._open(self.fields)
+        return rows.take(self._columns, rows.live(positions))
+
+    def rows(self, offsets: npt.NDArray[np.int64], target_bytes: int) -> Iterator[pa.Table]:
+        """Yield rows by their ascending physical numbers, deleted or not, in tables of about so many bytes.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        rows = self._open(self.fields)
+        pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+        yield from self._complete(rows, None, self._columns, offsets, pace)
+
+    def take_physical(self, offsets: npt.NDArray[np.int64]) -> pa.Table:
+        """Return those of the rows with ascending physical numbers, without repeats, that are not deleted.
+
+        Raises:
+            IndexError: the fragment has no such row.
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        rows = self._open(self.fields)
+        if len(offsets) and int(offsets[-1]) >= rows.num_rows:
+            raise IndexError(
+                f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"
+            )
+        gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
+        return rows.take(self._columns, np.delete(offsets, gone))
+
+    def _runs(self, rows: FragmentRows, condition: Condition | None) -> list[tuple[int, int]]:
+        """Return the runs of physical rows to look at: those of the span that the condition may keep."""
+        start, stop = (0, rows.num_rows) if self.span is None else self.span
+        runs = [(start, min(stop, rows.num_rows))]
+        for path, comparison, value in () if condition is None else condition.comparisons():
+            runs = common_runs(runs, rows.runs_maybe(path, comparison, value))
+        return runs
+
+    def _open(self, fields: tuple[Field, ...]) -> FragmentRows:
+        return FragmentRows(
+            self.store,
+            self.root,
+            self.message,
+            fields,
+            bases=self.bases,
+            stable_row_ids=self.stable_row_ids,
+            first_row=self.first_row,
+        )
+
+    def _readable(self) -> dict[str, Field]:
+        return {field.name: field for field in (*self.fields, *self.filter_fields)}
+
+    def _condition(self, filter: Predicate) -> Condition:
+        columns = [field.arrow_field() for field in self._readable().values()]
+        system = [system_field(name) for name in SYSTEM_COLUMNS if name != ROW_OFFSET]
+        return compile_predicate(filter, pa.schema([*columns, *system]))
+
+    def _head(self, condition: Condition) -> Columns:
+        """Return the columns that a condition reads; one that costs nothing if it reads none."""
+        readable = self._readable()
+        if unknown := set(condition.columns) - readable.keys() - set(SYSTEM_COLUMNS):
+            raise ExpressionError(
+                f"the filter {condition.text} names {', '.join(sorted(unknown))}, which is not being read"
+            )
+        names = condition.columns or (ROW_ADDRESS,)
+        return Columns(names, tuple(readable[name] for name in names if name in readable))
+
+    def _is_same(self, name: str, head: Columns) -> bool:
+        wanted = [field for field in self.fields if field.name == name]
+        return wanted == [field for field in head.fields if field.name == name]
+
+    def _complete(
+        self,
+        rows: FragmentRows,
+        known: pa.Table | None,
+        rest: Columns,
+        found: npt.NDArray[np.int64],
+        pace: _Pace,
+    ) -> Iterator[pa.Table]:
+        """Yield the output columns of physical rows, of which `known` holds some columns already."""
+        done = 0
+        while done < len(found):
+            count = pace.rows()
+            piece = found[done : done + count]
+            if piece[-1] - piece[0] >= _SPARSE * len(piece):
+                table = rows.take(rest, piece)
+            else:
+                piece = piece[: np.searchsorted(piece, piece[0] + count)]
+                keep = np.zeros(piece[-1] + 1 - piece[0], np.bool_)
+                keep[piece - piece[0]] = True
+                table = _filtered(rows.read(rest, int(piece[0]), int(piece[-1]) + 1), keep)
+            if known is not None:
+                part = known.slice(done, len(piece))
+                columns = [(part if name in part.column_names else table)[name] for name in self.names]
+                table = pa.Table.from_arrays(columns, schema=self.arrow_schema)
+            pace.saw(table.nbytes, len(piece))
+            yield table
+            done += len(piece)
+
+
+class _Pace:
+    """How many rows make a piece of so many bytes: first by an estimate, then by what was seen."""
+
+    def __init__(self, target_bytes: int, row_bytes: float) -> None:
+        self._target = target_bytes
+        self._row_bytes = max(row_bytes, _MIN_ROW_BYTES)
+
+    def rows(self) -> int:
+        return int(min(max(1, self._target / self._row_bytes), _MAX_WINDOW_ROWS))
+
+    def saw(self, nbytes: int, rows: int) -> None:
+        # Growth is limited, for the next rows may be wider.
+        self._row_bytes = max(nbytes / rows, self._row_bytes / 4, _MIN_ROW_BYTES)
+
+
+def _windows(
+    rows: FragmentRows, columns: Columns, target_bytes: int, runs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int, pa.Table]]:
+    """Yield runs of physical rows piece by piece: first row, row after the last, and their values."""
+    pace = _Pace(target_bytes, rows.row_bytes(columns))
+    for start, end in runs:
+        while start < end:
+            stop = min(start + pace.rows(), end)
+            table = rows.read(columns, start, stop)
+            pace.saw(table.nbytes, stop - start)
+            yield start, stop, table
+            start = stop
+
+
+def _filtered(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
+    if keep.all():
+        return table
+    if not table.num_columns:
+        return rows_without_columns(int(np.count_nonzero(keep)))
+    return movable_table(table).filter(pa.array(keep))
+
+
+def _true(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return where a mask is true; null counts as false."""
+    values: npt.NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy()
+    return values
+
+
+def in_batches(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of tables as record batches of at most `batch_size` rows."""
+    for table in tables:
+        for first in range(0, table.num_rows, batch_size):
+            # Arrow does not stop a slice at the end of a table without columns.
+            yield from _as_batches(table.slice(first, min(batch_size, table.num_rows - first)))
+
+
+def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:
+    """Return the table as one batch; more only where the chunks of a column cannot be joined."""
+    if not table.num_columns:
+        return [batch_without_columns(table.num_rows)]
+    columns = [join(column.chunks) for column in table.columns]
+    if all(len(chunks) == 1 for chunks in columns):
+        return [pa.RecordBatch.from_arrays([chunks[0] for chunks in columns], schema=table.schema)]
+    return list(table.to_batches())

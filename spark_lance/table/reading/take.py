@@ -1,0 +1,164 @@
+"""Rows by position, by address, or by id, in the order asked for.
+
+Positions count the live rows in scan order. An address is fragment id << 32 | physical row. An id is the same
+as the address in tables without stable row ids; in others it is looked for in the fragments' sequences, of
+which one at a time is decoded, and only where it may hold one of the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import OptionError
+from spark_lance.file.arrays import pick_rows
+from spark_lance.proto import table_pb2
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.lineage import LineageReader
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID
+from spark_lance.table.rowids import locate_among, locate_row_ids, row_addresses
+
+__all__ = ["RowNumbers", "addresses_of", "take_addresses", "take_positions", "take_row_ids"]
+
+RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
+UInt64Array = npt.NDArray[np.uint64]
+
+_OFFSET_BITS = np.uint64(32)
+_OFFSET_MASK = np.uint64(2**32 - 1)
+_WINDOW_ROWS = 1 << 20
+
+
+def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
+    """Return the rows at positions among the live rows of the scan's fragments.
+
+    Raises:
+        IndexError: there is no such position.
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+    """
+    wanted = _integers(positions, np.int64)
+    ends = np.cumsum([scan.live_rows(fragment) for fragment in scan.fragments], dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
+        raise IndexError(f"row positions must be within 0 and {total - 1}")
+    order, back = np.unique(wanted, return_inverse=True)
+    homes = np.searchsorted(ends, order, side="right")
+    parts = [_nothing(scan)]
+    for home in np.unique(homes):
+        first = int(ends[home - 1]) if home else 0
+        parts.append(scan.task(scan.fragments[home]).take(order[homes == home] - first))
+    return _finished(scan, pick_rows(pa.concat_tables(parts), back.reshape(-1)))
+
+
+def take_addresses(scan: Scan, addresses: RowNumbers) -> pa.Table:
+    """Return the rows at addresses; without those that are deleted or whose fragment does not exist.
+
+    Raises:
+        IndexError: an existing fragment has no such physical row.
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+    """
+    wanted = _integers(addresses, np.uint64)
+    order, back = np.unique(wanted, return_inverse=True)
+    numbers = order >> _OFFSET_BITS
+    names = scan.names if ROW_ADDRESS in scan.names else (*scan.names, ROW_ADDRESS)
+    located = Scan(scan.store, scan.root, scan.manifest, names, scan.fragments)
+    by_id = {fragment.id: fragment for fragment in scan.fragments}
+    parts = [_nothing(located)]
+    for number in np.unique(numbers).tolist():
+        if number in by_id:
+            offsets = (order[numbers == number] & _OFFSET_MASK).astype(np.int64)
+            parts.append(located.task(by_id[number]).take_physical(offsets))
+    found = pa.concat_tables(parts)
+    present = found[ROW_ADDRESS].to_numpy()
+    where = np.searchsorted(present, order)
+    alive = np.isin(order, present, assume_unique=True)
+    picked = back.reshape(-1)[alive[back.reshape(-1)]]
+    rows = pick_rows(found, where[picked])
+    return _finished(scan, rows if names == scan.names else rows.drop_columns([ROW_ADDRESS]))
+
+
+def take_row_ids(scan: Scan, row_ids: RowNumbers) -> pa.Table:
+    """Return the rows with the given ids, without those that do not exist.
+
+    Raises:
+        IndexError: the table has no stable row ids, and an existing fragment has no such physical row.
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+    """
+    wanted = _integers(row_ids, np.uint64)
+    addresses, known = addresses_of(scan, wanted)
+    return take_addresses(scan, addresses[known])
+
+
+def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[UInt64Array, npt.NDArray[np.bool_]]:
+    """Return the address of each id, and whether the id is known; if not, its address means nothing.
+
+    Without stable row ids every id is its own address, and known.
+
+    Raises:
+        FormatError, UnsupportedFormatError: a fragment's ids or deletions are damaged or not supported.
+    """
+    wanted = _integers(row_ids, np.uint64)
+    if not scan.manifest.uses_stable_row_ids:
+        return wanted, np.ones(len(wanted), np.bool_)
+    order, back = np.unique(wanted, return_inverse=True)
+    addresses = np.zeros(len(order), np.uint64)
+    known = np.zeros(len(order), np.bool_)
+    for fragment in scan.fragments:
+        offsets, places = _locate(scan, fragment, order)
+        if len(offsets) and fragment.HasField("deletion_file"):
+            deleted = read_deletions(scan.store, scan.root, fragment, None, scan.bases)
+            gone, _ = locate_among(offsets, deleted.astype(np.int64))
+            offsets, places = np.delete(offsets, gone), np.delete(places, gone)
+        addresses[places] = row_addresses(fragment.id, offsets)
+        known[places] = True
+    return addresses[back.reshape(-1)], known[back.reshape(-1)]
+
+
+def _locate(
+    scan: Scan, fragment: table_pb2.DataFragment, wanted: UInt64Array
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the physical rows of a fragment that have one of the ids, and which id each has."""
+    rows = fragment.physical_rows
+    if fragment.WhichOneof("row_id_sequence") == "inline_row_ids":
+        return locate_row_ids(fragment.inline_row_ids, rows, wanted)
+    reader = LineageReader(scan.store, scan.root, fragment, ROW_ID, rows, scan.bases)
+    offsets, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for start in range(0, rows, _WINDOW_ROWS):
+        values = reader.read(start, min(start + _WINDOW_ROWS, rows))
+        hits, found = locate_among(values, wanted)
+        offsets.append(hits + start)
+        places.append(found)
+    return np.concatenate(offsets), np.concatenate(places)
+
+
+def _nothing(scan: Scan) -> pa.Table:
+    return pa.Table.from_batches([], scan.arrow_schema.remove_metadata())
+
+
+def _finished(scan: Scan, rows: pa.Table) -> pa.Table:
+    return rows.replace_schema_metadata(scan.arrow_schema.metadata)
+
+
+def _integers(numbers: RowNumbers, dtype: type[np.int64] | type[np.uint64]) -> npt.NDArray[Any]:
+    """Return row numbers as an array of a type.
+
+    Raises:
+        OptionError: they are no integers of this type.
+    """
+    given: npt.NDArray[Any] = np.asarray(numbers)
+    if given.dtype.kind not in "iu" and all(isinstance(number, int) for number in numbers):
+        # numpy makes floats of some integers that together fit no type of its own.
+        given = np.array(numbers, object)
+    try:
+        if given.dtype.kind in "iuO":
+            limits = np.iinfo(dtype)
+            if given.size and not limits.min <= given.min() <= given.max() <= limits.max:
+                raise OverflowError(f"from {given.min()} to {given.max()}")
+            return given.astype(dtype).reshape(-1)
+    except (OverflowError, TypeError) as error:
+        raise OptionError(f"row numbers must be integers of type {dtype.__name__}: {error}") from error
+    raise OptionError(f"row numbers must be integers, not {given.dtype}")

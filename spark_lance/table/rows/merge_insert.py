@@ -1,0 +1,332 @@
+"""Merging a source into a table by key: updating rows that are there, inserting others, deleting the rest.
+
+The source is held in memory, the table is streamed: first its key columns (and what conditions name), which
+gives the rows to change, then only what is copied. Changed rows become new fragments behind the others; the
+inserted rows follow them. One Update transaction holds everything, with the keys of the inserted rows, so
+that of two writers that insert one key at the same time the later one looks again. (Lance table format,
+update.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import MergeError, SchemaError
+from spark_lance.file.arrays import join, movable_table, pick_rows
+from spark_lance.file.schema import Field, Schema
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store
+from spark_lance.table.commits.commit import REAL, Surroundings
+from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
+from spark_lance.table.reading.row_lookup import nameable, read_rows
+from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.rows.key_filter import KeyFilter, key_filter
+from spark_lance.table.rows.keys import primary_key
+from spark_lance.table.rows.merge_condition import MergeCondition
+from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
+from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
+from spark_lance.table.writing.align import Aligner
+
+__all__ = ["MergeRules", "Merged", "merge_rows"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_WINDOW_BYTES = 64 << 20
+_WINDOW_ROWS = 1 << 22
+_PIECE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class MergeRules:
+    """What is done with the rows of each kind.
+
+    Attributes:
+        on: the key columns; none stands for the table's primary key.
+        matched: rows of the table whose key the source has: "keep", "update", "delete" or "fail".
+        condition: which of them are updated; names source.x and target.x.
+        insert: whether rows of the source whose key the table lacks are inserted.
+        delete_missing: whether rows of the table whose key the source lacks are deleted.
+        missing: which of them are.
+    """
+
+    on: tuple[str, ...] = ()
+    matched: str = "keep"
+    condition: Predicate | None = None
+    insert: bool = False
+    delete_missing: bool = False
+    missing: Predicate | None = None
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did: the version it made, and how many rows it inserted, updated and deleted."""
+
+    manifest: Manifest
+    num_inserted_rows: int
+    num_updated_rows: int
+    num_deleted_rows: int
+
+
+def merge_rows(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    source: pa.Table,
+    rules: MergeRules,
+    *,
+    reruns: RetryPolicy = RERUNS,
+    surroundings: Surroundings = REAL,
+) -> Merged:
+    """Merge a source into a table.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        manifest: the version that the source is compared with.
+        source: columns of the table, at least the key. Updated rows keep their values in columns that are not
+            there; inserted rows are null in them.
+        rules: what to do.
+        reruns: how often to begin anew where other writers were in the way.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        SchemaError: the source does not fit the table, or a key column is missing or nested.
+        ExpressionError: a condition does not fit.
+        MergeError: several source rows would update one row; or a row matches, and rules forbid it.
+        RetryableConflictError: other writers were in the way each time.
+        CommitError: the commit failed; see its other subclasses.
+        UnsupportedFormatError: the table needs a feature that is not written here, or has blobs in structs.
+    """
+
+    def attempt(base: Manifest) -> Merged:
+        check_movable(base)
+        merge = _Merge.plan(store, root, base, source, rules)
+        merge.match()
+        return merge.commit(surroundings)
+
+    return rerun(store, root, manifest, attempt, reruns, surroundings)
+
+
+@dataclass
+class _Merge:
+    """One merge into one version.
+
+    Attributes:
+        source: the source with the table's types, columns in the table's order.
+        index: its keys.
+        updates: fragment id -> offsets of rows to update, ascending, and the source row for each.
+        deletes: fragment id -> offsets of rows to delete.
+        seen: by code, whether the table has the key.
+    """
+
+    store: Store
+    root: str
+    base: Manifest
+    rules: MergeRules
+    keys: tuple[Field, ...]
+    source: pa.Table
+    index: KeyIndex
+    condition: MergeCondition | None
+    missing: Condition | None
+    seen: npt.NDArray[np.bool_]
+    updates: dict[int, tuple[npt.NDArray[np.uint32], Int64Array]] = field(default_factory=dict)
+    deletes: dict[int, npt.NDArray[np.uint32]] = field(default_factory=dict)
+
+    @classmethod
+    def plan(cls, store: Store, root: str, base: Manifest, source: pa.Table, rules: MergeRules) -> _Merge:
+        """Fit source and rules to a version."""
+        keys = _key_fields(base.schema, rules.on)
+        aligned = _align(source, base.schema, keys, rules.insert)
+        condition = missing = None
+        if rules.matched == "update" and rules.condition is not None:
+            condition = MergeCondition.compile(rules.condition, aligned.schema, nameable(base))
+        if rules.delete_missing and rules.missing is not None:
+            missing = compile_predicate(rules.missing, nameable(base))
+        index = KeyIndex([aligned[key.name] for key in keys])
+        seen = np.zeros(index.size, np.bool_)
+        return cls(store, root, base, rules, keys, aligned, index, condition, missing, seen)
+
+    def match(self) -> None:
+        """Compare all rows of the table with the source."""
+        names = {key.name for key in self.keys}
+        names.update(self.condition.target_columns if self.condition else ())
+        names.update(self.missing.columns if self.missing else ())
+        scan = Scan.plan(self.store, self.root, self.base, sorted(names), with_row_address=True)
+        for window in _windows(scan):
+            addresses = window[ROW_ADDRESS].to_numpy()
+            codes = self.index.lookup([window[key.name] for key in self.keys])
+            self.seen[codes[codes >= 0]] = True
+            if self.rules.matched in ("update", "delete"):
+                self._change(window, addresses, codes)
+            elif self.rules.matched == "fail" and (codes >= 0).any():
+                raise MergeError(
+                    f"a row of the table has a key of the source: {self._key(codes[codes >= 0][0])}"
+                )
+            if self.rules.delete_missing:
+                gone = np.flatnonzero(codes < 0)
+                if self.missing is not None:
+                    mask = self.missing.mask(pick_rows(window, gone)).fill_null(False)
+                    gone = gone[mask.to_numpy()]
+                self._delete(addresses[gone])
+
+    def _change(self, window: pa.Table, addresses: npt.NDArray[np.uint64], codes: Int64Array) -> None:
+        """Note the rows of a window to update or to delete."""
+        places, sources = self.index.pairs(codes)
+        if self.condition is not None:
+            keep = self.condition.mask(window, places, self.source, sources)
+            places, sources = places[keep], sources[keep]
+        again = np.flatnonzero(places[1:] == places[:-1])
+        if len(again):
+            raise MergeError(
+                "several rows of the source match one row of the table, which may be matched once at most: "
+                + self._key(codes[places[again[0]]])
+            )
+        if self.rules.matched == "delete":
+            self._delete(addresses[places])
+            return
+        for number, part in _by_fragment(addresses[places]):
+            offsets, rows = addresses[places[part]].astype(np.uint32), sources[part]
+            if number in self.updates:
+                before = self.updates[number]
+                offsets, rows = np.concatenate([before[0], offsets]), np.concatenate([before[1], rows])
+            self.updates[number] = offsets, rows
+
+    def _delete(self, addresses: npt.NDArray[np.uint64]) -> None:
+        for number, part in _by_fragment(addresses):
+            offsets = addresses[part].astype(np.uint32)
+            before = self.deletes.get(number, np.empty(0, np.uint32))
+            self.deletes[number] = np.union1d(before, offsets)
+
+    def _key(self, code: int) -> str:
+        """Return the key of a code as text."""
+        row = int(np.flatnonzero(self.index.codes == code)[0])
+        return ", ".join(f"{key.name} = {self.source[key.name][row].as_py()!r}" for key in self.keys)
+
+    def commit(self, surroundings: Surroundings) -> Merged:
+        """Write what was found to change, and commit it."""
+        codes = self.index.codes
+        inserted = np.empty(0, np.int64)
+        if self.rules.insert:
+            inserted = np.flatnonzero(~np.append(self.seen, False)[codes])
+        rows = {number: offsets for number, (offsets, _) in self.updates.items()}
+        for number, offsets in self.deletes.items():
+            rows[number] = np.union1d(rows[number], offsets) if number in rows else offsets
+        ids = MovedIds(self.store, self.root, self.base)
+        added = write_moved(self.store, self.root, self.base, self._new_rows(inserted, ids), ids)
+        committed = commit_moves(
+            self.store,
+            self.root,
+            RowChanges(self.base, rows),
+            added,
+            sorted(node.id for node in self.base.schema.walk()),
+            surroundings,
+            self._filter(inserted) if self.rules.insert else None,
+        )
+        return Merged(
+            committed,
+            len(inserted),
+            sum(len(offsets) for offsets, _ in self.updates.values()),
+            sum(len(offsets) for offsets in self.deletes.values()),
+        )
+
+    def _new_rows(self, inserted: Int64Array, ids: MovedIds) -> Iterator[pa.Table]:
+        """Yield the updated rows in the order of the table, then the inserted ones in that of the source."""
+        fields = self.base.schema.fields
+        copied = [f for f in fields if f.name not in self.source.schema.names]
+        offsets = {number: part for number, (part, _) in self.updates.items()}
+        done: dict[int, int] = {}
+        pieces = read_rows(self.store, self.root, self.base, offsets, copied, _PIECE_BYTES, self._row_bytes)
+        for number, part, old in pieces:
+            start = done.get(number, 0)
+            done[number] = start + len(part)
+            new = pick_rows(self.source, self.updates[number][1][start : start + len(part)])
+            ids.note(number, part)
+            yield _put_together(fields, new, old)
+        step = max(1, int(_PIECE_BYTES / max(self._row_bytes, 0.125)))
+        for first in range(0, len(inserted), step):
+            new = pick_rows(self.source, inserted[first : first + step])
+            nulls = {f.name: pa.nulls(new.num_rows, f.arrow_type()) for f in copied}
+            yield _put_together(fields, new, nulls)
+
+    @property
+    def _row_bytes(self) -> float:
+        return float(self.source.nbytes / max(1, self.source.num_rows))
+
+    def _filter(self, inserted: Int64Array) -> KeyFilter:
+        """Return the keys of the inserted rows; those with nulls equal no key of others."""
+        declared = primary_key(self.base.schema)
+        fields = declared if set(declared) == set(self.keys) else sorted(self.keys, key=lambda key: key.id)
+        rows = inserted[self.index.codes[inserted] >= 0]
+        keys = pick_rows(self.source.select([key.name for key in fields]), rows)
+        return key_filter([key.id for key in fields], keys.columns)
+
+
+def _key_fields(schema: Schema, on: Sequence[str]) -> tuple[Field, ...]:
+    """Return the key columns, each once."""
+    if on:
+        keys = tuple(dict.fromkeys(schema.field(name) for name in on))
+    else:
+        keys = primary_key(schema)
+        if not keys:
+            raise SchemaError("a merge needs key columns, for the table declares no primary key")
+    for key in keys:
+        if key not in schema.fields:
+            raise SchemaError(f"the key column {key.name!r} is inside another column")
+        if key.is_blob:
+            raise SchemaError(f"the blob column {key.name!r} cannot be a key")
+        check_key_type(key.name, key.arrow_type())
+    return keys
+
+
+def _align(source: pa.Table, schema: Schema, keys: Sequence[Field], insert: bool) -> pa.Table:
+    """Return the source with the table's types, its columns in the table's order, each in one chunk."""
+    for key in keys:
+        if key.name not in source.schema.names:
+            raise SchemaError(f"the source lacks the key column {key.name!r}")
+    for top in schema.fields:
+        if insert and not top.nullable and top.name not in source.schema.names:
+            raise SchemaError(f"column {top.name!r} must not be null, so rows without it are not inserted")
+    present = tuple(top for top in schema.fields if top.name in source.schema.names)
+    aligner = Aligner(source.schema, Schema(present, schema.metadata))
+    batches = [aligner.align(batch) for batch in source.to_batches()]
+    aligned = movable_table(pa.Table.from_batches(batches, aligner.arrow_schema))
+    columns = [pa.chunked_array(join(c.chunks), c.type) for c in aligned.columns]
+    return pa.Table.from_arrays(columns, schema=aligned.schema)
+
+
+def _windows(scan: Scan) -> Iterator[pa.Table]:
+    """Yield all rows of a scan in tables of some size, across fragments."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for task in scan.tasks():
+        for table in task.tables(_WINDOW_BYTES):
+            waiting.append(table)
+            rows, size = rows + table.num_rows, size + table.nbytes
+            if rows >= _WINDOW_ROWS or size >= _WINDOW_BYTES:
+                yield pa.concat_tables(waiting)
+                waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _by_fragment(addresses: npt.NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
+    """Yield the fragments that addresses in scan order name, and the part of the addresses in each."""
+    numbers = addresses >> np.uint64(32)
+    bounds = np.flatnonzero(np.diff(numbers)) + 1
+    for part in np.split(np.arange(len(addresses)), bounds):
+        if len(part):
+            yield int(numbers[part[0]]), slice(int(part[0]), int(part[-1]) + 1)
+
+
+def _put_together(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
+    names = new.schema.names
+    columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
+    return pa.Table.from_arrays(columns, schema=pa.schema([f.arrow_field() for f in fields]))

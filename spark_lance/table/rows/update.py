@@ -1,0 +1,157 @@
+"""Updating rows: find them, write changed copies, commit; begin anew where another writer was in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+
+from spark_lance.errors import ExpressionError, OptionError, SchemaError
+from spark_lance.file.schema import Field
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store
+from spark_lance.table.commits.commit import REAL, Surroundings
+from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import Predicate, compile_expression
+from spark_lance.table.predicates.values import cast
+from spark_lance.table.reading.row_lookup import columns_of, find_rows, read_rows
+from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
+
+__all__ = ["Updated", "update_rows"]
+
+Evaluate = Callable[[pa.Table], pa.ChunkedArray]
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update did: the version it made, and how many rows it changed."""
+
+    manifest: Manifest
+    num_rows_updated: int
+
+
+def update_rows(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    updates: Mapping[str, Any],
+    where: Predicate | None = None,
+    *,
+    reruns: RetryPolicy = RERUNS,
+    surroundings: Surroundings = REAL,
+) -> Updated:
+    """Set columns of the rows for which a predicate is true; of all rows without one.
+
+    A version is committed even if no row matches. Where another writer changed the same rows meanwhile, rows
+    and new values are computed again from the newest version.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        manifest: the version in which the rows are looked for.
+        updates: column -> new value: SQL text over the old columns, a pyarrow expression, or a constant.
+            Values are cast to the column's type; fractions are cut off.
+        where: which rows.
+        reruns: how often to begin anew.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        OptionError: there are no updates.
+        SchemaError: a column does not exist, or null comes into one that must not be null.
+        ExpressionError: an expression does not fit the table, or a value does not fit the column's type.
+        RetryableConflictError: other writers were in the way each time.
+        CommitError: the commit failed; see its other subclasses.
+        UnsupportedFormatError: the table needs a feature that is not written here, or has blobs in structs.
+    """
+    if not updates:
+        raise OptionError("an update needs at least one column")
+
+    def attempt(base: Manifest) -> Updated:
+        check_movable(base)
+        values = {name: _value(base, name, given) for name, given in updates.items()}
+        changes = find_rows(store, root, base, where)
+        ids = MovedIds(store, root, base)
+        added = write_moved(store, root, base, _changed(store, root, changes, values, ids), ids)
+        field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
+        committed = commit_moves(store, root, changes, added, field_ids, surroundings)
+        return Updated(committed, sum(len(offsets) for offsets in changes.rows.values()))
+
+    return rerun(store, root, manifest, attempt, reruns, surroundings)
+
+
+def _changed(
+    store: Store, root: str, changes: RowChanges, values: Mapping[str, Evaluate], ids: MovedIds
+) -> Iterator[pa.Table]:
+    """Yield the rows with their new values."""
+    fields = changes.source.schema.fields
+    for number, offsets, old in read_rows(store, root, changes.source, changes.rows, fields):
+        new = old
+        for name, evaluate in values.items():
+            place = old.schema.get_field_index(name)
+            new = new.set_column(place, old.schema.field(place), evaluate(old))
+        ids.note(number, offsets)
+        yield new
+
+
+def _value(base: Manifest, name: str, given: Any) -> Evaluate:
+    """Return what computes the new values of a column, already tried on an empty table."""
+    field = base.schema.field(name)
+    schema = columns_of(base)
+    source = _source(given, field, schema)
+
+    def evaluate(table: pa.Table) -> pa.ChunkedArray:
+        values = _fit(source(table), field.arrow_type())
+        if values.null_count and not field.nullable:
+            raise SchemaError(f"column {name!r} must not be null, but the update gives nulls")
+        return values
+
+    try:
+        evaluate(pa.Table.from_batches([], schema))
+    except ExpressionError as error:
+        raise ExpressionError(f"new values of column {name!r}: {error}") from error
+    return evaluate
+
+
+def _source(given: Any, field: Field, schema: pa.Schema) -> Evaluate:
+    if isinstance(given, str):
+        return compile_expression(given, schema).evaluate
+    if isinstance(given, pc.Expression):
+        return lambda table: _project(table, given)
+    try:
+        constant = given if isinstance(given, pa.Scalar) else pa.scalar(given, field.arrow_type())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise ExpressionError(f"column {field.name!r} cannot hold {given!r}: {error}") from error
+    one = pa.repeat(constant, 1)  # no more at once: repeating a nested value no times fails
+    return lambda table: pa.chunked_array([one.take(pa.repeat(pa.scalar(0), table.num_rows))])
+
+
+def _fit(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Return the values in the type of their column."""
+    if values.type == target:
+        return values
+    if pa.types.is_null(values.type):
+        return pa.chunked_array([pa.nulls(len(values), target)])
+    if not pa.types.is_dictionary(target):
+        return cast(values, target)
+    plain = cast(values, target.value_type).combine_chunks()
+    encoded = plain.dictionary_encode()
+    indices = cast(encoded.indices, target.index_type)
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, encoded.dictionary)])
+
+
+def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
+    """Return the values of a pyarrow expression."""
+    steps = [
+        acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
+    ]
+    try:
+        return acero.Declaration.from_sequence(steps).to_table(use_threads=False).column(0)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise ExpressionError(f"the expression {expression} cannot be computed: {error}") from error

@@ -1,0 +1,1 @@
+"""Writing rows and columns as data files; nothing here commits."""
