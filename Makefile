@@ -15,7 +15,8 @@ EXTRAS_bench := test,demo,bench
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-s3 test-all lint format proto proto-check bench bench-file bench-size clean
+.PHONY: help demo test test-slow test-s3 test-all lint format proto proto-check clean
+.PHONY: bench bench-file bench-size bench-memory bench-commit bench-compact bench-scale
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-%
 
@@ -60,6 +61,18 @@ bench-file: $(VENV)/.installed-bench ## measure data files, by kind of column, a
 
 bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance
 	$(BIN)/python -m benchmarks.bench_size $(ARGS)
+
+bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
+	$(BIN)/python -m benchmarks.bench_memory $(ARGS)
+
+bench-commit: $(VENV)/.installed-bench ## measure commits per second against pylance
+	$(BIN)/python -m benchmarks.bench_commit $(ARGS)
+
+bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small files against pylance
+	$(BIN)/python -m benchmarks.bench_compact $(ARGS)
+
+bench-scale: $(VENV)/.installed-bench ## measure tables of up to a million fragments
+	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
 
 clean: ## remove what these commands made, the environment included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
     from spark_lance.spark.source import LanceDataSource
+    from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
     from spark_lance.table.dataset import LanceDataset, LanceFragment, dataset, write_dataset
 
@@ -24,6 +25,7 @@ __all__ = [
     "LanceFragment",
     "RetryPolicy",
     "__version__",
+    "batch_udf",
     "commit_options",
     "dataset",
     "enable",
@@ -36,6 +38,7 @@ _HOMES = {
     "LanceDataset": "spark_lance.table.dataset",
     "LanceFragment": "spark_lance.table.dataset",
     "RetryPolicy": "spark_lance.io.retry",
+    "batch_udf": "spark_lance.table.columns.new_columns",
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.table.dataset",
     "enable": "spark_lance.spark.enable",
