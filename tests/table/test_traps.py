@@ -95,6 +95,7 @@ TRAPS: dict[int, tuple[str, ...]] = {
     14: (
         "tests/table/test_rowids.py::test_sequences_that_pylance_wrote",
         "tests/table/test_rowids.py::test_every_version_scans_as_pylance_scans_it",
+        "tests/table/test_rowids.py::test_packed_as_pylance_does",
         "tests/table/test_rowids.py::test_pylance_reads_what_is_packed",
     ),
     # Rows that move lose their ids.
