@@ -132,8 +132,8 @@ def test_many_writers(tmp_path: Path, stable: bool) -> None:
     seen = check(tmp_path / "t", reports)
     assert sum(seen.values()) - seen["rebased"] >= 500
     assert min(seen[name] for name in ("append", "delete", "update", "rewrite")) > 0
-    # Real collisions: versions made on top of ones that the writer did not know, and lost attempts. How many of
-    # each there are depends on the machine.
+    # Real collisions: versions made on top of ones that the writer did not know, and lost attempts. How many
+    # of each there are depends on the machine.
     lost = sum(report["lost"] for report in reports)
     assert lost > 0
     assert seen["rebased"] + lost > 70, (seen, lost)
