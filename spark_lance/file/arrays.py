@@ -52,11 +52,18 @@ def movable(array: pa.Array) -> pa.Array:
 
 
 def movable_table(table: pa.Table) -> pa.Table:
-    """Return an equal table from which `take` and `filter` pick the right rows."""
-    for i, field in enumerate(table.schema):
-        if _nests_fixed_lists(field.type):
-            chunks = [movable(chunk) for chunk in table.column(i).chunks]
-            table = table.set_column(i, field, pa.chunked_array(chunks, field.type))
+    """Return an equal table from which `take` and `filter` pick the right rows.
+
+    A table is filtered in slices that end where a chunk of any column does, so none may have several.
+    """
+    nested = [i for i, field in enumerate(table.schema) if _nests_fixed_lists(field.type)]
+    if not nested:
+        return table
+    table = table.combine_chunks()
+    for i in nested:
+        chunks = table.column(i).chunks
+        if chunks:
+            table = table.set_column(i, table.schema.field(i), pa.chunked_array([pa.concat_arrays(chunks)]))
     return table
 
 

@@ -69,3 +69,19 @@ def test_rows_are_picked_across_chunks_of_any_kind() -> None:
     assert pick_rows(table, np.array([3, 0, 0, 2])).to_pylist() == [expected[i] for i in (3, 0, 0, 2)]
     assert pick_rows(table.select([]), np.array([3, 0])).num_rows == 2
     assert pick_rows(table.slice(0, 0), np.array([], np.int64)).num_rows == 0
+
+
+def test_tables_whose_columns_are_cut_in_other_places_are_filtered_right() -> None:
+    kind = pa.list_(pa.list_(pa.int8(), 1), 2)
+    lists = pa.array([[[i], [i + 1]] for i in range(12)], kind)
+    table = pa.table(
+        {
+            "lists": pa.chunked_array([lists.slice(0, 7), lists.slice(7)]),
+            "numbers": pa.chunked_array([pa.array(range(3)), pa.array(range(3, 9)), pa.array(range(9, 12))]),
+        }
+    )
+    for gone in range(12):
+        keep = pa.array([i != gone for i in range(12)])
+        found = movable_table(table).filter(keep)
+        assert found["numbers"].to_pylist() == [i for i in range(12) if i != gone]
+        assert found["lists"].to_pylist() == [[[i], [i + 1]] for i in range(12) if i != gone]
