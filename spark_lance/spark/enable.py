@@ -59,7 +59,7 @@ def _install(spark: Any) -> None:
 
 
 def _new_rule(spark: Any) -> Any:
-    """Return the rule, compiled once per JVM."""
+    """Compile the rule in the session's JVM and return it."""
     jvm = spark._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     compiler = jvm.org.codehaus.janino.SimpleCompiler()

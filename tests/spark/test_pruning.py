@@ -272,6 +272,20 @@ def test_whatever_goes_wrong_leaves_the_plan_as_it_was(
     assert load(other, path).agg(f.count("id")).first() == (ROWS,)
 
 
+@needs_pushdown
+def test_a_scan_of_unknown_size_is_read_like_any_other(
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    changed = tmp_path / "LancePruning.java"
+    source = Path(spark_lance.__file__).parent / "spark" / "jvm" / "LancePruning.java"
+    assert "pickedPartition" in source.read_text()
+    changed.write_text(source.read_text().replace("pickedPartition", "renamedPartition"))
+    monkeypatch.setattr("spark_lance.spark.enable._SOURCE", changed)
+    session = enable(spark.newSession())
+    joined = load(session, path).select("id").join(load(session, path).select("id", "s"), "id")
+    assert joined.count() == ROWS
+
+
 @pytest.mark.parametrize("condition", ["id > 5 and st.t.z = '7'", "x is null and id < 20", "ID = 3"])
 def test_option_filter(spark: SparkSession, path: str, condition: str) -> None:
     expected = load(spark, path).where(condition).orderBy("id").collect()

@@ -178,12 +178,10 @@ public final class LancePruning extends Rule {
   // A scan of a Python data source that knows how much it reads.
   public static final class LanceScan implements Scan, SupportsReportStatistics {
     private final PythonScan scan;
-    private final PythonDataSourceV2 source;
     private Batch batch = null;
 
-    LanceScan(PythonScan scan, PythonDataSourceV2 source) {
+    LanceScan(PythonScan scan) {
       this.scan = scan;
-      this.source = source;
     }
 
     public StructType readSchema() {
@@ -209,8 +207,14 @@ public final class LancePruning extends Rule {
       return scan.reportDriverMetrics();
     }
 
+    // A scan of unknown size is read like any other; what is really wrong with it shows when it is read.
     public Statistics estimateStatistics() {
-      return new Size(toBatch().planInputPartitions());
+      try {
+        return new Size(toBatch().planInputPartitions());
+      } catch (Throwable problem) {
+        LoggerFactory.getLogger("spark_lance").warn("The size of a Lance table is not known: " + problem);
+        return new Size(null);
+      }
     }
   }
 
@@ -223,6 +227,10 @@ public final class LancePruning extends Rule {
     private boolean known = true;
 
     Size(Object[] partitions) {
+      if (partitions == null) {
+        known = false;
+        return;
+      }
       for (int i = 0; i < partitions.length; i++) {
         add((byte[]) get(partitions[i], "pickedPartition"));
       }
@@ -295,7 +303,7 @@ public final class LancePruning extends Rule {
       Filter[] offered = (Filter[]) filters.toArray(new Filter[filters.size()]);
       push(builder, offered);
     }
-    return new LanceScan((PythonScan) builder.build(), twin);
+    return new LanceScan((PythonScan) builder.build());
   }
 
   // The schema, with a mark by which the reader knows that the plan is for this scan alone.
