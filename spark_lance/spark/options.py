@@ -1,19 +1,18 @@
-"""The options of the data source: one table, and the only code that reads option strings.
+"""The options of the data source: the only code that reads option strings, by the table of `option_rows`.
 
-Spark hands options over as strings with lower-cased names. Reading and writing share the names, because a
-temporary view has one set of options for `SELECT` and for `INSERT`.
+Spark hands options over as strings with lower-cased names.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_lance.errors import OptionError
+from spark_lance.spark.option_rows import ROWS, Option, positive
 
 __all__ = [
     "OPTIONS",
@@ -30,178 +29,10 @@ __all__ = [
 STORAGE_PREFIX = "storage."
 VECTOR_SIZE_SUFFIX = ".arrow.fixed-size-list.size"
 
-_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _byte_size(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
-    if match is None:
-        raise ValueError
-    return _positive(match[1]) * _SIZE_UNITS[match[2]]
-
-
-def _boolean(text: str) -> bool:
-    values = {"true": True, "1": True, "false": False, "0": False}
-    if text.strip().lower() not in values:
-        raise ValueError
-    return values[text.strip().lower()]
-
-
-def _column_list(text: str) -> tuple[str, ...]:
-    if text.lstrip().startswith("["):
-        names = json.loads(text)
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError
-    else:
-        names = [name.strip() for name in text.split(",")]
-        if "" in names or "`" in text:
-            raise ValueError
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise OptionError(f"option 'columns' names a column twice: {', '.join(doubled)}")
-    return tuple(names)
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option: its documented name, how its text is parsed and what it does.
-
-    `used` is "read", "write" or "both": an option that is not used by an operation is still checked.
-    """
-
-    name: str
-    parse: Callable[[str], Any]
-    expects: str
-    default: Any
-    used: str
-    doc: str
-    aliases: tuple[str, ...] = ()
-
-
-_ROWS = (
-    Option(
-        "path", str.strip, "a location", None, "both", "Location of the table; `load()` and `save()` set it."
-    ),
-    Option(
-        "version",
-        _positive,
-        "a version number, 1 or more",
-        None,
-        "read",
-        "Version to read; the latest one if not given.",
-        ("versionAsOf",),
-    ),
-    Option("tag", str.strip, "a tag", None, "read", "Read the version that this tag names."),
-    Option("branch", str.strip, "a branch", None, "read", "Read this branch; `version` then counts on it."),
-    Option(
-        "asof",
-        str.strip,
-        "a time such as 2026-01-31 12:00:00",
-        None,
-        "read",
-        "Read the newest version that is no younger than this time; without a zone it is in UTC.",
-        ("timestampAsOf",),
-    ),
-    Option(
-        "filter",
-        str.strip,
-        "an SQL condition",
-        None,
-        "read",
-        "Read only the rows for which this SQL condition is true, such as `id > 7 and name like 'a%'`.",
-        ("filters",),
-    ),
-    Option(
-        "columns",
-        _column_list,
-        "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
-        None,
-        "read",
-        "Columns to read, in this order; nothing else is fetched. All columns if not given.",
-    ),
-    Option(
-        "batch_size",
-        _positive,
-        "a number of rows, 1 or more",
-        65_536,
-        "read",
-        "Most rows of one Arrow batch.",
-    ),
-    Option(
-        "batch_bytes",
-        _byte_size,
-        "a size such as 8388608 or 8m",
-        8 << 20,
-        "read",
-        "About the most bytes of one Arrow batch; a wider row still makes a batch of one.",
-    ),
-    Option(
-        "partition_bytes",
-        _byte_size,
-        "a size such as 134217728 or 128m",
-        None,
-        "read",
-        "About the most bytes that one task reads; by default such that every core gets some, 128m at most.",
-    ),
-    Option("with_row_id", _boolean, "true or false", False, "read", "Add the column `_rowid`."),
-    Option("with_row_address", _boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
-    Option(
-        "max_rows_per_file",
-        _positive,
-        "a number of rows, 1 or more",
-        1 << 20,
-        "write",
-        "Rows after which a task starts another data file.",
-        ("max_row_per_file",),
-    ),
-    Option(
-        "max_bytes_per_file",
-        _byte_size,
-        "a size such as 1073741824 or 1g",
-        90 << 30,
-        "write",
-        "Bytes after which a task starts another data file.",
-    ),
-    Option(
-        "data_storage_version",
-        str.strip,
-        "a file version such as 2.2",
-        None,
-        "write",
-        "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
-        ("file_format_version",),
-    ),
-    Option(
-        "enable_stable_row_ids",
-        _boolean,
-        "true or false",
-        None,
-        "write",
-        "Give the rows of a new table ids that survive compaction.",
-        ("new_table_enable_stable_row_ids",),
-    ),
-    Option(
-        "commit_message",
-        str,
-        "text",
-        None,
-        "write",
-        "Text kept with the version that the write makes.",
-        ("userMetadata",),
-    ),
-)
-
-OPTIONS: Mapping[str, Option] = {option.name: option for option in _ROWS}
+OPTIONS: Mapping[str, Option] = {option.name: option for option in ROWS}
 
 # Spark lower-cases names; the alias tables therefore do so too.
-_BY_NAME = {name.lower(): option for option in _ROWS for name in (option.name, *option.aliases)}
+_BY_NAME = {name.lower(): option for option in ROWS for name in (option.name, *option.aliases)}
 
 # Names of storage options that may be given without the prefix, as other Lance connectors accept them.
 _STORAGE_NAMES = frozenset(
@@ -276,6 +107,11 @@ class ReadOptions:
     storage: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def kind(self) -> str:
+        """What is read: a key of the table of reads in `source`."""
+        return "rows"
+
+    @property
     def system_columns(self) -> tuple[str, ...]:
         """The system columns that are read beside the others."""
         chosen = {"_rowid": self.with_row_id, "_rowaddr": self.with_row_address}
@@ -303,7 +139,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
         OptionError: a value that cannot be parsed, an option that is not supported, or no path.
     """
     values, _, storage = _parse(raw)
-    names = [option.name for option in _ROWS if option.used in ("read", "both")]
+    names = [option.name for option in ROWS if option.used in ("read", "both")]
     given = [name for name in ("version", "tag", "asof") if values[name] is not None]
     if len(given) > 1 or (values["tag"] is not None and values["branch"] is not None):
         raise OptionError("give one of the options version, tag and asof, and no branch with a tag")
@@ -353,7 +189,7 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int], dict
             storage[name] = _storage_value(key, text)
         elif name.endswith(VECTOR_SIZE_SUFFIX):
             column = name.removesuffix(VECTOR_SIZE_SUFFIX)
-            vector_sizes[column] = _value(key, _positive, "a vector length, 1 or more", text)
+            vector_sizes[column] = _value(key, positive, "a vector length, 1 or more", text)
         else:
             _check_unknown(key, text)
     if not given.get("path"):
@@ -409,7 +245,7 @@ def option_table() -> list[tuple[str, str, str, str]]:
     """Return (name, used by, default, description) of every option, for documentation."""
     rows = [
         (option.name, option.used, "" if option.default is None else str(option.default), option.doc)
-        for option in _ROWS
+        for option in ROWS
     ]
     return [
         *rows,

@@ -38,7 +38,7 @@ _KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
 # The mark of jvm/LancePruning.java in the metadata of the first column.
 PLANNED_ALONE = "lance.planned.alone"
 
-__all__ = ["LanceReader", "PushdownReader", "describe", "pin"]
+__all__ = ["LanceReader", "PushdownReader", "describe", "pin", "reader"]
 
 
 def pin(options: ReadOptions) -> Place:
@@ -76,6 +76,11 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
     """
     place, _, manifest = _open(options, place)
     return place, described(manifest.schema, options.columns, options.system_columns)
+
+
+def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> LanceReader:
+    """Return the reader of the columns of `schema`, which takes filters if Spark offers them (`pushes`)."""
+    return (PushdownReader if pushes else LanceReader)(options, schema, place)
 
 
 def _open(options: ReadOptions, place: Place | None) -> tuple[Place, Store, Manifest]:

@@ -10,22 +10,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
 from spark_lance.errors import LanceError
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.options import read_options, write_options
+from spark_lance.spark.options import ReadOptions, read_options, write_options
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
-    from spark_lance.spark.read import LanceReader
     from spark_lance.spark.write import LanceWriter
     from spark_lance.table.history.references import Place
 
 __all__ = ["LanceDataSource"]
+
+# What a read is of (`ReadOptions.kind`) -> the module that does it. Each has
+#   describe(options, place) -> (place, Spark schema)            fixes the version that is read
+#   reader(options, schema, place, pushes) -> DataSourceReader   with an attribute `place`
+_READS = {
+    "rows": "spark_lance.spark.read",
+}
+
+
+def _module(options: ReadOptions) -> Any:
+    return import_module(_READS[options.kind])
 
 
 class LanceDataSource(DataSource):
@@ -49,24 +61,21 @@ class LanceDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the Spark schema of the columns asked for, and fix the version that is read."""
-        from spark_lance.spark.read import describe
-
+        options = read_options(self.options)
         with one_line():
-            self._place, schema = describe(read_options(self.options), self._place)
-        return schema
+            self._place, schema = _module(options).describe(options, self._place)
+        return schema  # type: ignore[no-any-return]
 
-    def reader(self, schema: StructType) -> LanceReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the columns of `schema`."""
-        from spark_lance.spark.read import LanceReader, PushdownReader
-
         # Only the module that plans with filters may meet pushFilters: elsewhere a reader that has it is an
         # error while pushing is switched off. The caller's file tells in every way of starting workers.
         pushes = sys._getframe(1).f_code.co_filename.endswith("data_source_pushdown_filters.py")
         with one_line():
-            kind = PushdownReader if pushes else LanceReader
-            reader = kind(read_options(self.options), schema, self._place)
+            options = read_options(self.options)
+            reader = _module(options).reader(options, schema, self._place, pushes)
         self._place = reader.place
-        return reader
+        return reader  # type: ignore[no-any-return]
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         """Return the writer of rows of `schema`, which are appended to the table or take its place."""

@@ -1,0 +1,68 @@
+"""Spark jobs whose tasks do something and answer with small Python objects.
+
+Built on DataFrames only, so that they run in Spark Connect, too. What the tasks need and answer travels
+pickled; the package has to be installed where they run.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from spark_lance.spark.failures import one_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["gather", "spread"]
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+
+_ANSWER = pa.schema([pa.field("answer", pa.binary())])
+
+
+def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[Answer]]) -> list[Answer]:
+    """Give each partition of a DataFrame to `work` in a task, and return what all of them yielded.
+
+    Spark may run a task more than once; exactly one run's answers are returned. What else a run did (files
+    it wrote) stays, so such things need names of their own.
+
+    Args:
+        frame: the rows.
+        work: takes the batches of a partition, yields answers that can be pickled. Called also for
+            partitions without rows.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            for answer in work(iter(batches)):
+                yield pa.record_batch([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ANSWER)
+
+    rows = frame.mapInArrow(run, "answer binary").collect()
+    return [pickle.loads(row.answer) for row in rows]
+
+
+def spread(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Answer]) -> list[Answer]:
+    """Run `work` on every one of `tasks`, each in a Spark task of its own; return the answers in that order.
+
+    Args:
+        spark: the session.
+        tasks: what can be pickled.
+        work: see `gather` for what happens when a run is repeated.
+    """
+    if not tasks:
+        return []
+    rows = [(number, bytearray(pickle.dumps(task))) for number, task in enumerate(tasks)]
+    frame = spark.createDataFrame(rows, "number bigint, task binary").coalesce(1)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Any]]:
+        for batch in batches:
+            for number, task in zip(batch["number"].to_pylist(), batch["task"].to_pylist(), strict=True):
+                yield number, work(pickle.loads(task))
+
+    answers = dict(gather(frame.repartition(len(tasks)), run))
+    return [answers[number] for number in range(len(tasks))]

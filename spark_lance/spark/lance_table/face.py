@@ -1,0 +1,52 @@
+"""What every part of `LanceTable` stands on: a session, a path and its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spark_lance.io.store import open_store
+from spark_lance.spark.options import WriteOptions, write_options
+from spark_lance.table.dataset import LanceDataset
+from spark_lance.table.history.refs import load_latest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["TableFace"]
+
+
+@dataclass(frozen=True)
+class TableFace:
+    """A table in a Spark session.
+
+    Attributes:
+        spark: the session, classic or of Spark Connect.
+        path: where the table is.
+        options: options of the data source for every read and write, such as those of the store.
+    """
+
+    spark: SparkSession
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def _parsed(self) -> WriteOptions:
+        return write_options({**self.options, "path": self.path})
+
+    def _dataset(self) -> LanceDataset:
+        """Open the newest version in this process.
+
+        Raises:
+            TableNotFoundError: there is no table.
+        """
+        parsed = self._parsed
+        store, root = open_store(parsed.path, parsed.storage)
+        return LanceDataset(parsed.path, store, root, load_latest(store, root))
+
+    def _read(self, **options: object) -> DataFrame:
+        """Return a DataFrame of the table, read with further options."""
+        reader = self.spark.read.format("lance").options(**self.options)
+        return reader.options(**{name: str(value) for name, value in options.items()}).load(self.path)

@@ -1,0 +1,186 @@
+"""Every option of the data source: its name, how its text is parsed, what it does.
+
+Reading and writing share the names, because a temporary view has one set of options for `SELECT` and for
+`INSERT`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_lance.errors import OptionError
+
+__all__ = ["ROWS", "Option", "positive"]
+
+_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def positive(text: str) -> int:
+    """Return a number of 1 or more; a ValueError says that the text is none."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _byte_size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise ValueError
+    return positive(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def _boolean(text: str) -> bool:
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.strip().lower() not in values:
+        raise ValueError
+    return values[text.strip().lower()]
+
+
+def _column_list(text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        names = json.loads(text)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError
+    else:
+        names = [name.strip() for name in text.split(",")]
+        if "" in names or "`" in text:
+            raise ValueError
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise OptionError(f"option 'columns' names a column twice: {', '.join(doubled)}")
+    return tuple(names)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its documented name, how its text is parsed and what it does.
+
+    `used` is "read", "write" or "both": an option that is not used by an operation is still checked.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    expects: str
+    default: Any
+    used: str
+    doc: str
+    aliases: tuple[str, ...] = ()
+
+
+ROWS = (
+    Option(
+        "path", str.strip, "a location", None, "both", "Location of the table; `load()` and `save()` set it."
+    ),
+    Option(
+        "version",
+        positive,
+        "a version number, 1 or more",
+        None,
+        "read",
+        "Version to read; the latest one if not given.",
+        ("versionAsOf",),
+    ),
+    Option("tag", str.strip, "a tag", None, "read", "Read the version that this tag names."),
+    Option("branch", str.strip, "a branch", None, "read", "Read this branch; `version` then counts on it."),
+    Option(
+        "asof",
+        str.strip,
+        "a time such as 2026-01-31 12:00:00",
+        None,
+        "read",
+        "Read the newest version that is no younger than this time; without a zone it is in UTC.",
+        ("timestampAsOf",),
+    ),
+    Option(
+        "filter",
+        str.strip,
+        "an SQL condition",
+        None,
+        "read",
+        "Read only the rows for which this SQL condition is true, such as `id > 7 and name like 'a%'`.",
+        ("filters",),
+    ),
+    Option(
+        "columns",
+        _column_list,
+        "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
+        None,
+        "read",
+        "Columns to read, in this order; nothing else is fetched. All columns if not given.",
+    ),
+    Option(
+        "batch_size",
+        positive,
+        "a number of rows, 1 or more",
+        65_536,
+        "read",
+        "Most rows of one Arrow batch.",
+    ),
+    Option(
+        "batch_bytes",
+        _byte_size,
+        "a size such as 8388608 or 8m",
+        8 << 20,
+        "read",
+        "About the most bytes of one Arrow batch; a wider row still makes a batch of one.",
+    ),
+    Option(
+        "partition_bytes",
+        _byte_size,
+        "a size such as 134217728 or 128m",
+        None,
+        "read",
+        "About the most bytes that one task reads; by default such that every core gets some, 128m at most.",
+    ),
+    Option("with_row_id", _boolean, "true or false", False, "read", "Add the column `_rowid`."),
+    Option("with_row_address", _boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
+    Option(
+        "max_rows_per_file",
+        positive,
+        "a number of rows, 1 or more",
+        1 << 20,
+        "write",
+        "Rows after which a task starts another data file.",
+        ("max_row_per_file",),
+    ),
+    Option(
+        "max_bytes_per_file",
+        _byte_size,
+        "a size such as 1073741824 or 1g",
+        90 << 30,
+        "write",
+        "Bytes after which a task starts another data file.",
+    ),
+    Option(
+        "data_storage_version",
+        str.strip,
+        "a file version such as 2.2",
+        None,
+        "write",
+        "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
+        ("file_format_version",),
+    ),
+    Option(
+        "enable_stable_row_ids",
+        _boolean,
+        "true or false",
+        None,
+        "write",
+        "Give the rows of a new table ids that survive compaction.",
+        ("new_table_enable_stable_row_ids",),
+    ),
+    Option(
+        "commit_message",
+        str,
+        "text",
+        None,
+        "write",
+        "Text kept with the version that the write makes.",
+        ("userMetadata",),
+    ),
+)
