@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spark_lance import errors
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
+    from spark_lance.spark.lance_table.table import LanceTable
     from spark_lance.spark.source import LanceDataSource
     from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
@@ -23,6 +24,7 @@ __all__ = [
     "LanceDataSource",
     "LanceDataset",
     "LanceFragment",
+    "LanceTable",
     "RetryPolicy",
     "__version__",
     "batch_udf",
@@ -37,6 +39,7 @@ _HOMES = {
     "LanceDataSource": "spark_lance.spark.source",
     "LanceDataset": "spark_lance.table.dataset",
     "LanceFragment": "spark_lance.table.dataset",
+    "LanceTable": "spark_lance.spark.lance_table.table",
     "RetryPolicy": "spark_lance.io.retry",
     "batch_udf": "spark_lance.table.columns.new_columns",
     "commit_options": "spark_lance.table.commits.commit_options",

@@ -26,11 +26,13 @@ class TableFace:
         spark: the session, classic or of Spark Connect.
         path: where the table is.
         options: options of the data source for every read and write, such as those of the store.
+        aliased: the table's name in conditions and expressions, None if it has none.
     """
 
     spark: SparkSession
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
+    aliased: str | None = None
 
     @property
     def _parsed(self) -> WriteOptions:
