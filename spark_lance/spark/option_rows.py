@@ -56,6 +56,18 @@ def _column_list(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _number_ranges(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the ascending ranges [start, stop) that a text such as "0-3,7" names."""
+    ranges: list[tuple[int, int]] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        ranges.append((int(first), int(last or first) + 1))
+    bounds = [0, *(bound for span in ranges for bound in span)]
+    if any(start >= stop for start, stop in ranges) or bounds != sorted(bounds):
+        raise ValueError
+    return tuple(ranges)
+
+
 @dataclass(frozen=True)
 class Option:
     """One option: its documented name, how its text is parsed and what it does.
@@ -136,6 +148,14 @@ ROWS = (
         None,
         "read",
         "About the most bytes that one task reads; by default such that every core gets some, 128m at most.",
+    ),
+    Option(
+        "fragments",
+        _number_ranges,
+        "ascending numbers of fragments such as 0-3,7",
+        None,
+        "read",
+        "Read only the fragments with these numbers, such as `0-3,7`, each as a whole by one task.",
     ),
     Option("with_row_id", _boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", _boolean, "true or false", False, "read", "Add the column `_rowaddr`."),

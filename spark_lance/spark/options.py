@@ -102,6 +102,7 @@ class ReadOptions:
     batch_size: int
     batch_bytes: int
     partition_bytes: int | None
+    fragments: tuple[tuple[int, int], ...] | None
     with_row_id: bool
     with_row_address: bool
     storage: Mapping[str, Any] = field(default_factory=dict)

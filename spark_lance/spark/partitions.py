@@ -47,13 +47,16 @@ class LancePartition(InputPartition):
     size: str
 
 
-def pack(tasks: Sequence[ScanTask], width: float, partition_bytes: int | None = None) -> list[LancePartition]:
+def pack(
+    tasks: Sequence[ScanTask], width: float, partition_bytes: int | None = None, *, whole: bool = False
+) -> list[LancePartition]:
     """Put fragments together to partitions, in their order; cut those that are too large.
 
     Args:
         tasks: the fragments.
         width: bytes of one row of what is read, see `row_bytes`.
         partition_bytes: about the most bytes of a partition; by default such that every core gets some.
+        whole: cut no fragment.
     """
     counted = [(task, _rows(task)) for task in tasks]
     limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in counted))
@@ -61,7 +64,8 @@ def pack(tasks: Sequence[ScanTask], width: float, partition_bytes: int | None = 
     held: list[tuple[ScanTask, int]] = []
     cost = 0.0
     for task, rows in counted:
-        for piece, piece_rows in _cut(task, rows, _cost(rows, width) / limit):
+        pieces = [(task, rows)] if whole else _cut(task, rows, _cost(rows, width) / limit)
+        for piece, piece_rows in pieces:
             more = _cost(piece_rows, width)
             if held and cost + more > limit:
                 partitions.append(_partition(held, width))

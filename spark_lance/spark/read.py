@@ -6,6 +6,7 @@ that a task needs into its partition. What travels to the tasks besides is the s
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import SchemaError
 from spark_lance.io.store import Store, open_store
+from spark_lance.proto import table_pb2
 from spark_lance.spark.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.filters import translate
@@ -89,6 +91,17 @@ def _open(options: ReadOptions, place: Place | None) -> tuple[Place, Store, Mani
     return place, store, load_version(store, place.root, place.version)
 
 
+def _chosen(
+    manifest: Manifest, ranges: Sequence[tuple[int, int]] | None
+) -> list[table_pb2.DataFragment] | None:
+    """Return the fragments whose numbers are in the ranges; None for all of them."""
+    if ranges is None:
+        return None
+    bounds = [bound for span in ranges for bound in span]
+    # A number inside of a range has an odd number of bounds at or below it.
+    return [fragment for fragment in manifest.fragments if bisect.bisect(bounds, fragment.id) % 2]
+
+
 class LanceReader(DataSourceReader):
     """Reads the columns of a Spark schema from one version of a table.
 
@@ -111,7 +124,9 @@ class LanceReader(DataSourceReader):
         self._names, self._fields = fit(manifest.schema, schema)
         if not self._names and not _KEEPS_ROWS_WITHOUT_COLUMNS:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
-        self._scan = Scan.plan(store, self.place.root, manifest, self._names)
+        self._scan = Scan.plan(
+            store, self.place.root, manifest, self._names, fragments=_chosen(manifest, options.fragments)
+        )
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))
@@ -127,7 +142,8 @@ class LanceReader(DataSourceReader):
         tasks = [replace(task, fields=self._fields) for task in self._scan.tasks(filter_columns)]
         extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
         width = row_bytes(self._table, tasks, self._names, [*self._fields, *extra])
-        return pack(tasks, width, self._options.partition_bytes)
+        whole = self._options.fragments is not None
+        return pack(tasks, width, self._options.partition_bytes, whole=whole)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""

@@ -18,7 +18,7 @@ from pyspark.cloudpickle import dumps
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 import spark_lance
-from spark_lance.errors import SchemaError, TableNotFoundError, VersionNotFoundError
+from spark_lance.errors import OptionError, SchemaError, TableNotFoundError, VersionNotFoundError
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.partitions import LancePartition
 from spark_lance.spark.read import LanceReader
@@ -294,3 +294,18 @@ def test_a_writer_can_be_pickled(path: str) -> None:
     message = sent(writer.write(iter([batch])))
     sent(writer).commit([message])
     assert spark_lance.dataset(path).count_rows() == 17
+
+
+def test_chosen_fragments_are_read_whole(tmp_path: Path) -> None:
+    location = str(tmp_path / "t.lance")
+    for start in range(0, 60_000, 20_000):
+        rows = pa.table({"id": range(start, start + 20_000)})
+        spark_lance.write_dataset(rows, location, mode="append")
+    asked = partitions(planned(location, partition_bytes=10_000, columns="id", fragments="0,2-7"))
+    assert [[task.message.id for task in partition.tasks] for partition in asked] == [[0], [2]]
+    assert all(task.span is None for partition in asked for task in partition.tasks)
+    assert len(partitions(planned(location, partition_bytes=10_000, columns="id"))) > 3
+    assert partitions(planned(location, fragments="3")) == []
+    for wrong in ("", "3-1", "1,0", "0-2,2-1", "x"):
+        with pytest.raises(OptionError):
+            planned(location, fragments=wrong)
