@@ -46,6 +46,7 @@ __all__ = [
     "pack_row_ids",
     "pack_row_versions",
     "row_addresses",
+    "row_id_bounds",
     "spilled_fields",
 ]
 
@@ -193,6 +194,30 @@ def count_row_ids(data: bytes, limit: int) -> int:
     for segment in sequence.segments:
         count += _segment_count(segment, limit - count)
     return count
+
+
+def row_id_bounds(data: bytes, rows: int) -> tuple[int, int]:
+    """Return the lowest and the highest id of a serialized RowIdSequence of `rows` ids, at least one.
+
+    Raises:
+        FormatError: it cannot be decoded, or gives no ids or more than `rows`.
+    """
+    sequence = _parse(rowids_pb2.RowIdSequence, data)
+    low, high, left = _MAX_U64, -1, rows
+    for segment in sequence.segments:
+        count = _segment_count(segment, left)
+        left -= count
+        if not count:
+            continue
+        if segment.HasField("range"):
+            first, last = segment.range.start, segment.range.end - 1
+        else:
+            values = _segment_values(segment, count)
+            first, last = int(values.min()), int(values.max())
+        low, high = min(low, first), max(high, last)
+    if high < 0:
+        raise FormatError("a row-id sequence gives no ids")
+    return low, high
 
 
 def decode_row_versions(data: bytes, rows: int) -> UInt64Array:

@@ -26,7 +26,14 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.fragment import physical_rows
 
-__all__ = ["IndexDescription", "IndexSegment", "describe_indices", "drop_index", "list_indices"]
+__all__ = [
+    "IndexDescription",
+    "IndexSegment",
+    "describe_indices",
+    "drop_index",
+    "field_path",
+    "list_indices",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SYSTEM_PREFIX = "__lance_"
@@ -167,7 +174,7 @@ def _describe(
         index_type=kind,
         type_url=first.index_details.type_url,
         fields=tuple(first.fields),
-        field_names=tuple(_field_path(manifest, number) for number in first.fields),
+        field_names=tuple(field_path(manifest, number) for number in first.fields),
         num_rows_indexed=rows,
         details=details,
         segments=segments,
@@ -194,7 +201,7 @@ def _segment(entry: table_pb2.IndexMetadata, present: frozenset[int]) -> IndexSe
     )
 
 
-def _field_path(manifest: Manifest, number: int) -> str:
+def field_path(manifest: Manifest, number: int) -> str:
     """Return the path of a field; its id as text if the schema does not have it."""
     fields = {node.id: node for node in manifest.message.fields}
     names: list[str] = []

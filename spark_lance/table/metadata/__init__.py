@@ -1,0 +1,38 @@
+"""Tables about a table: what its versions, files and settings are, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_lance.errors import OptionError
+from spark_lance.table.metadata.columns import MetadataTable
+from spark_lance.table.metadata.contents import CONFIG, FILES, FRAGMENTS, SCHEMA
+from spark_lance.table.metadata.names import BRANCHES, INDICES, TAGS
+from spark_lance.table.metadata.versions import HISTORY, TRANSACTIONS, VERSIONS
+
+__all__ = ["METADATA_TABLES", "metadata_table"]
+
+METADATA_TABLES: Mapping[str, MetadataTable] = {
+    "versions": VERSIONS,
+    "history": HISTORY,
+    "transactions": TRANSACTIONS,
+    "fragments": FRAGMENTS,
+    "files": FILES,
+    "schema": SCHEMA,
+    "indices": INDICES,
+    "tags": TAGS,
+    "branches": BRANCHES,
+    "config": CONFIG,
+}
+
+
+def metadata_table(name: str) -> MetadataTable:
+    """Return a metadata table by its name.
+
+    Raises:
+        OptionError: there is none of this name; the message lists those that exist.
+    """
+    found = METADATA_TABLES.get(name.strip().lower())
+    if found is None:
+        raise OptionError(f"there is no metadata table {name!r}; there is {', '.join(METADATA_TABLES)}")
+    return found

@@ -1,0 +1,154 @@
+"""How metadata tables are made: rows are small objects, columns are functions of a row.
+
+A column is computed only if somebody asks for it, and so what it needs (a manifest, a transaction) is read
+only then. With a condition, its columns are computed first and the others for the rows that it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.io.store import Store
+from spark_lance.table.bases import Bases
+from spark_lance.table.history.references import main_root
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import Condition
+
+__all__ = ["TEXTS", "TEXT_MAP", "TIME", "Column", "MetadataTable", "Subject"]
+
+TIME = pa.timestamp("us", "UTC")
+TEXTS = pa.list_(pa.string())
+TEXT_MAP = pa.map_(pa.string(), pa.string())
+
+_ROWS_AT_ONCE = 1024
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The version that metadata tables tell of.
+
+    Attributes:
+        store: where the table is.
+        root: the root path of its line.
+        manifest: the version.
+    """
+
+    store: Store
+    root: str
+    manifest: Manifest
+
+    @property
+    def main(self) -> str:
+        """The root path of the main line, which holds tags and branches."""
+        return main_root(self.root, self.manifest)
+
+    @property
+    def bases(self) -> Bases:
+        """Where the version's files lie."""
+        return Bases.of(self.store, self.root, self.manifest.message)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, its Arrow type, and what it says of a row; None if that is not known."""
+
+    name: str
+    type: pa.DataType
+    value: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class MetadataTable:
+    """A table about a table.
+
+    Attributes:
+        columns: its columns.
+        rows: yields its rows, objects that the columns understand.
+        reads: whether columns read from the store; then several rows are computed at a time.
+    """
+
+    columns: tuple[Column, ...]
+    rows: Callable[[Subject], Iterator[Any]]
+    reads: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of all columns."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    def batches(
+        self,
+        subject: Subject,
+        names: Sequence[str] | None = None,
+        condition: Condition | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yield the rows in small tables; memory does not grow with their number.
+
+        Args:
+            subject: the version.
+            names: columns, in this order; all by default.
+            condition: which rows; fitted to `schema`.
+            limit: at most so many rows.
+
+        Raises:
+            SchemaError: there is no such column.
+            FormatError, UnsupportedFormatError: what the rows tell of is damaged or not known here.
+        """
+        wanted = self._named(self.schema.names if names is None else names)
+        first = self._named(condition.columns) if condition is not None else []
+        rows = self.rows(subject)
+        left = limit
+        with ThreadPoolExecutor(_READERS) as pool:
+            compute = pool.map if self.reads else map
+            while left != 0 and (some := list(islice(rows, _READERS if self.reads else _ROWS_AT_ONCE))):
+                if condition is not None:
+                    kept = condition.mask(_table(first, some, compute)).to_pylist()
+                    some = [row for row, keeps in zip(some, kept, strict=True) if keeps]
+                if left is not None:
+                    some = some[:left]
+                    left -= len(some)
+                if some:
+                    yield _table(wanted, some, compute)
+
+    def to_arrow(
+        self, subject: Subject, names: Sequence[str] | None = None, limit: int | None = None
+    ) -> pa.Table:
+        """Return the rows as one table; arguments and errors as `batches`."""
+        schema = _schema(self._named(self.schema.names if names is None else names))
+        return pa.concat_tables([schema.empty_table(), *self.batches(subject, names, limit=limit)])
+
+    def _named(self, names: Iterable[str]) -> list[Column]:
+        by_name = {column.name: column for column in self.columns}
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            raise SchemaError(f"there is no column {', '.join(missing)}, but {', '.join(by_name)}")
+        return [by_name[name] for name in names]
+
+
+def _schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([pa.field(column.name, column.type) for column in columns])
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Any], compute: Callable[..., Iterable[Any]]) -> pa.Table:
+    if not columns:
+        # A table without columns has rows only if it is made so.
+        return pa.table({"row": pa.nulls(len(rows))}).select([])
+    values = list(compute(lambda row: [column.value(row) for column in columns], rows))
+    arrays = [
+        pa.array([_plain(row[place]) for row in values], column.type) for place, column in enumerate(columns)
+    ]
+    return pa.Table.from_arrays(arrays, schema=_schema(columns))
+
+
+def _plain(value: Any) -> Any:
+    # Arrow takes the entries of a map in a list.
+    return list(value.items()) if isinstance(value, dict) else value

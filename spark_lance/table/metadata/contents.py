@@ -1,0 +1,278 @@
+"""The metadata tables of what one version is made of: fragments, files, schema, config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.file.schema import Field
+from spark_lance.io.store import Store, join
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.maintenance.indices import field_path
+from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable, Subject
+from spark_lance.table.paths import TRANSACTIONS_DIR
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.rowids import row_id_bounds
+
+__all__ = ["CONFIG", "FILES", "FRAGMENTS", "SCHEMA"]
+
+_MAX_I64 = 2**63 - 1
+# How a manifest keeps the row ids of a fragment -> what the table says.
+_ID_PLACES = {None: "address", "inline_row_ids": "inline", "column_row_ids": "file"}
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The columns of a version by field id."""
+
+    subject: Subject
+
+    @cached_property
+    def paths(self) -> dict[int, str]:
+        """The path of each field."""
+        manifest = self.subject.manifest
+        return {field.id: field_path(manifest, field.id) for field in manifest.message.fields}
+
+    @cached_property
+    def tops(self) -> dict[int, str]:
+        """The top-level column of each field."""
+        return {
+            node.id: column.name for column in self.subject.manifest.schema.fields for node in column.walk()
+        }
+
+
+@dataclass(frozen=True)
+class _Fragment:
+    names: _Names
+    bases: Bases
+    message: table_pb2.DataFragment
+
+    @property
+    def physical_rows(self) -> int:
+        return physical_rows(self.bases.store, self.bases.root, self.message, self.bases)
+
+    @property
+    def deleted_rows(self) -> int:
+        return int(self.message.deletion_file.num_deleted_rows)
+
+
+def _fragments(subject: Subject) -> Iterator[_Fragment]:
+    names, bases = _Names(subject), subject.bases
+    return (_Fragment(names, bases, message) for message in subject.manifest.fragments)
+
+
+def _fragment_bytes(row: _Fragment) -> int | None:
+    sizes = [file.file_size_bytes for file in row.message.files]
+    return None if 0 in sizes else sum(sizes)
+
+
+def _provided(row: _Fragment) -> list[str]:
+    """Return the top-level columns of which the fragment has values; the others are null in it."""
+    tops = row.names.tops
+    found = {tops[number] for file in row.message.files for number in file.fields if number in tops}
+    return [column.name for column in row.names.subject.manifest.schema.fields if column.name in found]
+
+
+def _deletion_file(row: _Fragment) -> str | None:
+    if not row.message.HasField("deletion_file"):
+        return None
+    return _uri(row.bases.deletion_file(row.message.id, row.message.deletion_file))
+
+
+def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
+    """Return the lowest and the highest row id, None where they are in a data file or there is no row."""
+    arm = row.message.WhichOneof("row_id_sequence")
+    if arm == "column_row_ids" or not row.physical_rows:
+        return None, None
+    if arm is None:
+        first = row.message.id << 32
+        bounds = (first, first + row.physical_rows - 1)
+    else:
+        bounds = row_id_bounds(row.message.inline_row_ids, row.physical_rows)
+    return bounds if bounds[1] <= _MAX_I64 else (None, None)
+
+
+FRAGMENTS = MetadataTable(
+    (
+        Column("id", pa.int64(), lambda row: row.message.id),
+        Column("rows", pa.int64(), lambda row: row.physical_rows - row.deleted_rows),
+        Column("physical_rows", pa.int64(), lambda row: row.physical_rows),
+        Column("deleted_rows", pa.int64(), lambda row: row.deleted_rows),
+        Column("bytes", pa.int64(), _fragment_bytes),
+        Column("data_files", TEXTS, lambda row: [file.path for file in row.message.files]),
+        Column("columns", TEXTS, _provided),
+        Column("deletion_file", pa.string(), _deletion_file),
+        Column("row_ids", pa.string(), lambda row: _ID_PLACES[row.message.WhichOneof("row_id_sequence")]),
+        Column("min_row_id", pa.int64(), lambda row: _row_ids(row)[0]),
+        Column("max_row_id", pa.int64(), lambda row: _row_ids(row)[1]),
+    ),
+    _fragments,
+)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a version.
+
+    Attributes:
+        role: "manifest", "transaction", "data", "overlay", "deletion" or "index".
+        place: returns where it is.
+        fragment: of which it is.
+        message: what the manifest says of it; None for some roles.
+        names: the columns.
+        index, size: the index to which it belongs, and its size, if the manifest tells.
+    """
+
+    role: str
+    place: Callable[[], tuple[Store, str]]
+    fragment: int | None = None
+    message: Any = None
+    names: _Names | None = None
+    index: str | None = None
+    size: int | None = None
+
+    @property
+    def base(self) -> int | None:
+        return self.message.base_id if self.message is not None and self.message.HasField("base_id") else None
+
+    @property
+    def file_version(self) -> str | None:
+        if not isinstance(self.message, table_pb2.DataFile):
+            return None
+        return f"{self.message.file_major_version}.{self.message.file_minor_version}"
+
+    @property
+    def fields(self) -> list[str] | None:
+        if self.names is None:
+            return None
+        return [self.names.paths[number] for number in self.message.fields if number in self.names.paths]
+
+
+def _files(subject: Subject) -> Iterator[_File]:
+    store, manifest, bases, names = subject.store, subject.manifest, subject.bases, _Names(subject)
+    yield _File("manifest", lambda: (store, manifest.path))
+    if manifest.transaction_file:
+        path = join(subject.root, TRANSACTIONS_DIR, manifest.transaction_file)
+        yield _File("transaction", lambda: (store, path))
+    for fragment in manifest.fragments:
+        yield from _fragment_files(fragment, bases, names)
+    for entry in manifest.indices:
+        yield from _index_files(entry, bases, names)
+
+
+def _fragment_files(fragment: table_pb2.DataFragment, bases: Bases, names: _Names) -> Iterator[_File]:
+    parts = [("data", file) for file in fragment.files]
+    parts += [("overlay", overlay.data_file) for overlay in fragment.overlays]
+    for role, file in parts:
+        place = _later(bases.data_file, file)
+        yield _File(role, place, fragment.id, file, names, size=file.file_size_bytes or None)
+    if fragment.HasField("deletion_file"):
+        entry = fragment.deletion_file
+        yield _File("deletion", _later(bases.deletion_file, fragment.id, entry), fragment.id, entry)
+
+
+def _index_files(entry: table_pb2.IndexMetadata, bases: Bases, names: _Names) -> Iterator[_File]:
+    """Yield the files of an index; its directory where the manifest does not list them."""
+    listed: list[tuple[str, int | None]] = [(file.path, file.size_bytes) for file in entry.files]
+    for path, size in listed or [("", None)]:
+
+        def place(path: str = path) -> tuple[Store, str]:
+            store, directory = bases.index_dir(entry)
+            return store, join(directory, path) if path else directory
+
+        yield _File("index", place, None, entry, names, entry.name, size)
+
+
+def _later(find: Callable[..., tuple[Store, str]], *arguments: Any) -> Callable[[], tuple[Store, str]]:
+    return lambda: find(*arguments)
+
+
+def _uri(place: tuple[Store, str]) -> str:
+    store, path = place
+    return store.uri(path)
+
+
+FILES = MetadataTable(
+    (
+        Column("path", pa.string(), lambda row: _uri(row.place())),
+        Column("role", pa.string(), lambda row: row.role),
+        Column("bytes", pa.int64(), lambda row: row.size),
+        Column("fragment", pa.int64(), lambda row: row.fragment),
+        Column("index", pa.string(), lambda row: row.index),
+        Column("fields", TEXTS, lambda row: row.fields),
+        Column("file_version", pa.string(), lambda row: row.file_version),
+        Column("base", pa.int64(), lambda row: row.base),
+    ),
+    _files,
+)
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A field of the schema with its path and the id of its parent."""
+
+    field: Field
+    path: str
+    parent: int | None
+
+
+def _schema(subject: Subject) -> Iterator[_Node]:
+    return (node for field in subject.manifest.schema.fields for node in _nodes(field, "", None))
+
+
+def _nodes(field: Field, above: str, parent: int | None) -> Iterator[_Node]:
+    path = f"{above}.{field.name}" if above else field.name
+    yield _Node(field, path, parent)
+    for child in field.children:
+        yield from _nodes(child, path, field.id)
+
+
+def _arrow_type(row: _Node) -> str | None:
+    try:
+        return str(row.field.arrow_type())
+    except UnsupportedFormatError:
+        return None
+
+
+SCHEMA = MetadataTable(
+    (
+        Column("id", pa.int64(), lambda row: row.field.id),
+        Column("parent_id", pa.int64(), lambda row: row.parent),
+        Column("path", pa.string(), lambda row: row.path),
+        Column("name", pa.string(), lambda row: row.field.name),
+        Column("type", pa.string(), lambda row: row.field.logical_type),
+        Column("arrow_type", pa.string(), _arrow_type),
+        Column("nullable", pa.bool_(), lambda row: row.field.nullable),
+        Column("key_position", pa.int64(), lambda row: row.field.key_position),
+        Column("metadata", TEXT_MAP, lambda row: dict(row.field.metadata)),
+    ),
+    _schema,
+)
+
+
+def _config(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """Yield (scope, key, value) of all settings and of the metadata of the table and its schema."""
+    manifest = subject.manifest
+    scopes = {
+        "config": manifest.config,
+        "table metadata": manifest.table_metadata,
+        "schema metadata": manifest.schema.metadata,
+    }
+    for scope, values in scopes.items():
+        yield from ((scope, key, values[key]) for key in sorted(values))
+
+
+CONFIG = MetadataTable(
+    (
+        Column("scope", pa.string(), lambda row: row[0]),
+        Column("key", pa.string(), lambda row: row[1]),
+        Column("value", pa.string(), lambda row: row[2]),
+    ),
+    _config,
+)

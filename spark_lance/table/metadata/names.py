@@ -1,0 +1,160 @@
+"""The metadata tables of what has a name beside columns and versions: tags, branches, indices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import TableNotFoundError
+from spark_lance.table.history.branches import Branches, branch_root
+from spark_lance.table.history.refs import latest_version
+from spark_lance.table.history.tag_files import list_tags
+from spark_lance.table.maintenance.indices import IndexDescription, describe_indices
+from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, Subject
+from spark_lance.table.metadata.operations import live_rows
+
+__all__ = ["BRANCHES", "INDICES", "TAGS"]
+
+_Named = tuple[str, dict[str, Any]]
+
+
+def _tags(subject: Subject) -> Iterator[_Named]:
+    return iter(list_tags(subject.store, subject.main).items())
+
+
+def _texts(metadata: dict[str, Any]) -> dict[str, str]:
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+
+
+TAGS = MetadataTable(
+    (
+        Column("name", pa.string(), lambda row: row[0]),
+        Column("branch", pa.string(), lambda row: row[1]["branch"]),
+        Column("version", pa.int64(), lambda row: row[1]["version"]),
+        Column("created_at", TIME, lambda row: row[1]["created_at"]),
+        Column("updated_at", TIME, lambda row: row[1]["updated_at"]),
+        Column("metadata", TEXT_MAP, lambda row: _texts(row[1]["metadata"])),
+    ),
+    _tags,
+)
+
+
+@dataclass(frozen=True)
+class _Branch:
+    subject: Subject
+    name: str
+    told: dict[str, Any]
+
+    @property
+    def latest(self) -> int | None:
+        """The newest version; None if the branch has just been deleted."""
+        try:
+            return latest_version(self.subject.store, branch_root(self.subject.main, self.name)).version
+        except TableNotFoundError:
+            return None
+
+
+def _branches(subject: Subject) -> Iterator[_Branch]:
+    found = Branches(subject.store, subject.main).list()
+    return (_Branch(subject, name, told) for name, told in found.items())
+
+
+BRANCHES = MetadataTable(
+    (
+        Column("name", pa.string(), lambda row: row.name),
+        Column("parent_branch", pa.string(), lambda row: row.told["parent_branch"]),
+        Column("parent_version", pa.int64(), lambda row: row.told["parent_version"]),
+        Column("latest_version", pa.int64(), lambda row: row.latest),
+        Column("created_at", TIME, lambda row: row.told["created_at"]),
+        Column("metadata", TEXT_MAP, lambda row: _texts(row.told["metadata"])),
+    ),
+    _branches,
+    reads=True,
+)
+
+
+@dataclass(frozen=True)
+class _Index:
+    """An index, with the rows of each fragment of the version that can be indexed."""
+
+    index: IndexDescription
+    rows: dict[int, int | None]
+
+    @property
+    def covered(self) -> frozenset[int] | None:
+        """The fragments that it covers; None if a segment does not tell."""
+        found: frozenset[int] = frozenset()
+        for segment in self.index.segments:
+            if segment.fragment_ids is None:
+                return None
+            found |= segment.fragment_ids
+        return found
+
+    @property
+    def uncovered(self) -> frozenset[int] | None:
+        covered = self.covered
+        return None if covered is None else frozenset(self.rows) - covered
+
+    def count(self, fragments: frozenset[int] | None) -> int | None:
+        """Return the live rows of fragments; None if that is not known."""
+        counts = None if fragments is None else [self.rows[number] for number in fragments]
+        known = [count for count in counts or () if count is not None]
+        return sum(known) if counts is not None and len(known) == len(counts) else None
+
+
+def _indices(subject: Subject) -> Iterator[_Index]:
+    rows = {fragment.id: live_rows(fragment) for fragment in subject.manifest.fragments}
+    found = describe_indices(subject.store, subject.root, subject.manifest)
+    return (_Index(index, rows) for index in found)
+
+
+def _size(fragments: frozenset[int] | None) -> int | None:
+    return None if fragments is None else len(fragments)
+
+
+def _segments(row: _Index) -> list[dict[str, Any]]:
+    return [
+        {
+            "uuid": segment.uuid,
+            "dataset_version": segment.dataset_version_at_last_update,
+            "index_version": segment.index_version,
+            "created_at": segment.created_at,
+            "bytes": segment.size_bytes,
+            "base": segment.base_id,
+            "fragments": None if segment.fragment_ids is None else sorted(segment.fragment_ids),
+        }
+        for segment in row.index.segments
+    ]
+
+
+_SEGMENT = pa.struct(
+    [
+        ("uuid", pa.string()),
+        ("dataset_version", pa.int64()),
+        ("index_version", pa.int64()),
+        ("created_at", TIME),
+        ("bytes", pa.int64()),
+        ("base", pa.int64()),
+        ("fragments", pa.list_(pa.int64())),
+    ]
+)
+
+INDICES = MetadataTable(
+    (
+        Column("name", pa.string(), lambda row: row.index.name),
+        Column("type", pa.string(), lambda row: row.index.index_type),
+        Column("fields", TEXTS, lambda row: list(row.index.field_names)),
+        Column("indexed_rows", pa.int64(), lambda row: row.count(row.covered)),
+        Column("unindexed_rows", pa.int64(), lambda row: row.count(row.uncovered)),
+        Column("indexed_fragments", pa.int64(), lambda row: _size(row.covered)),
+        Column("unindexed_fragments", pa.int64(), lambda row: _size(row.uncovered)),
+        Column("bytes", pa.int64(), lambda row: row.index.total_size_bytes),
+        Column("details", pa.string(), lambda row: json.dumps(row.index.details, default=str)),
+        Column("segments", pa.list_(_SEGMENT), _segments),
+    ),
+    _indices,
+)

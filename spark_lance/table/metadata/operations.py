@@ -1,0 +1,250 @@
+"""What the history says of an operation: its parameters, and how many files and rows it added and removed.
+
+Counts come from the manifests before and after, never from what a writer claims. A count that these do not
+tell is left out. Fragments keep their ids from version to version, but for an overwrite, which counts them
+anew, and for a restore, which may bring back others of the same ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.proto import table_pb2
+from spark_lance.table.features import check_readable
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.rowids import fragment_row_ids
+from spark_lance.table.transaction import Transaction
+
+__all__ = ["live_rows", "metrics", "operation_name", "parameters"]
+
+
+def operation_name(transaction: Transaction) -> str | None:
+    """Return the operation's name in the format ("Append", "CreateIndex", ...), None if it is not known."""
+    return None if transaction.name is None else str(transaction.operation.DESCRIPTOR.name)
+
+
+def parameters(transaction: Transaction) -> dict[str, str]:
+    """Return what an operation was asked to do, as far as its transaction says; lists are JSON."""
+    if transaction.name is None:
+        return {}
+    tell = _PARAMETERS.get(transaction.name)
+    found = {} if tell is None else tell(transaction, transaction.operation)
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
+
+
+def live_rows(fragment: table_pb2.DataFragment) -> int | None:
+    """Return the rows of a fragment that are not deleted; None if the manifest does not tell."""
+    if not fragment.physical_rows and fragment.files:
+        return None
+    return int(fragment.physical_rows - fragment.deletion_file.num_deleted_rows)
+
+
+def metrics(transaction: Transaction, before: Manifest | None, after: Manifest) -> dict[str, str] | None:
+    """Return what a commit added and removed, None if the version before it is not known.
+
+    Args:
+        transaction: the commit.
+        before: the version before it; None if there is none (any more).
+        after: the version that it made.
+    """
+    name = transaction.name
+    if name is None or name == "clone":
+        return None
+    if before is None and not (name == "overwrite" and transaction.read_version == 0):
+        return None
+    for manifest in (before, after):
+        try:
+            if manifest is not None:
+                check_readable(manifest.message, manifest.path)
+        except UnsupportedFormatError:
+            return None
+    change = _Change.between(before.fragments if before else (), after.fragments, name)
+    rows = _ROW_COUNTS.get(name)
+    counts: dict[str, int | None] = {
+        "numAddedFragments": len(change.added),
+        "numRemovedFragments": len(change.removed),
+        **_file_counts(before.fragments if before else (), after.fragments),
+        **({} if rows is None else rows(change, before)),
+    }
+    return {key: str(count) for key, count in counts.items() if count is not None}
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The fragments that a commit added, removed, and kept (before, after)."""
+
+    added: list[table_pb2.DataFragment]
+    removed: list[table_pb2.DataFragment]
+    kept: list[tuple[table_pb2.DataFragment, table_pb2.DataFragment]]
+
+    @classmethod
+    def between(
+        cls,
+        before: Iterable[table_pb2.DataFragment],
+        after: Iterable[table_pb2.DataFragment],
+        operation: str,
+    ) -> _Change:
+        old = {fragment.id: fragment for fragment in before}
+        new = {fragment.id: fragment for fragment in after}
+        common = old.keys() & new.keys()
+        if operation == "overwrite":
+            common = set()
+        elif operation == "restore":
+            common = {number for number in common if _share_a_file(old[number], new[number])}
+        return cls(
+            [fragment for number, fragment in new.items() if number not in common],
+            [fragment for number, fragment in old.items() if number not in common],
+            [(old[number], new[number]) for number in common],
+        )
+
+    @property
+    def output(self) -> int | None:
+        """Rows of the new fragments."""
+        return _sum(live_rows(fragment) for fragment in self.added)
+
+    @property
+    def gone(self) -> int | None:
+        """Rows that are no longer where they were."""
+        marks = [
+            after.deletion_file.num_deleted_rows - before.deletion_file.num_deleted_rows
+            for before, after in self.kept
+        ]
+        return _sum([*(live_rows(fragment) for fragment in self.removed), *marks])
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total
+
+
+def _share_a_file(one: table_pb2.DataFragment, other: table_pb2.DataFragment) -> bool:
+    return bool({file.path for file in one.files} & {file.path for file in other.files})
+
+
+def _file_counts(
+    before: Iterable[table_pb2.DataFragment], after: Iterable[table_pb2.DataFragment]
+) -> dict[str, int | None]:
+    old, new = _data_files(before), _data_files(after)
+    added, removed = new.keys() - old.keys(), old.keys() - new.keys()
+    return {
+        "numAddedFiles": len(added),
+        "numRemovedFiles": len(removed),
+        "numAddedBytes": _sum(new[key] for key in added),
+        "numRemovedBytes": _sum(old[key] for key in removed),
+    }
+
+
+def _data_files(fragments: Iterable[table_pb2.DataFragment]) -> dict[tuple[int, str], int | None]:
+    """Return the size of each data file, None where it is not told."""
+    files: dict[tuple[int, str], int | None] = {}
+    for fragment in fragments:
+        for file in fragment.files:
+            base = file.base_id if file.HasField("base_id") else -1
+            files[base, file.path] = file.file_size_bytes or None
+    return files
+
+
+def _update_counts(change: _Change, before: Manifest | None) -> dict[str, int | None]:
+    """Count the rows of an update, which may also insert and delete (a merge); only stable ids tell which."""
+    counts = {"numOutputRows": change.output, "numRemovedRows": change.gone}
+    gone = change.gone
+    if before is None or not before.uses_stable_row_ids or gone is None or change.output is None:
+        return counts
+    inserted = updated = 0
+    for fragment in change.added:
+        if fragment.WhichOneof("row_id_sequence") != "inline_row_ids" or fragment.HasField("deletion_file"):
+            return counts
+        fresh = int(np.count_nonzero(fragment_row_ids(fragment) >= np.uint64(before.next_row_id)))
+        inserted += fresh
+        updated += fragment.physical_rows - fresh
+    split = {"numInsertedRows": inserted, "numUpdatedRows": updated, "numDeletedRows": gone - updated}
+    return {**counts, **split}
+
+
+# Operation -> its counts of rows. Those that are not listed leave the rows alone, or do not tell.
+_ROW_COUNTS: dict[str, Callable[[_Change, Manifest | None], dict[str, int | None]]] = {
+    "append": lambda change, before: {"numOutputRows": change.output},
+    "overwrite": lambda change, before: {"numOutputRows": change.output, "numDeletedRows": change.gone},
+    "delete": lambda change, before: {"numDeletedRows": change.gone},
+    "update": _update_counts,
+    "rewrite": lambda change, before: {"numCopiedRows": change.output},
+}
+
+
+def _index_names(entries: Iterable[table_pb2.IndexMetadata]) -> list[str]:
+    return sorted({entry.name for entry in entries})
+
+
+def _config_keys(transaction: Transaction, operation: Any) -> dict[str, Any]:
+    """Return the keys that an update of settings names; an older form has no others than these."""
+    found: dict[str, Any] = {}
+    for part in ("config_updates", "table_metadata_updates", "schema_metadata_updates"):
+        if operation.HasField(part):
+            found[part] = {
+                entry.key: entry.value if entry.HasField("value") else None
+                for entry in getattr(operation, part).update_entries
+            }
+    if operation.field_metadata_updates:
+        found["field_metadata_updates"] = {
+            str(number): {e.key: e.value if e.HasField("value") else None for e in updates.update_entries}
+            for number, updates in operation.field_metadata_updates.items()
+        }
+    older: Mapping[str, Any] = {
+        "upsert_values": dict(operation.upsert_values),
+        "delete_keys": list(operation.delete_keys),
+        "schema_metadata": dict(operation.schema_metadata),
+    }
+    return {**found, **{name: value for name, value in older.items() if value}}
+
+
+def _clone_parameters(transaction: Transaction, operation: Any) -> dict[str, Any]:
+    given = {
+        "isShallow": operation.is_shallow,
+        "sourceVersion": operation.ref_version,
+        "sourcePath": operation.ref_path or None,
+        "sourceRef": operation.ref_name if operation.HasField("ref_name") else None,
+        "branch": operation.branch_name if operation.HasField("branch_name") else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _top_level(operation: Any) -> list[str]:
+    return [field.name for field in operation.schema if field.parent_id < 0]
+
+
+# Operation -> its parameters, from the transaction and the operation's message. Others have none.
+_PARAMETERS: dict[str, Callable[[Transaction, Any], dict[str, Any]]] = {
+    "append": lambda transaction, operation: {"mode": "Append"},
+    "delete": lambda transaction, operation: {"predicate": operation.predicate},
+    "overwrite": lambda transaction, operation: {
+        "mode": "Overwrite" if transaction.read_version else "Create",
+        "columns": _top_level(operation),
+    },
+    "create_index": lambda transaction, operation: {
+        "created": _index_names(operation.new_indices),
+        "removed": _index_names(operation.removed_indices),
+    },
+    "merge": lambda transaction, operation: {"columns": _top_level(operation)},
+    "restore": lambda transaction, operation: {"version": operation.version},
+    "reserve_fragments": lambda transaction, operation: {"numFragments": operation.num_fragments},
+    "update": lambda transaction, operation: {
+        "mode": "RewriteColumns" if operation.update_mode else "RewriteRows"
+    },
+    "project": lambda transaction, operation: {"columns": _top_level(operation)},
+    "update_config": _config_keys,
+    "data_replacement": lambda transaction, operation: {
+        "fragments": [group.fragment_id for group in operation.replacements]
+    },
+    "clone": _clone_parameters,
+    "update_bases": lambda transaction, operation: {"bases": [base.path for base in operation.new_bases]},
+}

@@ -1,0 +1,241 @@
+"""The metadata tables with a row for each version, newest first: versions, history, transactions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain, pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.proto import table_pb2
+from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
+from spark_lance.table.history.refs import VersionFile, list_versions
+from spark_lance.table.history.tag_files import list_tags
+from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, Subject
+from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
+from spark_lance.table.transaction import Transaction, read_transaction
+
+__all__ = ["HISTORY", "TRANSACTIONS", "VERSIONS"]
+
+
+class _Tags:
+    """The names of versions of one line, read once and only if asked for."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._lock = threading.Lock()
+        self._names: dict[int, list[str]] | None = None
+
+    def of(self, version: int) -> list[str]:
+        with self._lock:
+            if self._names is None:
+                self._names = {}
+                branch = self._subject.manifest.message.branch or None
+                for name, tag in list_tags(self._subject.store, self._subject.main).items():
+                    if tag["branch"] == branch:
+                        self._names.setdefault(tag["version"], []).append(name)
+            return self._names.get(version, [])
+
+
+class _Version:
+    """A version of the history. What is read for it is read once, whichever thread asks first."""
+
+    def __init__(self, subject: Subject, tags: _Tags, file: VersionFile) -> None:
+        self.subject = subject
+        self.number = file.version
+        self.older: _Version | None = None
+        self._tags = tags
+        self._file = file
+        self._lock = threading.Lock()
+        self._manifest: list[Manifest | None] = []
+        self._transaction: list[Transaction | None] = []
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The manifest; None if a clean-up took it since the versions were listed."""
+        with self._lock:
+            if not self._manifest:
+                try:
+                    self._manifest.append(
+                        read_manifest(self.subject.store, self._file.path, self._file.naming)
+                    )
+                except FileNotFoundError:
+                    self._manifest.append(None)
+            return self._manifest[0]
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """What made the version; None if no record of it is left that can be read."""
+        manifest = self.manifest
+        with self._lock:
+            if not self._transaction:
+                self._transaction.append(_transaction(self.subject, manifest))
+            return self._transaction[0]
+
+    @property
+    def message(self) -> table_pb2.Manifest | None:
+        manifest = self.manifest
+        return None if manifest is None else manifest.message
+
+    @property
+    def tags(self) -> list[str]:
+        return self._tags.of(self.number)
+
+
+def _transaction(subject: Subject, manifest: Manifest | None) -> Transaction | None:
+    if manifest is None:
+        return None
+    try:
+        return read_transaction(subject.store, subject.root, manifest)
+    except FormatError:
+        # It is a record for people; the version does not need it.
+        return None
+
+
+def _versions(subject: Subject) -> Iterator[_Version]:
+    """Yield the version and those before it on its line, newest first."""
+    tags = _Tags(subject)
+    files = list_versions(subject.store, subject.root)
+    newest_first = (file for file in reversed(files) if file.version <= subject.manifest.version)
+    rows = (_Version(subject, tags, file) for file in newest_first)
+    for row, older in pairwise(chain(rows, [None])):
+        assert row is not None
+        row.older = older
+        yield row
+
+
+def _timestamp(row: _Version) -> datetime | None:
+    manifest = row.manifest
+    return manifest.timestamp if manifest is not None and manifest.message.HasField("timestamp") else None
+
+
+def _writer(row: _Version) -> str | None:
+    if row.message is None or not row.message.HasField("writer_version"):
+        return None
+    writer = row.message.writer_version
+    ending = f"-{writer.prerelease}" if writer.prerelease else ""
+    return f"{writer.library} {writer.version}{ending}"
+
+
+def _rows(row: _Version) -> int | None:
+    if row.message is None:
+        return None
+    counts = [live_rows(fragment) for fragment in row.message.fragments]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _deleted_rows(row: _Version) -> int | None:
+    if row.message is None:
+        return None
+    return sum(fragment.deletion_file.num_deleted_rows for fragment in row.message.fragments)
+
+
+def _bytes(row: _Version) -> int | None:
+    if row.message is None:
+        return None
+    sizes = [file.file_size_bytes for fragment in row.message.fragments for file in fragment.files]
+    return None if 0 in sizes else sum(sizes)
+
+
+def _of_message(value: Any) -> Any:
+    """Return a column's function: what `value` says of the manifest's message, if that is there."""
+    return lambda row: None if row.message is None else value(row.message)
+
+
+def _of_transaction(value: Any) -> Any:
+    """Return a column's function: what `value` says of the transaction, if that is there."""
+    return lambda row: None if row.transaction is None else value(row.transaction)
+
+
+def _metrics(row: _Version) -> dict[str, str] | None:
+    transaction, manifest = row.transaction, row.manifest
+    if transaction is None or manifest is None:
+        return None
+    # Only the version directly before this one tells what this one changed.
+    older = row.older if row.older is not None and row.older.number == row.number - 1 else None
+    return metrics(transaction, None if older is None else older.manifest, manifest)
+
+
+def _is_inline(message: table_pb2.Manifest) -> bool:
+    return message.HasField("transaction_section") or message.HasField("transaction_section_deprecated")
+
+
+_VERSION = Column("version", pa.int64(), lambda row: row.number)
+_TIMESTAMP = Column("timestamp", TIME, _timestamp)
+_READ_VERSION = _of_transaction(lambda transaction: transaction.read_version or None)
+
+VERSIONS = MetadataTable(
+    (
+        _VERSION,
+        _TIMESTAMP,
+        Column("tags", TEXTS, lambda row: row.tags),
+        Column("rows", pa.int64(), _rows),
+        Column("deleted_rows", pa.int64(), _deleted_rows),
+        Column("fragments", pa.int64(), _of_message(lambda message: len(message.fragments))),
+        Column(
+            "data_files",
+            pa.int64(),
+            _of_message(lambda message: sum(len(fragment.files) for fragment in message.fragments)),
+        ),
+        Column("bytes", pa.int64(), _bytes),
+        Column(
+            "indices", pa.int64(), lambda row: None if row.manifest is None else len(row.manifest.indices)
+        ),
+        Column(
+            "data_storage_version",
+            pa.string(),
+            lambda row: None if row.manifest is None else row.manifest.file_version.text,
+        ),
+        Column("writer", pa.string(), _writer),
+        Column("metadata", TEXT_MAP, _of_message(lambda message: dict(message.table_metadata))),
+    ),
+    _versions,
+    reads=True,
+)
+
+# The columns of Delta's history that have a meaning here, in Delta's order.
+HISTORY = MetadataTable(
+    (
+        _VERSION,
+        _TIMESTAMP,
+        Column("operation", pa.string(), _of_transaction(operation_name)),
+        Column("operationParameters", TEXT_MAP, _of_transaction(parameters)),
+        Column("readVersion", pa.int64(), _READ_VERSION),
+        Column(
+            "isBlindAppend",
+            pa.bool_(),
+            _of_transaction(lambda transaction: transaction.name and transaction.name == "append"),
+        ),
+        Column("operationMetrics", TEXT_MAP, _metrics),
+        Column(
+            "userMetadata",
+            pa.string(),
+            _of_transaction(lambda transaction: transaction.properties.get(COMMIT_MESSAGE)),
+        ),
+        Column("engineInfo", pa.string(), _writer),
+    ),
+    _versions,
+    reads=True,
+)
+
+TRANSACTIONS = MetadataTable(
+    (
+        _VERSION,
+        _TIMESTAMP,
+        Column("uuid", pa.string(), _of_transaction(lambda transaction: transaction.uuid)),
+        Column("read_version", pa.int64(), _READ_VERSION),
+        Column("operation", pa.string(), _of_transaction(operation_name)),
+        Column("properties", TEXT_MAP, _of_transaction(lambda transaction: dict(transaction.properties))),
+        Column("tag", pa.string(), _of_transaction(lambda transaction: transaction.message.tag or None)),
+        Column("file", pa.string(), _of_message(lambda message: message.transaction_file or None)),
+        Column("inline", pa.bool_(), _of_message(_is_inline)),
+    ),
+    _versions,
+    reads=True,
+)
