@@ -123,6 +123,22 @@ class FileReader:
         except FormatError as error:
             raise error.at(self.path, "schema") from error
 
+    def global_buffer(self, number: int) -> pa.Buffer:
+        """Return the bytes of a global buffer; number 0 is the file's own descriptor.
+
+        Raises:
+            FormatError: there is no such buffer.
+        """
+        if not 0 <= number < self._footer.num_global_buffers:
+            raise FormatError(
+                f"there is no global buffer {number}; there are {self._footer.num_global_buffers}", self.path
+            )
+        entry = self._bytes(self._footer.global_table_start + number * _PAIR.size, _PAIR.size)
+        position, length = _PAIR.unpack(entry)
+        if position + length > self.source.size:
+            raise FormatError(f"global buffer {number} reaches beyond the file", self.path)
+        return self.source.get(position, length)
+
     @cached_property
     def columns(self) -> Mapping[int, int]:
         """Field id -> column number."""

@@ -1,7 +1,7 @@
 """Writes one data file from a stream of record batches.
 
     page buffers, each at a multiple of 64 bytes
-    global buffer 0 at a multiple of 64: protobuf FileDescriptor (schema, number of rows)
+    global buffers at multiples of 64; number 0 is a protobuf FileDescriptor (schema, number of rows)
     column metadata blocks, one per column
     column-metadata offset table: per column (u64 position, u64 size)
     global-buffer offset table: per buffer (u64 position, u64 size)
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -125,6 +125,8 @@ class FileWriter:
         self._rows = 0
         self._buffered = 0
         self._checked: pa.Schema | None = None
+        self._metadata = dict(schema.metadata)
+        self._extra_buffers: list[tuple[int, int]] = []
         self._out = store.create(path)
 
     def __enter__(self) -> FileWriter:
@@ -167,6 +169,15 @@ class FileWriter:
         while self._buffered > self._buffer_bytes:
             self._make_pages(max(self._columns, key=lambda column: column.pending_bytes))
 
+    def add_global_buffer(self, data: BytesLike) -> int:
+        """Write bytes that belong to the whole file; return the number by which readers ask for them."""
+        self._extra_buffers.append(self._write_buffer(data))
+        return len(self._extra_buffers)
+
+    def add_metadata(self, entries: Mapping[str, str]) -> None:
+        """Put entries into the metadata of the file's schema."""
+        self._metadata.update(entries)
+
     def finish(self) -> WrittenFile:
         """Write what is left and the metadata, make the file visible and describe it."""
         for column in self._columns:
@@ -174,9 +185,9 @@ class FileWriter:
         self._sidecars.finish_all()
         descriptor = file_pb2.FileDescriptor(length=self._rows)
         descriptor.schema.fields.extend(self._stored_schema().to_protos())
-        for key, value in self._schema.metadata.items():
+        for key, value in self._metadata.items():
             descriptor.schema.metadata[key] = value.encode()
-        global_buffers = [self._write_buffer(descriptor.SerializeToString())]
+        global_buffers = [self._write_buffer(descriptor.SerializeToString()), *self._extra_buffers]
         column_start = self._out.tell()
         columns = []
         for owner, pages in zip(self._owners, self._pages, strict=True):

@@ -1,1 +1,1 @@
-"""Indices over Lance tables. What a manifest says of an index is kept by the table layer."""
+"""How indices work: their files, how they are built and searched."""

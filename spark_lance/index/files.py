@@ -1,0 +1,181 @@
+"""The files of an index: Lance files with notes in their schema metadata and in global buffers.
+
+    {root}/_indices/{uuid}/{name}
+
+Such a file is written once and never changed. Metadata values are text; where bytes belong to a file (a
+codebook, a set of rows) they are a global buffer, and a metadata entry holds its number. Number 0 is the
+file's own descriptor, so the first one is 1. (Lance index format, file layer.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError, Message
+
+from spark_lance.errors import FormatError
+from spark_lance.file.arrays import join
+from spark_lance.file.pages import FieldReader
+from spark_lance.file.reader import FileReader, read_field
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.file.writer import FileWriter
+from spark_lance.io.store import Store
+
+__all__ = ["IndexFile", "IndexFileWriter"]
+
+_Message = TypeVar("_Message", bound=Message)
+_PAGE_BYTES = 8 << 20
+
+
+class IndexFileWriter:
+    """Writes one file of an index.
+
+    Args:
+        store: where to write.
+        path: the new object.
+        schema: its columns.
+        version: file version, that of the table's data files.
+    """
+
+    def __init__(self, store: Store, path: str, schema: pa.Schema, version: FileVersion) -> None:
+        self._schema = schema
+        self._writer = FileWriter(store, path, Schema.from_arrow(schema), version, page_bytes=_PAGE_BYTES)
+
+    def __enter__(self) -> IndexFileWriter:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._writer.__exit__(*raised)
+
+    def write(self, columns: Sequence[pa.Array]) -> None:
+        """Append rows, given as one array per column."""
+        self._writer.write(pa.RecordBatch.from_arrays(list(columns), schema=self._schema))
+
+    def add_buffer(self, data: bytes) -> int:
+        """Store bytes beside the columns; return the number by which readers ask for them."""
+        return self._writer.add_global_buffer(data)
+
+    def finish(self, metadata: Mapping[str, str]) -> int:
+        """Write the metadata, make the file visible and return its size in bytes."""
+        self._writer.add_metadata(metadata)
+        return self._writer.finish().size
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """One file of an index, opened when something is asked of it.
+
+    Attributes:
+        store, path: where it is.
+        size: its bytes, if the index entry tells.
+    """
+
+    store: Store
+    path: str
+    size: int | None = None
+
+    @cached_property
+    def _reader(self) -> FileReader:
+        return FileReader(self.store, self.path, size=self.size)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"store": self.store, "path": self.path, "size": self.size}
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the file."""
+        return self._reader.num_rows
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The notes of the file."""
+        return self._reader.schema.metadata
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of the file."""
+        return pa.schema([field.arrow_field() for field in self._reader.schema.fields])
+
+    def note(self, key: str) -> str:
+        """Return a metadata value.
+
+        Raises:
+            FormatError: the file has no such note.
+        """
+        value = self.metadata.get(key)
+        if value is None:
+            raise FormatError(f"the index file has no metadata {key!r}", self.path)
+        return value
+
+    def parsed(self, key: str, parse: Callable[[str], Any]) -> Any:
+        """Return a metadata value, parsed.
+
+        Raises:
+            FormatError: it is missing or malformed.
+        """
+        text = self.note(key)
+        try:
+            return parse(text)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise FormatError(
+                f"metadata {key!r} of the index file is malformed: {error}", self.path
+            ) from error
+
+    def buffer(self, number: int) -> bytes:
+        """Return a global buffer.
+
+        Raises:
+            FormatError: there is no such buffer.
+        """
+        return bytes(self._reader.global_buffer(number))
+
+    def message(self, number: int, kind: type[_Message]) -> _Message:
+        """Return a global buffer as a protobuf message.
+
+        Raises:
+            FormatError: there is no such buffer, or it is no such message.
+        """
+        try:
+            return kind.FromString(self.buffer(number))
+        except DecodeError as error:
+            raise FormatError(
+                f"global buffer {number} is no {kind.DESCRIPTOR.name}: {error}", self.path
+            ) from error
+
+    def read(self, names: Iterable[str] | None = None, start: int = 0, stop: int | None = None) -> pa.Table:
+        """Return rows [start, stop) of some columns, all by default, each in one chunk.
+
+        Raises:
+            FormatError: a column is missing, or stored bytes are damaged.
+        """
+        wanted = [field.name for field in self._reader.schema.fields] if names is None else list(names)
+        opened = [self._open(name) for name in wanted]
+        end = self.num_rows if stop is None else min(stop, self.num_rows)
+        self._reader.prefetch([reader for _, reader in opened], start, end)
+        arrays = [_one(read_field(reader, field, self.path, start, end)) for field, reader in opened]
+        self._reader.source.release()
+        return pa.Table.from_arrays(arrays, names=wanted)
+
+    @cached_property
+    def _opened(self) -> dict[str, tuple[Field, FieldReader]]:
+        return {}
+
+    def _open(self, name: str) -> tuple[Field, FieldReader]:
+        """Open a column once: an index is read in many small pieces."""
+        known = self._opened.get(name)
+        if known is None:
+            field = next((field for field in self._reader.schema.fields if field.name == name), None)
+            if field is None:
+                raise FormatError(f"the index file has no column {name}", self.path)
+            known = self._opened[name] = (field, self._reader.open_field(field))
+        return known
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    joined = join(column.chunks) if column.num_chunks else []
+    return joined[0] if len(joined) == 1 else column.combine_chunks()

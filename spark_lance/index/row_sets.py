@@ -1,0 +1,71 @@
+"""Sets of rows as scalar indices store them: Roaring bitmaps by fragment.
+
+    u32 number of fragments
+    per fragment, by ascending id:  u32 fragment id, u32 size, a portable 32-bit Roaring bitmap of that size
+
+A row's number is a row address, the fragment id in its upper and the physical offset in its lower half;
+tables with stable row ids have ids cut in the same way. A size of 0 stands for every row of the fragment.
+Numbers are little-endian. (Lance index format, row address tree map. The 64-bit Roaring format is another.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError
+
+__all__ = ["RowSet", "pack_rows", "pack_sorted", "unpack_rows"]
+
+_COUNT = struct.Struct("<I")
+_ENTRY = struct.Struct("<II")
+
+# Fragment id -> offsets; None is every row of the fragment.
+RowSet = Mapping[int, BitMap | None]
+
+
+def pack_sorted(numbers: npt.NDArray[np.uint64]) -> bytes:
+    """Return a set of row numbers (ascending uint64) as stored bytes."""
+    fragments = (numbers >> np.uint64(32)).astype(np.uint32)
+    offsets = numbers.astype(np.uint32)
+    starts = np.flatnonzero(np.diff(fragments, prepend=fragments[:1] + np.uint32(1)))
+    bounds = [*map(int, starts), len(numbers)]
+    return pack_rows({int(fragments[a]): BitMap(offsets[a:b]) for a, b in itertools.pairwise(bounds)})
+
+
+def pack_rows(rows: RowSet) -> bytes:
+    """Return a set of rows as stored bytes."""
+    parts = [_COUNT.pack(len(rows))]
+    for fragment in sorted(rows):
+        offsets = rows[fragment]
+        data = b"" if offsets is None else offsets.serialize()
+        parts += [_ENTRY.pack(fragment, len(data)), data]
+    return b"".join(parts)
+
+
+def unpack_rows(data: bytes | memoryview) -> dict[int, BitMap | None]:
+    """Return a stored set of rows.
+
+    Raises:
+        FormatError: the bytes are damaged.
+    """
+    view = memoryview(data)
+    rows: dict[int, BitMap | None] = {}
+    try:
+        (count,) = _COUNT.unpack_from(view)
+        position = _COUNT.size
+        for _ in range(count):
+            fragment, size = _ENTRY.unpack_from(view, position)
+            position += _ENTRY.size
+            if position + size > len(view):
+                raise FormatError(f"a set of rows ends before fragment {fragment} does")
+            rows[fragment] = BitMap.deserialize(bytes(view[position : position + size])) if size else None
+            position += size
+    except (struct.error, ValueError, IndexError) as error:
+        raise FormatError(f"undecodable set of rows: {error}") from error
+    return rows

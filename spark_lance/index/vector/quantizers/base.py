@@ -1,0 +1,144 @@
+"""What the ways of keeping the vectors of a partition have in common.
+
+However vectors are kept, the estimate of a distance has one form, which BLAS computes for many queries and
+rows at once:
+
+    distance(query, row) = add[row] + scale[row] * <q, point[row]> + shift[query]
+
+`points`, `add` and `scale` come from the stored codes of a partition (`Scorer`), q and `shift` from the query
+and the partition's centroid (`Quantizer.ask`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.index.vector.ivf import Ivf
+from spark_lance.index.vector.metrics import Metric, Vectors
+
+__all__ = ["Asked", "Codes", "Quantizer", "Scorer"]
+
+Matrix = npt.NDArray[np.float32]
+# Column name -> one row per vector: (n,) or (n, width).
+Codes = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries as the rows of a partition are compared with them: `points` (q, width), `shift` (q,)."""
+
+    points: Matrix
+    shift: Matrix
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The rows of one partition, ready to be compared.
+
+    Attributes:
+        points: (n, width) float32.
+        add: (n,) float32.
+        scale: (n,) float32, or one number for all rows.
+    """
+
+    points: Matrix
+    add: Matrix
+    scale: Matrix | float
+
+    def distances(self, asked: Asked) -> Matrix:
+        """Return the distances of queries to all rows: (q, n) float32."""
+        found: Matrix = asked.points @ self.points.T
+        found *= self.scale
+        found += self.add
+        found += asked.shift[:, None]
+        return found
+
+    def some(self, asked: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
+        """Return the distances of one query to some rows."""
+        scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
+        found: Matrix = (self.points[rows] @ asked.points[0]) * scale + self.add[rows] + asked.shift[0]
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.points.nbytes + self.add.nbytes
+
+
+class Quantizer(ABC):
+    """One way of keeping vectors; an instance has what training found.
+
+    Vectors given to it are prepared (`Ivf.prepared`); codes are row by row, except between `pack` and
+    `unpack`, the order in which a partition is stored.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def columns(self) -> list[pa.Field]:
+        """Return the stored columns, without that of row ids."""
+
+    @abstractmethod
+    def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
+        """Return the codes of vectors (n, dim) that lie in the partitions `owners` (n,)."""
+
+    @abstractmethod
+    def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
+        """Return what the file says of the quantizer (JSON); larger parts become buffers of the file."""
+
+    @abstractmethod
+    def scorer(self, codes: Codes) -> Scorer:
+        """Return the rows of one partition, given in stored order."""
+
+    @abstractmethod
+    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+        """Return queries (q, dim), prepared, as they are compared with rows of a partition."""
+
+    def pack(self, codes: Codes) -> Codes:
+        """Return the codes of one partition in the order in which they are stored."""
+        return codes
+
+    def unpack(self, codes: Codes) -> Codes:
+        """Return the stored codes of one partition row by row."""
+        return codes
+
+    @classmethod
+    @abstractmethod
+    def load(
+        cls, notes: Mapping[str, Any], buffer: Callable[[int], bytes], metric: Metric, columns: pa.Schema
+    ) -> Quantizer:
+        """Return the quantizer of a file.
+
+        Args:
+            notes: what the file says, see `notes`.
+            buffer: returns a global buffer of the file.
+            metric: of the index.
+            columns: the file's columns.
+
+        Raises:
+            FormatError: what the file says is malformed.
+            UnsupportedFormatError: a newer form.
+        """
+
+
+def squares(vectors: Vectors) -> Matrix:
+    """Return the squared lengths of vectors (n, dim)."""
+    found: Matrix = np.einsum("ij,ij->i", vectors, vectors).astype(np.float32)
+    return found
+
+
+def no_shift(count: int) -> Matrix:
+    """Return shifts of queries that have none."""
+    return np.zeros(count, dtype=np.float32)
+
+
+def vector_column(name: str, width: int, kind: pa.DataType) -> pa.Field:
+    """Return the field of a column of fixed-size lists."""
+    return pa.field(name, pa.list_(pa.field("item", kind), width))

@@ -1,0 +1,94 @@
+"""FLAT: vectors as they are.
+
+    flat: fixed_size_list<T>[dim]      T the type of the column; of length 1 with cosine
+    metadata {"dim": 32}
+
+(Lance index format, FLAT.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.index.vector.ivf import Ivf
+from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.quantizers.base import (
+    Asked,
+    Codes,
+    Matrix,
+    Quantizer,
+    Scorer,
+    no_shift,
+    squares,
+    vector_column,
+)
+
+__all__ = ["Flat"]
+
+
+@dataclass(frozen=True)
+class Flat(Quantizer):
+    """Vectors of `dim` values of a numpy `dtype`."""
+
+    name = "FLAT"
+    dim: int
+    dtype: np.dtype[Any]
+    metric: Metric
+
+    def columns(self) -> list[pa.Field]:
+        """Return the stored column."""
+        return [vector_column("flat", self.dim, pa.from_numpy_dtype(self.dtype))]
+
+    def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
+        """Return the vectors in the type of the column."""
+        return {"flat": vectors.astype(self.dtype, copy=False)}
+
+    def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
+        """Return the dimension."""
+        return {"dim": self.dim}
+
+    def scorer(self, codes: Codes) -> Scorer:
+        """Return the vectors; bits of hamming as numbers, whose distance is that of l2."""
+        if self.metric == "hamming":
+            points: Matrix = np.unpackbits(codes["flat"], axis=1).astype(np.float32)
+            return Scorer(points, squares(points), -2.0)
+        points = codes["flat"].astype(np.float32, copy=False)
+        if self.metric == "l2":
+            return Scorer(points, squares(points), -2.0)
+        ones = np.ones(len(points), dtype=np.float32)
+        if self.metric == "dot":
+            return Scorer(points, ones, -1.0)
+        # Other writers may keep vectors of other lengths.
+        lengths: Matrix = np.sqrt(squares(points))
+        lengths[lengths == 0] = 1
+        return Scorer(points, ones, np.float32(-1) / lengths)
+
+    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+        """Return the queries; the centroid does not matter."""
+        if self.metric == "hamming":
+            queries = np.unpackbits(queries, axis=1)
+        points: Matrix = queries.astype(np.float32)
+        if self.metric in ("l2", "hamming"):
+            return Asked(points, squares(points))
+        return Asked(points, no_shift(len(points)))
+
+    @classmethod
+    def load(
+        cls, notes: Mapping[str, Any], buffer: Callable[[int], bytes], metric: Metric, columns: pa.Schema
+    ) -> Flat:
+        """Return the quantizer of a file."""
+        dim = notes.get("dim")
+        if not isinstance(dim, int) or dim < 1:
+            raise FormatError(f"a flat vector index of dimension {dim!r}")
+        try:
+            dtype = np.dtype(columns.field("flat").type.value_type.to_pandas_dtype())
+        except (KeyError, AttributeError, NotImplementedError) as error:
+            raise FormatError(f"a flat vector index without a column of vectors: {error}") from error
+        return cls(dim, dtype, metric)

@@ -1,0 +1,166 @@
+"""PQ: a vector is cut into sub-vectors, each stored as the number of the nearest of 256 (or 16) codewords.
+
+    __pq_code: fixed_size_list<uint8>[sub_vectors * bits / 8]
+    metadata {"codebook_position": 2, "nbits": 8, "num_sub_vectors": 8, "dimension": 32,
+              "codebook_tensor": [], "transposed": true}
+    global buffer `codebook_position`: Tensor, in memory order [sub-vector][codeword][value]
+
+With 4 bits, byte b holds sub-vector 2b in its low and 2b + 1 in its high half. `transposed`: the bytes of a
+partition are a matrix (bytes of a row, rows), row by row, whatever lists the column shows. With l2 and cosine
+what is coded is the vector minus its centroid, with dot the vector itself. (Lance index format, PQ.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from spark_lance.errors import FormatError, OptionError
+from spark_lance.index.vector.ivf import Ivf, pack_tensor, unpack_tensor
+from spark_lance.index.vector.kmeans import assign, train_kmeans
+from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.quantizers.base import (
+    Asked,
+    Codes,
+    Matrix,
+    Quantizer,
+    Scorer,
+    no_shift,
+    squares,
+    vector_column,
+)
+from spark_lance.proto import index_pb2
+
+__all__ = ["ProductQuantizer"]
+
+_COLUMN = "__pq_code"
+
+
+@dataclass(frozen=True)
+class ProductQuantizer(Quantizer):
+    """Codewords of the parts of a vector.
+
+    Attributes:
+        codebook: (sub_vectors, codewords, dim / sub_vectors) floats.
+        bits: of a code, 8 or 4.
+        metric: of the index.
+        transposed: whether partitions are stored column by column.
+    """
+
+    name = "PQ"
+    codebook: Vectors
+    bits: int
+    metric: Metric
+    transposed: bool = True
+
+    @classmethod
+    def train(
+        cls, sample: Vectors, sub_vectors: int, bits: int, metric: Metric, *, iterations: int = 50
+    ) -> ProductQuantizer:
+        """Find codewords for a sample (n, dim), centroids already taken off where the metric wants that.
+
+        Raises:
+            OptionError: the vectors cannot be cut so.
+        """
+        dim = sample.shape[1]
+        if bits not in (4, 8) or sub_vectors < 1 or dim % sub_vectors or (bits == 4 and sub_vectors % 2):
+            raise OptionError(
+                f"vectors of {dim} values cannot have {sub_vectors} sub-vectors of {bits} bits: the number "
+                "must divide the dimension, bits are 8 or 4, and 4 needs an even number"
+            )
+        parts = np.split(sample, sub_vectors, axis=1)
+        books = [train_kmeans(part, 1 << bits, iterations=iterations, seed=i) for i, part in enumerate(parts)]
+        return cls(np.stack(books), bits, metric)
+
+    @property
+    def _sub_vectors(self) -> int:
+        return int(self.codebook.shape[0])
+
+    @property
+    def _has_residuals(self) -> bool:
+        return self.metric != "dot"
+
+    def columns(self) -> list[pa.Field]:
+        """Return the stored column."""
+        return [vector_column(_COLUMN, self._sub_vectors * self.bits // 8, pa.uint8())]
+
+    def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
+        """Return the numbers of the nearest codewords, two to a byte with 4 bits."""
+        rest = vectors - ivf.centroids[owners] if self._has_residuals else vectors
+        codes: npt.NDArray[Any] = np.empty((len(rest), self._sub_vectors), dtype=np.uint8)
+        for number, part in enumerate(np.split(rest, self._sub_vectors, axis=1)):
+            codes[:, number] = assign(part, self.codebook[number])[0]
+        if self.bits == 4:
+            codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
+        return {_COLUMN: codes}
+
+    def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
+        """Return the shape of the codes; the codebook becomes a buffer."""
+        words = self.codebook.shape[1]
+        dim = self._sub_vectors * self.codebook.shape[2]
+        tensor = pack_tensor(self.codebook)
+        tensor.shape[:] = (words, dim)
+        return {
+            "codebook_position": add_buffer(tensor.SerializeToString()),
+            "nbits": self.bits,
+            "num_sub_vectors": self._sub_vectors,
+            "dimension": dim,
+            "codebook_tensor": [],
+            "transposed": self.transposed,
+        }
+
+    def pack(self, codes: Codes) -> Codes:
+        """Return the codes of a partition column by column."""
+        rows = codes[_COLUMN]
+        return {_COLUMN: np.ascontiguousarray(rows.T).reshape(rows.shape)} if self.transposed else codes
+
+    def unpack(self, codes: Codes) -> Codes:
+        """Return the codes of a partition row by row."""
+        stored = codes[_COLUMN]
+        if not self.transposed:
+            return codes
+        return {_COLUMN: np.ascontiguousarray(stored.reshape(stored.shape[1], len(stored)).T)}
+
+    def scorer(self, codes: Codes) -> Scorer:
+        """Return what the codes stand for."""
+        rows = self.unpack(codes)[_COLUMN]
+        if self.bits == 4:
+            rows = np.stack([rows & 15, rows >> 4], axis=2).reshape(len(rows), -1)
+        width = self.codebook.shape[2]
+        points: Matrix = np.empty((len(rows), self._sub_vectors * width), dtype=np.float32)
+        for number in range(self._sub_vectors):
+            points[:, number * width : (number + 1) * width] = self.codebook[number][rows[:, number]]
+        if self._has_residuals:
+            return Scorer(points, squares(points), -2.0)
+        return Scorer(points, np.ones(len(points), dtype=np.float32), -1.0)
+
+    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+        """Return the queries as seen from the centroid, or as they are with dot."""
+        if not self._has_residuals:
+            return Asked(queries.astype(np.float32), no_shift(len(queries)))
+        rest: Matrix = (queries - centroid).astype(np.float32)
+        return Asked(rest, squares(rest))
+
+    @classmethod
+    def load(
+        cls, notes: Mapping[str, Any], buffer: Callable[[int], bytes], metric: Metric, columns: pa.Schema
+    ) -> ProductQuantizer:
+        """Return the quantizer of a file."""
+        try:
+            bits, parts, dim = int(notes["nbits"]), int(notes["num_sub_vectors"]), int(notes["dimension"])
+            tensor = index_pb2.Tensor.FromString(buffer(int(notes["codebook_position"])))
+        except (KeyError, TypeError, ValueError, DecodeError) as error:
+            raise FormatError(f"malformed metadata of product codes: {error!r}") from error
+        codebook = unpack_tensor(tensor)
+        if bits not in (4, 8) or parts < 1 or dim < 1 or dim % parts or codebook.size != dim << bits:
+            raise FormatError(
+                f"{codebook.size} values are no codebook of {parts} sub-vectors of {dim} values, {bits} bits"
+            )
+        shaped = codebook.reshape(parts, 1 << bits, dim // parts)
+        return cls(shaped.astype(np.float32), bits, metric, bool(notes.get("transposed", False)))

@@ -1,0 +1,271 @@
+"""RQ (RaBitQ): of a rotated vector, one sign per dimension, and some bits more of its values.
+
+    _rabit_codes: fixed_size_list<uint8>[dim / 8]      sign bits: 1 where the rotated value is not negative
+    __add_factors, __scale_factors: float32            for the estimate by signs alone
+    __error_factors: float32                           how far that estimate may be off
+    __blocked_ex_codes, __add_factors_ex, __scale_factors_ex      with more than one bit: the codes below the
+                                                       sign, and the factors of the estimate by all bits
+    metadata {"rotate_mat_position": null, "fast_rotation_signs": [bytes], "rotation_type": "fast",
+              "code_dim": 32, "num_bits": 5, "packed": true, "query_estimator": "raw_query"}
+
+What is coded is r, the rotated difference between a vector and its centroid (whatever the metric). With s the
+signs as +-0.5, or u, the centred integer codes, in their place:
+
+    l2, cosine   add = n2 + 2 n2 <cR, s> / <r, s>          scale = -2 n2 / <r, s>      shift = |q - c|^2
+    dot          add = 1 - <r, cR> + n2 <cR, s> / <r, s>   scale = -n2 / <r, s>        shift = -<q, c>
+
+n2 is the squared length of r, cR the rotated centroid; the query is rotated, too. The bits lie as in
+`rabit_bits`. Older files have `query_estimator` "residual_query": the rotated query minus centroid is
+compared with signs by factors of another form. (Lance index format, RQ.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
+from spark_lance.index.vector.ivf import Ivf, pack_tensor, unpack_tensor
+from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.quantizers.base import (
+    Asked,
+    Codes,
+    Matrix,
+    Quantizer,
+    Scorer,
+    squares,
+    vector_column,
+)
+from spark_lance.index.vector.quantizers.rabit_bits import (
+    extra_bytes,
+    pack_extra,
+    pack_signs,
+    unpack_extra,
+    unpack_signs,
+)
+from spark_lance.index.vector.quantizers.rotation import FastRotation, MatrixRotation, Rotation
+from spark_lance.proto import index_pb2
+
+__all__ = ["RabitQuantizer"]
+
+_SIGNS, _EXTRA = "_rabit_codes", "__blocked_ex_codes"
+_ADD, _SCALE, _ERROR = "__add_factors", "__scale_factors", "__error_factors"
+_ADD_EX, _SCALE_EX = "__add_factors_ex", "__scale_factors_ex"
+_MOST_BITS = 9
+_CONFIDENCE = 1.9
+# Scales that are tried for the integer codes, as multiples of the one at which the largest value just fits.
+_STRETCHES = np.linspace(1.0, 2.4, 12)
+_BLOCK_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class RabitQuantizer(Quantizer):
+    """A rotation, and the number of bits of a dimension.
+
+    Attributes:
+        dim: values of a vector, a multiple of 8.
+        bits: of a dimension, 1 to 9.
+        rotation: of the vectors.
+        metric: of the index.
+        packed: whether sign codes are stored in blocks of rows.
+        residual_query: whether the file has the older form of factors.
+    """
+
+    name = "RQ"
+    dim: int
+    bits: int
+    rotation: Rotation
+    metric: Metric
+    packed: bool = True
+    residual_query: bool = False
+
+    @classmethod
+    def train(
+        cls, dim: int, bits: int, metric: Metric, rotation: Literal["fast", "matrix"] = "fast"
+    ) -> RabitQuantizer:
+        """Draw a rotation.
+
+        Raises:
+            OptionError: the dimension or the number of bits is not possible.
+        """
+        if dim % 8 or not 1 <= bits <= _MOST_BITS:
+            raise OptionError(
+                f"RQ with {bits} bits for vectors of {dim} values: the dimension must be a multiple of 8, "
+                f"and bits go from 1 to {_MOST_BITS}"
+            )
+        kinds: dict[str, Callable[[int], Rotation]] = {
+            "fast": FastRotation.random,
+            "matrix": MatrixRotation.random,
+        }
+        if rotation not in kinds:
+            raise OptionError(f"there is no rotation {rotation!r}: use one of {', '.join(kinds)}")
+        return cls(dim, bits, kinds[rotation](dim), metric)
+
+    def columns(self) -> list[pa.Field]:
+        """Return the stored columns."""
+        fields = [vector_column(_SIGNS, self.dim // 8, pa.uint8())]
+        fields += [pa.field(name, pa.float32()) for name in (_ADD, _SCALE, _ERROR)]
+        if self.bits > 1:
+            fields.append(vector_column(_EXTRA, extra_bytes(self.dim, self.bits - 1), pa.uint8()))
+            fields += [pa.field(name, pa.float32()) for name in (_ADD_EX, _SCALE_EX)]
+        return fields
+
+    def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
+        """Return codes and factors."""
+        turned = self.rotation(ivf.centroids)
+        parts = []
+        for start in range(0, len(vectors), _BLOCK_ROWS):
+            part = slice(start, start + _BLOCK_ROWS)
+            rest = self.rotation(vectors[part] - ivf.centroids[owners[part]])
+            parts.append(self._encode(rest, turned[owners[part]]))
+        if not parts:
+            parts = [self._encode(np.empty((0, self.dim), np.float32), np.empty((0, self.dim), np.float32))]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _encode(self, rest: Matrix, centroids: Matrix) -> dict[str, npt.NDArray[Any]]:
+        positive = ~np.signbit(rest)
+        signs = positive.astype(np.float32) - np.float32(0.5)
+        add, scale, error = self._factors(rest, centroids, signs)
+        codes: dict[str, npt.NDArray[Any]] = {
+            _SIGNS: np.packbits(positive, axis=1, bitorder="little"),
+            _ADD: add,
+            _SCALE: scale,
+            _ERROR: error,
+        }
+        if self.bits > 1:
+            width = self.bits - 1
+            levels = _levels(np.abs(rest), width)
+            stored = np.where(positive, levels, (1 << width) - 1 - levels).astype(np.uint8)
+            centred = (positive.astype(np.float32) * (1 << width)) + stored - np.float32((1 << width) - 0.5)
+            codes[_EXTRA] = pack_extra(stored, width)
+            codes[_ADD_EX], codes[_SCALE_EX], _ = self._factors(rest, centroids, centred)
+        return codes
+
+    def _factors(self, rest: Matrix, centroids: Matrix, codes: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+        """Return add, scale and error of rows for the codes that stand for them."""
+        wide = rest.astype(np.float64)
+        square = np.einsum("ij,ij->i", wide, wide)
+        along = np.einsum("ij,ij->i", wide, codes)
+        inverse = np.divide(square, along, out=np.zeros_like(square), where=along != 0)
+        moved = inverse * np.einsum("ij,ij->i", centroids, codes, dtype=np.float64)
+        spread = np.divide(square * (self.dim / 4), along**2, out=np.zeros_like(square), where=along != 0)
+        error = np.sqrt(square) * _CONFIDENCE * np.sqrt(np.maximum(spread - 1, 0) / max(self.dim - 1, 1))
+        if self.metric == "dot":
+            base = 1 - np.einsum("ij,ij->i", wide, centroids)
+            found = (base + moved, -inverse, error)
+        else:
+            found = (square + 2 * moved, -2 * inverse, 2 * error)
+        add, scale, off = (values.astype(np.float32) for values in found)
+        return add, scale, off
+
+    def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
+        """Return the rotation and the form of the codes; a matrix becomes a buffer."""
+        fast = isinstance(self.rotation, FastRotation)
+        position = None
+        signs: list[int] | None = None
+        if isinstance(self.rotation, FastRotation):
+            signs = list(self.rotation.signs)
+        else:
+            position = add_buffer(pack_tensor(self.rotation.matrix).SerializeToString())
+        return {
+            "rotate_mat_position": position,
+            "fast_rotation_signs": signs,
+            "rotation_type": "fast" if fast else "matrix",
+            "code_dim": self.dim,
+            "num_bits": self.bits,
+            "packed": self.packed,
+            "query_estimator": "raw_query",
+        }
+
+    def pack(self, codes: Codes) -> Codes:
+        """Return the sign codes of a partition in blocks."""
+        return {**codes, _SIGNS: pack_signs(codes[_SIGNS])} if self.packed else codes
+
+    def unpack(self, codes: Codes) -> Codes:
+        """Return the sign codes of a partition row by row."""
+        return {**codes, _SIGNS: unpack_signs(codes[_SIGNS])} if self.packed else codes
+
+    def scorer(self, codes: Codes) -> Scorer:
+        """Return signs, or all bits where there are more, as centred numbers."""
+        rows = self.unpack(codes)
+        positive = np.unpackbits(rows[_SIGNS], axis=1, bitorder="little").astype(np.float32)
+        if self.residual_query:
+            # d = add + scale * sum(+-q) / sqrt(dim): twice the halves that the others have.
+            factor = np.float32(2 / np.sqrt(self.dim))
+            return Scorer(positive - np.float32(0.5), rows[_ADD], rows[_SCALE] * factor)
+        if self.bits == 1:
+            return Scorer(positive - np.float32(0.5), rows[_ADD], rows[_SCALE])
+        width = self.bits - 1
+        points = positive * np.float32(1 << width)
+        points += unpack_extra(rows[_EXTRA], self.dim, width)
+        points -= np.float32((1 << width) - 0.5)
+        return Scorer(points, rows[_ADD_EX], rows[_SCALE_EX])
+
+    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+        """Return the rotated queries."""
+        rest = (queries - centroid).astype(np.float32)
+        if self.metric == "dot":
+            shift = -(queries.astype(np.float32) @ centroid.astype(np.float32))
+        else:
+            shift = squares(rest)
+        return Asked(self.rotation(rest if self.residual_query else queries), shift)
+
+    @classmethod
+    def load(
+        cls, notes: Mapping[str, Any], buffer: Callable[[int], bytes], metric: Metric, columns: pa.Schema
+    ) -> RabitQuantizer:
+        """Return the quantizer of a file."""
+        if notes.get("layered"):
+            raise UnsupportedFormatError("RQ codes in two layers are not read here")
+        try:
+            bits = int(notes["num_bits"])
+            kind = notes.get("rotation_type", "matrix")
+            rotation: Rotation
+            if kind == "fast":
+                rotation = FastRotation(int(notes["code_dim"]), bytes(notes["fast_rotation_signs"]))
+                dim = rotation.dim
+            elif kind == "matrix":
+                tensor = index_pb2.Tensor.FromString(buffer(int(notes["rotate_mat_position"])))
+                rotation = MatrixRotation(unpack_tensor(tensor))
+                dim = len(rotation.matrix)
+            else:
+                raise UnsupportedFormatError(f"RQ codes with a rotation {kind!r}")
+        except (KeyError, TypeError, ValueError, DecodeError) as error:
+            raise FormatError(f"malformed metadata of RQ codes: {error!r}") from error
+        if not 1 <= bits <= _MOST_BITS or dim % 8 or dim < 8:
+            raise FormatError(f"RQ codes of {bits} bits for {dim} values")
+        if bits > 1 and _EXTRA not in columns.names:
+            raise UnsupportedFormatError("RQ codes whose further bits are in an older column")
+        estimator = notes.get("query_estimator", "residual_query")
+        if estimator not in ("raw_query", "residual_query") or (estimator != "raw_query" and bits > 1):
+            raise UnsupportedFormatError(f"RQ codes of {bits} bits with the estimator {estimator!r}")
+        found = cls(dim, bits, rotation, metric, bool(notes.get("packed", False)))
+        return replace(found, residual_query=True) if estimator == "residual_query" else found
+
+
+def _levels(sizes: Matrix, width: int) -> npt.NDArray[np.uint8]:
+    """Return whole numbers below 2^width in proportion to the sizes of a row's values (n, dim).
+
+    Of several scales, each row takes the one whose numbers, centred, point most nearly where the values do.
+    """
+    most = (1 << width) - 1
+    largest = sizes.max(axis=1, keepdims=True, initial=0)
+    largest[largest == 0] = 1
+    unit = sizes * (np.float32(most + 0.5) / largest)
+    best = np.zeros(sizes.shape, dtype=np.uint8)
+    best_score = np.full(len(sizes), -1.0, dtype=np.float32)
+    for stretch in _STRETCHES:
+        levels = np.floor(unit * np.float32(stretch) + np.float32(1e-5))
+        np.minimum(levels, most, out=levels)
+        centred = levels + np.float32(0.5)
+        score = np.einsum("ij,ij->i", centred, sizes) / np.sqrt(np.einsum("ij,ij->i", centred, centred))
+        better = score > best_score
+        best_score[better] = score[better]
+        best[better] = levels[better].astype(np.uint8)
+    return best

@@ -1,0 +1,106 @@
+"""SQ: every value of a vector as one of 256 steps between two bounds that hold for all.
+
+    __sq_code: fixed_size_list<uint8>[dim]
+    metadata {"dim": 32, "num_bits": 8, "bounds": {"start": -4.88, "end": 3.76}}
+
+A value's code is (value - start) * 255 / (end - start) in float64, cut off, not rounded, and kept within 0
+and 255. l2 and cosine compare codes with the codes of the query, dot the decoded values with the query.
+(Lance index format, SQ.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.index.vector.ivf import Ivf
+from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.quantizers.base import (
+    Asked,
+    Codes,
+    Matrix,
+    Quantizer,
+    Scorer,
+    squares,
+    vector_column,
+)
+
+__all__ = ["ScalarQuantizer"]
+
+_COLUMN = "__sq_code"
+_STEPS = 255
+
+
+@dataclass(frozen=True)
+class ScalarQuantizer(Quantizer):
+    """Bounds of the values of vectors with `dim` values."""
+
+    name = "SQ"
+    dim: int
+    start: float
+    end: float
+    metric: Metric
+
+    @classmethod
+    def train(cls, sample: Vectors, metric: Metric) -> ScalarQuantizer:
+        """Take the bounds of a sample (n, dim)."""
+        return cls(sample.shape[1], float(sample.min()), float(sample.max()), metric)
+
+    @property
+    def _step(self) -> float:
+        return (self.end - self.start) / _STEPS
+
+    def _codes(self, vectors: Vectors) -> npt.NDArray[np.uint8]:
+        if self.end <= self.start:
+            return np.zeros(vectors.shape, dtype=np.uint8)
+        scaled = (vectors.astype(np.float64) - self.start) * _STEPS / (self.end - self.start)
+        return np.clip(scaled, 0, _STEPS, out=scaled).astype(np.uint8)
+
+    def columns(self) -> list[pa.Field]:
+        """Return the stored column."""
+        return [vector_column(_COLUMN, self.dim, pa.uint8())]
+
+    def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
+        """Return the codes of the values."""
+        return {_COLUMN: self._codes(vectors)}
+
+    def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
+        """Return the bounds."""
+        return {"dim": self.dim, "num_bits": 8, "bounds": {"start": self.start, "end": self.end}}
+
+    def scorer(self, codes: Codes) -> Scorer:
+        """Return the codes as numbers."""
+        points: Matrix = codes[_COLUMN].astype(np.float32)
+        if self.metric == "dot":
+            return Scorer(points, np.ones(len(points), dtype=np.float32), -float(self._step))
+        square = self._step**2
+        return Scorer(points, squares(points) * np.float32(square), -2 * square)
+
+    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+        """Return the codes of the queries, or the queries themselves with dot."""
+        if self.metric == "dot":
+            points: Matrix = queries.astype(np.float32)
+            return Asked(points, (-self.start * points.sum(axis=1)).astype(np.float32))
+        points = self._codes(queries).astype(np.float32)
+        return Asked(points, squares(points) * np.float32(self._step**2))
+
+    @classmethod
+    def load(
+        cls, notes: Mapping[str, Any], buffer: Callable[[int], bytes], metric: Metric, columns: pa.Schema
+    ) -> ScalarQuantizer:
+        """Return the quantizer of a file."""
+        try:
+            bounds = notes["bounds"]
+            dim, bits = int(notes["dim"]), int(notes["num_bits"])
+            start, end = float(bounds["start"]), float(bounds["end"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"malformed metadata of scalar codes: {error!r}") from error
+        if bits != 8 or dim < 1:
+            raise FormatError(f"scalar codes of {bits} bits for {dim} values")
+        return cls(dim, start, end, metric)
