@@ -109,6 +109,15 @@ ROWS = (
         ("timestampAsOf",),
     ),
     Option(
+        "table",
+        lambda text: text.strip().lower(),
+        "the name of a metadata table",
+        None,
+        "read",
+        "Read not the rows but what is known of the table: `versions`, `history`, `transactions`, `fragments`, "
+        "`files`, `schema`, `indices`, `tags`, `branches` or `config`.",
+    ),
+    Option(
         "filter",
         str.strip,
         "an SQL condition",

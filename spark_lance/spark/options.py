@@ -75,7 +75,6 @@ _REFUSED = frozenset(
         "replacewhere",
         "startingtimestamp",
         "startingversion",
-        "table",
         "txnappid",
         "txnversion",
     }
@@ -97,6 +96,7 @@ class ReadOptions:
     tag: str | None
     branch: str | None
     asof: str | None
+    table: str | None
     columns: tuple[str, ...] | None
     filter: str | None
     batch_size: int
@@ -110,7 +110,7 @@ class ReadOptions:
     @property
     def kind(self) -> str:
         """What is read: a key of the table of reads in `source`."""
-        return "rows"
+        return "rows" if self.table is None else "metadata"
 
     @property
     def system_columns(self) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ __all__ = ["LanceDataSource"]
 #   reader(options, schema, place, pushes) -> DataSourceReader   with an attribute `place`
 _READS = {
     "rows": "spark_lance.spark.read",
+    "metadata": "spark_lance.spark.metadata",
 }
 
 

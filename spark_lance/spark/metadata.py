@@ -1,0 +1,99 @@
+"""Reading metadata tables from Spark: option `table` names one of those of `spark_lance.table.metadata`.
+
+They are read by one task, which computes the columns that Spark asks for and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_lance.file.schema import Schema
+from spark_lance.io.store import open_store
+from spark_lance.spark.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.fit import described, fit
+from spark_lance.spark.options import ReadOptions
+from spark_lance.spark.read import pin
+from spark_lance.spark.types import arrow_schema
+from spark_lance.table.history.references import Place
+from spark_lance.table.history.refs import find_version, load_version
+from spark_lance.table.metadata import metadata_table
+from spark_lance.table.metadata.columns import MetadataTable, Subject
+from spark_lance.table.predicates.predicate import compile_predicate
+
+__all__ = ["MetadataReader", "describe", "reader"]
+
+
+def _table(options: ReadOptions) -> MetadataTable:
+    assert options.table is not None
+    return metadata_table(options.table)
+
+
+def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+    """Return the version that a metadata table tells of, and the Spark schema of the columns asked for.
+
+    Args:
+        options: what the read was asked for; `table` is given.
+        place: the version if it has been resolved before.
+
+    Raises:
+        OptionError: there is no such metadata table.
+        TableNotFoundError, VersionNotFoundError: there is no table or no such version.
+        SchemaError: a column does not exist.
+    """
+    schema = Schema.from_arrow(_table(options).schema)
+    return place or pin(options), described(schema, options.columns, ())
+
+
+def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> MetadataReader:
+    """Return the reader of a metadata table; Spark applies its filters itself."""
+    return MetadataReader(options, schema, place or pin(options))
+
+
+class MetadataReader(DataSourceReader):
+    """Reads columns of a metadata table.
+
+    Args:
+        options: what the read was asked for.
+        schema: the columns, in this order.
+        place: the version that the table tells of.
+
+    Raises:
+        OptionError: there is no such metadata table.
+        SchemaError: the schema names columns that do not exist, or types other than theirs.
+        ExpressionError: the option `filter` does not fit the columns.
+    """
+
+    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place) -> None:
+        self.place = place
+        self._options = options
+        self._schema = schema
+        table = _table(options)
+        self._names, _ = fit(Schema.from_arrow(table.schema), schema)
+        self._condition = None if options.filter is None else compile_predicate(options.filter, table.schema)
+        store, _ = open_store(options.path, options.storage)
+        find_version(store, place.root, place.version)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the work of the one task."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in small batches."""
+        with one_line():
+            store, _ = open_store(self._options.path, self._options.storage)
+            manifest = load_version(store, self.place.root, self.place.version)
+            subject = Subject(store, self.place.root, manifest)
+            found = _table(self._options).batches(subject, self._names, self._condition)
+            convert: BatchConverter | None = None
+            for rows in found:
+                if not self._names:
+                    yield rows_without_columns(rows.num_rows)
+                    continue
+                convert = convert or BatchConverter.plan(rows.schema, arrow_schema(self._schema))
+                for batch in rows.to_batches():
+                    yield convert(batch)
