@@ -7,6 +7,7 @@ so code may catch either. Messages say what happened, where, and what to do abou
 from __future__ import annotations
 
 __all__ = [
+    "AlreadyCommittedError",
     "AtomicPutUnsupportedError",
     "BranchExistsError",
     "BranchInUseError",
@@ -158,6 +159,20 @@ class IncompatibleConflictError(CommitError):
 
 class RetriesExhaustedError(CommitError):
     """Other writers won every attempt: lower the number of concurrent writers, or allow more retries."""
+
+
+class AlreadyCommittedError(CommitError):
+    """The table holds what was to land once, or something later of the same job: nothing is left to do.
+
+    `version` is the one that has it.
+    """
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message, version)
+        self.version = version
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CommitOutcomeUnknownError(CommitError):

@@ -27,6 +27,13 @@ def positive(text: str) -> int:
     return number
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
 def _byte_size(text: str) -> int:
     match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
@@ -211,5 +218,21 @@ ROWS = (
         "write",
         "Text kept with the version that the write makes.",
         ("userMetadata",),
+    ),
+    Option(
+        "txnAppId",
+        str,
+        "the name of a job",
+        None,
+        "write",
+        "Name of the job that writes; with `txnVersion`, the same write done twice lands once.",
+    ),
+    Option(
+        "txnVersion",
+        _count,
+        "a number, 0 or more",
+        None,
+        "write",
+        "Number of this write among the job's: it is skipped if the job has committed it, or a higher one.",
     ),
 )

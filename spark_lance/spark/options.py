@@ -75,8 +75,6 @@ _REFUSED = frozenset(
         "replacewhere",
         "startingtimestamp",
         "startingversion",
-        "txnappid",
-        "txnversion",
     }
 )
 
@@ -129,6 +127,8 @@ class WriteOptions:
     data_storage_version: str | None
     enable_stable_row_ids: bool | None
     commit_message: str | None
+    txnAppId: str | None
+    txnVersion: int | None
     vector_sizes: Mapping[str, int] = field(default_factory=dict)
     storage: Mapping[str, Any] = field(default_factory=dict)
 
@@ -159,14 +159,9 @@ def write_options(raw: Mapping[str, str]) -> WriteOptions:
             raise OptionError(f"option {name!r} is for reading: an old version cannot be written to")
     if values["branch"] is not None:
         raise OptionError("option 'branch' is for reading: give the branch's own path, {path}/tree/{branch}")
-    names = (
-        "path",
-        "max_rows_per_file",
-        "max_bytes_per_file",
-        "data_storage_version",
-        "enable_stable_row_ids",
-        "commit_message",
-    )
+    if (values["txnAppId"] is None) != (values["txnVersion"] is None) or values["txnAppId"] == "":
+        raise OptionError("options 'txnAppId' and 'txnVersion' come together, and the first is not empty")
+    names = [option.name for option in ROWS if option.used in ("write", "both")]
     return WriteOptions(**{name: values[name] for name in names}, vector_sizes=vector_sizes, storage=storage)
 
 

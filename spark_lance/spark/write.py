@@ -21,8 +21,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from spark_lance.errors import (
     AtomicPutUnsupportedError,
     CommitError,
-    CommitOutcomeUnknownError,
-    LanceError,
     OptionError,
     SchemaError,
     TableNotFoundError,
@@ -33,14 +31,16 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.atomic import PUT_IF_ABSENT
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
+from spark_lance.spark.commit_once import commit_once
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options import WriteOptions
 from spark_lance.spark.types import VECTOR_SIZE, arrow_schema, covers, new_field, spark_type
+from spark_lance.table.commits.once import Once
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
-from spark_lance.table.writing.write_plan import WritePlan, commit_write, plan_write
+from spark_lance.table.writing.write_plan import WritePlan, plan_write
 
 __all__ = ["LanceCommitMessage", "LanceWriter"]
 
@@ -114,7 +114,9 @@ class LanceWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the files of all tasks a version of the table.
 
-        An append without rows makes no version; otherwise a DataFrame without rows makes an empty table.
+        An append without rows makes no version, unless it shall be known (options `txnAppId`, `txnVersion`)
+        that it was done; otherwise a DataFrame without rows makes an empty table. If the job has committed
+        this number or a higher one before, the files are deleted, and that is all.
 
         Raises:
             CommitOutcomeUnknownError: the version may exist; no file was deleted.
@@ -125,13 +127,10 @@ class LanceWriter(DataSourceArrowWriter):
         with one_line():
             try:
                 _check_rows(done)
-                commit_write(self._store, self._root, self._plan, fragments, self._properties())
-            except CommitOutcomeUnknownError:
-                raise
-            except (LanceError, OSError):
-                # Every other failure of a commit says that nothing was committed.
+            except CommitError:
                 delete_fragment_files(self._store, self._root, fragments)
                 raise
+            commit_once(self._store, self._root, self._plan, fragments, self._properties(), self._once())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the files of the tasks that finished, unless a commit has been tried.
@@ -144,6 +143,10 @@ class LanceWriter(DataSourceArrowWriter):
         if len(done) < len(messages):
             fragments = [data for message in done for data in message.fragments]
             delete_fragment_files(self._store, self._root, fragments)
+
+    def _once(self) -> Once | None:
+        name, number = self._options.txnAppId, self._options.txnVersion
+        return None if name is None or number is None else Once(name, number)
 
     def _properties(self) -> Mapping[str, str]:
         text = self._options.commit_message

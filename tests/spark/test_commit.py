@@ -23,6 +23,7 @@ from spark_lance.errors import (
     SchemaError,
     StoreError,
 )
+from spark_lance.spark import commit_once as commit_module
 from spark_lance.spark import write as write_module
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.write import LanceCommitMessage, LanceWriter
@@ -138,7 +139,7 @@ def test_a_commit_that_surely_failed_is_cleaned_up(
 ) -> None:
     job = writer(path)
     messages = [write(job, batch(1)), write(job, batch(2))]
-    monkeypatch.setattr(write_module, "commit_write", failing(error))
+    monkeypatch.setattr(commit_module, "commit_write", failing(error))
     with pytest.raises(type(error)):
         job.commit(list(messages))
     assert files(path) == 0
@@ -149,7 +150,7 @@ def test_a_commit_that_may_have_landed_is_never_cleaned_up(
 ) -> None:
     job = writer(path)
     messages = [write(job, batch(1)), write(job, batch(2))]
-    monkeypatch.setattr(write_module, "commit_write", failing(CommitOutcomeUnknownError("x")))
+    monkeypatch.setattr(commit_module, "commit_write", failing(CommitOutcomeUnknownError("x")))
     with pytest.raises(CommitOutcomeUnknownError):
         job.commit(list(messages))
     # Spark calls abort after a failed commit, in another process.

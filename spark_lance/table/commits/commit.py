@@ -22,6 +22,7 @@ from itertools import chain
 from google.protobuf.message import Message
 
 from spark_lance.errors import (
+    AlreadyCommittedError,
     AtomicPutUnsupportedError,
     CommitOutcomeUnknownError,
     FormatError,
@@ -40,6 +41,7 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.conflicts import Verdict, verdict
+from spark_lance.table.commits.once import RECORD, Ledger, Once, carried
 from spark_lance.table.commits.publish import finish_version, publish
 from spark_lance.table.commits.rebase import REBASES, Ground
 from spark_lance.table.commits.row_changes import RowChanges
@@ -90,6 +92,7 @@ def commit_operation(
     rows: RowChanges | None = None,
     reuse: ReuseEntry | None = None,
     strict: bool = False,
+    once: Once | None = None,
     retry: RetryPolicy | None = None,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
@@ -105,11 +108,13 @@ def commit_operation(
             same fragments is a conflict.
         reuse: the fragment-reuse entry of a Rewrite that leaves the indices as they are.
         strict: commit as the version after `read_version` or not at all.
+        once: commit only if the table holds no version of the same job with this number or a higher one.
         retry: how often to start over when other writers win; by default as `commit_options` say.
         surroundings: clock, sleep and random numbers.
 
     Raises:
         TableNotFoundError: there is no table.
+        AlreadyCommittedError: there is such a version; nothing was committed, files may be deleted.
         VersionNotFoundError: the table has not reached `read_version`, or lacks a version to restore.
         RetryableConflictError: another commit changed what the operation was computed from; or there is one,
             and `strict` allows none.
@@ -119,8 +124,8 @@ def commit_operation(
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
     options = current_options()
-    transaction = Transaction.new(operation, read_version, {**options.properties, **(properties or {})})
-    commit = _Commit(store, root, transaction, surroundings, rows, reuse, strict)
+    transaction = _transaction(operation, read_version, properties, once)
+    commit = _Commit(store, root, transaction, surroundings, rows, reuse, strict, once)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(store, root, operation.version)
     build = _builder(commit.transaction)
@@ -137,6 +142,7 @@ def create_table(
     stable_row_ids: bool = False,
     config: Mapping[str, str] | None = None,
     properties: Mapping[str, str] | None = None,
+    once: Once | None = None,
     retry: RetryPolicy | None = None,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
@@ -151,6 +157,7 @@ def create_table(
         stable_row_ids: whether rows keep their ids when they move; cannot be changed later.
         config: the table's settings.
         properties: key-value pairs kept with the transaction.
+        once: recorded as a pair that landed; whether it had is not looked up, there being no table.
         retry: how often to start over when the store fails; by default as `commit_options` say.
         surroundings: clock, sleep and random numbers.
 
@@ -167,6 +174,7 @@ def create_table(
         operation,
         lambda stamp: overwrite(base, operation, stamp),
         properties=properties,
+        once=once,
         retry=retry,
         surroundings=surroundings,
     )
@@ -180,6 +188,7 @@ def found_table(
     *,
     read_version: int = 0,
     properties: Mapping[str, str] | None = None,
+    once: Once | None = None,
     retry: RetryPolicy | None = None,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
@@ -195,6 +204,7 @@ def found_table(
         build: makes the first version from what marks it as this commit's; its number need not be 1.
         read_version: the version that the operation names as the one it was computed from.
         properties: key-value pairs kept with the transaction.
+        once: recorded as a pair that landed; whether it had is not looked up, there being no table.
         retry: how often to start over when the store fails; by default as `commit_options` say.
         surroundings: clock, sleep and random numbers.
 
@@ -204,9 +214,16 @@ def found_table(
         RetriesExhaustedError: the store refused every attempt.
     """
     options = current_options()
-    transaction = Transaction.new(operation, read_version, {**options.properties, **(properties or {})})
-    commit = _Commit(store, root, transaction, surroundings)
+    transaction = _transaction(operation, read_version, properties, once)
+    commit = _Commit(store, root, transaction, surroundings, once=once)
     return _run(commit, lambda: _found(commit, build), retry or options.retry)
+
+
+def _transaction(
+    operation: Message, read_version: int, properties: Mapping[str, str] | None, once: Once | None
+) -> Transaction:
+    said = {**current_options().properties, **(properties or {})}
+    return Transaction.new(operation, read_version, said if once is None else {**said, **once.properties})
 
 
 @dataclass
@@ -214,7 +231,8 @@ class _Commit:
     """One commit on its way.
 
     Attributes:
-        rows, reuse, strict: as in `commit_operation`.
+        rows, reuse, strict, once: as in `commit_operation`.
+        ledger: the pairs that landed before, as far as they were looked up for `once`.
         restored: the version that a Restore brings back.
         checked: no version up to this one is in the way.
         unfit: operations of others onto which ours must still be fitted.
@@ -229,6 +247,8 @@ class _Commit:
     rows: RowChanges | None = None
     reuse: ReuseEntry | None = None
     strict: bool = False
+    once: Once | None = None
+    ledger: Ledger = field(default_factory=Ledger)
     restored: Manifest | None = None
     unfit: list[Message] = field(default_factory=list)
     recorded: str = ""
@@ -237,10 +257,12 @@ class _Commit:
     def __post_init__(self) -> None:
         self.checked = self.transaction.read_version
 
-    def stamp(self) -> Stamp:
-        """Return what marks a version as this commit's."""
+    def stamp(self, version: int, config: Mapping[str, str]) -> Stamp:
+        """Return what marks `version` as this commit's; `config` is what it keeps of the record of pairs."""
         name = self.transaction.file_name
-        return Stamp(self.root, name, self.surroundings.time_ns(), self.restored, self.reuse)
+        if self.once is not None:
+            config = {RECORD: self.ledger.with_pair(self.once, version).text()}
+        return Stamp(self.root, name, self.surroundings.time_ns(), self.restored, self.reuse, config)
 
     def is_ours(self, manifest: Manifest) -> bool:
         """Whether a stored version was made by this commit: its transaction's file name has our uuid.
@@ -352,6 +374,8 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
         )
     if latest.path != manifest_path(commit.root, latest.version, latest.naming):
         raise FormatError(f"the manifest says it is version {latest.version}", path=latest.path)
+    if commit.once is not None and (ours := _look_up(commit, commit.once, latest)) is not None:
+        return _Landed(ours)
     for version in range(commit.checked + 1, latest.version + 1):
         theirs = latest if version == latest.version else _read_past(commit, version, latest)
         if commit.is_ours(theirs):
@@ -365,7 +389,29 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
         commit.transaction = _fitted(commit, latest)
         commit.unfit = []
     current = with_present_coverage(commit.store, commit.root, latest)
-    return build(current, commit.transaction.operation, commit.stamp())
+    return build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
+
+
+def _look_up(commit: _Commit, once: Once, latest: Manifest) -> Manifest | None:
+    """Raise if the pair has landed, unless by a put of this very commit: return that version then.
+
+    This comes before the check for conflicts: a repeated overwrite is no conflict with the first.
+    """
+    if commit.recorded:
+        for version in range(commit.checked + 1, latest.version + 1):
+            theirs = latest if version == latest.version else _read_past(commit, version, latest)
+            if commit.is_ours(theirs):
+                return theirs
+            commit.doubt = None
+    commit.ledger.learn(commit.store, commit.root, latest)
+    found = commit.ledger.find(once)
+    if found is not None:
+        raise AlreadyCommittedError(
+            f"{once.application} has committed number {once.number} or a later one to {commit.root}, as "
+            f"version {found}: nothing was committed",
+            found,
+        )
+    return None
 
 
 def _fitted(commit: _Commit, latest: Manifest) -> Transaction:
@@ -381,7 +427,7 @@ def _fitted(commit: _Commit, latest: Manifest) -> Transaction:
 
 def _found(commit: _Commit, build: Callable[[Stamp], Manifest]) -> Manifest | _Landed:
     """Build the first version where there is no table yet."""
-    first = build(commit.stamp())
+    first = build(commit.stamp(1, {}))
     versions = list_versions(commit.store, commit.root)
     for file in versions:
         if file.version == first.version:

@@ -6,8 +6,8 @@ overwrite, not when the last fragment is deleted. (Lance table format, fragments
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from spark_lance.errors import FormatError
 from spark_lance.file.version import FileVersion
@@ -62,6 +62,7 @@ class Stamp:
         time_ns: the time of the commit in nanoseconds since the epoch, UTC.
         restored: the older version that a Restore brings back.
         reuse: where a Rewrite that leaves the indices as they are says where rows went.
+        config: settings that the version gets whatever the operation does to the others.
     """
 
     root: str
@@ -69,6 +70,7 @@ class Stamp:
     time_ns: int
     restored: Manifest | None = None
     reuse: ReuseEntry | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manifest:
@@ -188,7 +190,7 @@ def mark_updated(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) 
 def finish_version(
     message: table_pb2.Manifest, index_section: bytes, naming: Naming, stamp: Stamp
 ) -> Manifest:
-    """Order the fragments by id, compute the feature flags and return the new version.
+    """Order the fragments by id, add the stamp's settings, compute the feature flags, return the new version.
 
     Raises:
         FormatError: two fragments have one id.
@@ -202,6 +204,7 @@ def finish_version(
         copies = table_pb2.Manifest(fragments=ordered)
         message.ClearField("fragments")
         message.fragments.MergeFrom(copies.fragments)
+    message.config.update(stamp.config)
     recompute(message, index_section)
     if message.reader_feature_flags & SPILLED_LINEAGE:
         _check_lineage(message)

@@ -18,6 +18,7 @@ from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
+from spark_lance.table.commits.once import Once
 from spark_lance.table.features import check_writable
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
@@ -111,13 +112,24 @@ def commit_write(
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
     config: Mapping[str, str] | None = None,
+    once: Once | None = None,
 ) -> int:
     """Commit files that were written by `plan`, and return the table's version that holds them.
 
-    Appending nothing commits nothing and returns the version that the plan was made from. `config` are the
-    settings of a table that is created by this.
+    Appending nothing commits nothing and returns the version that the plan was made from, unless it shall be
+    known (`once`) that this was done.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        plan: by which the files were written.
+        fragments: what `write_fragments` returned.
+        properties: key-value pairs kept with the transaction.
+        config: settings of a table that is created by this.
+        once: commit only if the same job has not committed this number or a higher one.
 
     Raises:
+        AlreadyCommittedError: it has. The files are not part of the table.
         TableExistsError: another writer created the table meanwhile (only for mode "create").
         SchemaError: another writer created it with another schema.
         CommitError: a conflict, or an unknown outcome; see its subclasses.
@@ -134,12 +146,13 @@ def commit_write(
                 stable_row_ids=plan.stable_row_ids,
                 config=config,
                 properties=properties,
+                once=once,
             ).version
         except TableExistsError:
             if not plan.fallback:
                 raise
         plan = _after_lost_creation(plan, load_latest(store, root))
-    if plan.operation == "append" and not messages:
+    if plan.operation == "append" and not messages and once is None:
         return plan.read_version
     operation: Message
     if plan.operation == "append":
@@ -147,7 +160,7 @@ def commit_write(
     else:
         operation = overwrite_message(plan.schema, messages)
     return commit_operation(
-        store, root, operation, read_version=plan.read_version, properties=properties
+        store, root, operation, read_version=plan.read_version, properties=properties, once=once
     ).version
 
 
