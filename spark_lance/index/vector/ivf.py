@@ -26,7 +26,7 @@ __all__ = ["Ivf", "pack_tensor", "partition_ranges", "prepared", "unpack_tensor"
 
 Ints = npt.NDArray[np.int64]
 
-_TENSOR_TYPES: dict[int, np.dtype[Any]] = {
+_TENSOR_TYPES: dict[index_pb2.Tensor.DataType, np.dtype[Any]] = {
     index_pb2.Tensor.FLOAT16: np.dtype("<f2"),
     index_pb2.Tensor.FLOAT32: np.dtype("<f4"),
     index_pb2.Tensor.FLOAT64: np.dtype("<f8"),

@@ -104,19 +104,20 @@ def unpack_extra(stored: Bytes, dim: int, width: int) -> Bytes:
 
 
 def _pack_lower(values: Bytes, width: int, bits: int) -> Bytes:
-    runs = values.reshape(*values.shape[:2], 4, 16)
+    runs: Bytes = values.reshape(*values.shape[:2], 4, 16)
     if bits == 1:
         return np.packbits(values, axis=2, bitorder="little")
     if bits == 2:
-        return runs[:, :, 0] | runs[:, :, 1] << 2 | runs[:, :, 2] << 4 | runs[:, :, 3] << 6
+        quarters: Bytes = runs[:, :, 0] | runs[:, :, 1] << 2 | runs[:, :, 2] << 4 | runs[:, :, 3] << 6
+        return quarters
     if bits == 4 and width == 4:
-        return (runs[..., :8] | runs[..., 8:] << 4).reshape(*values.shape[:2], 32)
-    if bits == 4:
-        return (runs[:, :, 0::2] | runs[:, :, 1::2] << 4).reshape(*values.shape[:2], 32)
-    if bits == 6:
+        values = (runs[..., :8] | runs[..., 8:] << 4).reshape(*values.shape[:2], 32)
+    elif bits == 4:
+        values = (runs[:, :, 0::2] | runs[:, :, 1::2] << 4).reshape(*values.shape[:2], 32)
+    elif bits == 6:
         last = runs[:, :, 3]
         above = np.stack([(last >> 2 * k) & 3 for k in range(3)], axis=2)
-        return (runs[:, :, :3] | above << 6).reshape(*values.shape[:2], 48)
+        values = (runs[:, :, :3] | above << 6).reshape(*values.shape[:2], 48)
     return values
 
 

@@ -1,0 +1,313 @@
+"""Navigable graphs over the vectors of a partition (HNSW): searching and building.
+
+Every node is on level 0, fewer and fewer on the levels above. A search walks greedily down from the entry
+point on the top level, then keeps the `ef` best nodes it has met on level 0 and looks at their neighbours
+until nothing gets better.
+
+Building does not insert node by node, which would be a loop over values: the nearest nodes of all nodes of
+a level are found by products of matrices (within the nearest cells of a k-means, where there are many nodes).
+Of these every node keeps those that are nearer to it than to another that it keeps already; links are made to
+go both ways, and what cannot be reached then is linked to the nearest node that can.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.index.vector.kmeans import assign, nearest, train_kmeans
+from spark_lance.index.vector.quantizers.base import Asked, Matrix, Scorer
+
+__all__ = ["Graph", "GraphParams", "Level", "build_graph", "search_graph"]
+
+Ints = npt.NDArray[np.int64]
+Nodes = npt.NDArray[np.uint32]
+
+# Candidates of which a node chooses its neighbours.
+_CANDIDATES = 64
+# Levels of more nodes are cut into cells of about this many for finding neighbours.
+_CELL = 2048
+_WHOLE = 8 * _CELL
+_CELLS_SEARCHED = 8
+_BLOCK_NODES = 1024
+_MOST_LOOKED_AT = 4096
+
+
+@dataclass(frozen=True)
+class GraphParams:
+    """How a graph is built: links per node (twice as many on level 0), effort, most levels."""
+
+    m: int = 20
+    ef_construction: int = 150
+    max_level: int = 7
+
+
+@dataclass(frozen=True)
+class Level:
+    """The links of one level: those of nodes[i] are neighbors[starts[i] : starts[i + 1]]."""
+
+    nodes: Nodes
+    starts: Ints
+    neighbors: Nodes
+    distances: Matrix
+
+    def of(self, row: int) -> Nodes:
+        """Return the neighbours of nodes[row]."""
+        return self.neighbors[self.starts[row] : self.starts[row + 1]]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Levels from 0 up, and the node on the top one where a search starts."""
+
+    levels: tuple[Level, ...]
+    entry_point: int
+    params: GraphParams
+
+
+def search_graph(
+    graph: Graph, scorer: Scorer, asked: Asked, ef: int, allowed: npt.NDArray[np.bool_] | None = None
+) -> tuple[Ints, Matrix]:
+    """Return the nodes nearest to one query that the walk finds, nearest first.
+
+    Args:
+        graph: of the partition.
+        scorer: the partition's rows; node i is row i.
+        asked: one query.
+        ef: nodes that are kept in mind; at most so many are returned.
+        allowed: (n,) bool; other nodes are walked over but not returned.
+
+    Returns:
+        Nodes and distances.
+    """
+    best = graph.entry_point
+    score = float(scorer.some(asked, np.array([best]))[0])
+    for level in reversed(graph.levels[1:]):
+        rows = {int(node): row for row, node in enumerate(level.nodes)}
+        while best in rows:
+            around = level.of(rows[best])
+            if not len(around):
+                break
+            scores = scorer.some(asked, around)
+            nearer = int(np.argmin(scores))
+            if scores[nearer] >= score:
+                break
+            best, score = int(around[nearer]), float(scores[nearer])
+    return _beam(graph.levels[0], scorer, asked, (best, score), ef, allowed)
+
+
+def _beam(
+    level: Level,
+    scorer: Scorer,
+    asked: Asked,
+    entry: tuple[int, float],
+    ef: int,
+    allowed: npt.NDArray[np.bool_] | None,
+) -> tuple[Ints, Matrix]:
+    """Search level 0, on which node i has row i."""
+    seen = np.zeros(len(level.nodes), dtype=np.bool_)
+    seen[entry[0]] = True
+    waiting = [(entry[1], entry[0])]
+    # The worst of the kept nodes is on top: distances are negative.
+    kept: list[tuple[float, int]] = []
+    if allowed is None or allowed[entry[0]]:
+        kept.append((-entry[1], entry[0]))
+    while waiting:
+        score, node = heapq.heappop(waiting)
+        if len(kept) >= ef and score > -kept[0][0]:
+            break
+        around = level.of(node)
+        around = around[~seen[around]]
+        if not len(around):
+            continue
+        seen[around] = True
+        scores = scorer.some(asked, around)
+        for near, other in zip(scores.tolist(), around.tolist(), strict=True):
+            if len(kept) < ef or near < -kept[0][0]:
+                heapq.heappush(waiting, (near, other))
+                if allowed is None or allowed[other]:
+                    heapq.heappush(kept, (-near, other))
+                    if len(kept) > ef:
+                        heapq.heappop(kept)
+    ordered = sorted((-negative, node) for negative, node in kept)
+    return (
+        np.array([node for _, node in ordered], dtype=np.int64),
+        np.array([score for score, _ in ordered], dtype=np.float32),
+    )
+
+
+def build_graph(points: Matrix, params: GraphParams, *, inner: bool = False, seed: int = 42) -> Graph:
+    """Return a graph of the rows of a matrix.
+
+    Args:
+        points: (n, dim) float32, n at least 1.
+        params: links and levels.
+        inner: nearness is the inner product, not the distance.
+        seed: of the choice of levels.
+    """
+    random = np.random.default_rng(seed)
+    drawn = -np.log(1 - random.random(len(points))) / np.log(max(params.m, 2))
+    heights = np.minimum(drawn.astype(np.int64), params.max_level - 1)
+    levels = []
+    for height in range(int(heights.max()) + 1):
+        nodes = np.flatnonzero(heights >= height)
+        degree = 2 * params.m if height == 0 else params.m
+        levels.append(_build_level(points[nodes], nodes, params, degree, inner))
+    return Graph(tuple(levels), int(levels[-1].nodes[0]), params)
+
+
+def _build_level(points: Matrix, nodes: Ints, params: GraphParams, degree: int, inner: bool) -> Level:
+    count = len(points)
+    wanted = min(count - 1, max(_CANDIDATES, 2 * params.m), max(params.ef_construction, params.m))
+    sources, targets, lengths = [], [], []
+    for rows, candidates, distances in _candidates(points, wanted, inner):
+        keep = _diverse(points, rows, candidates, distances, params.m, inner)
+        which, place = np.nonzero(keep)
+        sources.append(rows[which])
+        targets.append(candidates[which, place])
+        lengths.append(distances[which, place])
+    source, target, length = _both_ways(
+        np.concatenate(sources), np.concatenate(targets), np.concatenate(lengths), count, degree
+    )
+    source, target, length = _connected(points, source, target, length, degree, inner)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=count))]).astype(np.int64)
+    return Level(nodes.astype(np.uint32), starts, nodes[target].astype(np.uint32), length)
+
+
+def _distances(rows: Matrix, others: Matrix, inner: bool) -> Matrix:
+    """Return distances (a, b); smaller is nearer."""
+    found: Matrix = rows @ others.T
+    if inner:
+        np.subtract(np.float32(1), found, out=found)
+        return found
+    found *= -2
+    found += np.einsum("ij,ij->i", others, others)
+    found += np.einsum("ij,ij->i", rows, rows)[:, None]
+    np.maximum(found, 0, out=found)
+    return found
+
+
+def _candidates(points: Matrix, wanted: int, inner: bool) -> Iterator[tuple[Ints, Ints, Matrix]]:
+    """Yield rows with their `wanted` nearest others, nearest first, and the distances to them."""
+    count = len(points)
+    if count <= _WHOLE:
+        everything = np.arange(count)
+        for start in range(0, count, _BLOCK_NODES):
+            rows = everything[start : start + _BLOCK_NODES]
+            yield rows, *_nearest_others(points, rows, everything, wanted, inner)
+        return
+    random = np.random.default_rng(0)
+    sample = points[np.sort(random.choice(count, min(count, 64 * count // _CELL), replace=False))]
+    centers = train_kmeans(sample, count // _CELL, iterations=10)
+    owners = assign(points, centers)[0]
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=len(centers)))
+    around = nearest(centers, centers, _CELLS_SEARCHED)
+    for cell in range(len(centers)):
+        mine = order[ends[cell - 1] if cell else 0 : ends[cell]]
+        pool = np.concatenate([order[ends[c - 1] if c else 0 : ends[c]] for c in around[cell].tolist()])
+        for start in range(0, len(mine), _BLOCK_NODES):
+            rows = mine[start : start + _BLOCK_NODES]
+            yield rows, *_nearest_others(points, rows, pool, min(wanted, len(pool) - 1), inner)
+
+
+def _nearest_others(points: Matrix, rows: Ints, pool: Ints, wanted: int, inner: bool) -> tuple[Ints, Matrix]:
+    if wanted < 1:
+        return np.empty((len(rows), 0), np.int64), np.empty((len(rows), 0), np.float32)
+    block = _distances(points[rows], points[pool], inner)
+    block[rows[:, None] == pool[None, :]] = np.inf
+    some = np.argpartition(block, wanted - 1, axis=1)[:, :wanted]
+    scores = np.take_along_axis(block, some, axis=1)
+    order = np.argsort(scores, axis=1, kind="stable")
+    return pool[np.take_along_axis(some, order, axis=1)], np.take_along_axis(scores, order, axis=1)
+
+
+def _diverse(
+    points: Matrix, rows: Ints, candidates: Ints, distances: Matrix, most: int, inner: bool
+) -> npt.NDArray[np.bool_]:
+    """Return which candidates each row keeps: those nearer to it than to any that it keeps already."""
+    keep = np.zeros(candidates.shape, dtype=np.bool_)
+    width = candidates.shape[1]
+    # A row at a time holds the distances between its candidates, so blocks of rows are small.
+    step = max(1, (1 << 22) // max(width * width, 1))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        near = points[candidates[part]]
+        between = np.matmul(near, near.transpose(0, 2, 1))
+        if inner:
+            between = 1 - between
+        else:
+            squares = np.einsum("ijk,ijk->ij", near, near)
+            between = squares[:, :, None] + squares[:, None, :] - 2 * between
+        chosen = keep[part]
+        closest = np.full(chosen.shape, np.inf, dtype=np.float32)
+        room = np.full(len(chosen), most)
+        for place in range(width):
+            fits = (distances[part][:, place] < closest[:, place]) & (room > 0)
+            chosen[:, place] = fits
+            room -= fits
+            closest = np.where(fits[:, None], np.minimum(closest, between[:, place]), closest)
+    return keep
+
+
+def _both_ways(
+    source: Ints, target: Ints, length: Matrix, count: int, degree: int
+) -> tuple[Ints, Ints, Matrix]:
+    """Return links in both directions, at most `degree` of a node, the shortest; sorted by source."""
+    ends = np.concatenate([source, target])
+    others = np.concatenate([target, source])
+    sizes = np.concatenate([length, length])
+    _, first = np.unique(ends * count + others, return_index=True)
+    ends, others, sizes = ends[first], others[first], sizes[first]
+    order = np.lexsort((sizes, ends))
+    ends, others, sizes = ends[order], others[order], sizes[order]
+    starts = np.searchsorted(ends, np.arange(count))
+    place = np.arange(len(ends)) - starts[ends]
+    kept = place < degree
+    return ends[kept], others[kept], sizes[kept]
+
+
+def _connected(
+    points: Matrix, source: Ints, target: Ints, length: Matrix, degree: int, inner: bool
+) -> tuple[Ints, Ints, Matrix]:
+    """Return the links with those added that make every node reachable from the first one."""
+    count = len(points)
+    added: list[tuple[int, int, float]] = []
+    reached = np.zeros(count, dtype=np.bool_)
+    _reach(reached, [0], source, target)
+    while not reached.all():
+        outside, inside = np.flatnonzero(~reached), np.flatnonzero(reached)
+        some = outside[:: max(1, len(outside) // _MOST_LOOKED_AT)][:_MOST_LOOKED_AT]
+        near = inside[:: max(1, len(inside) // _MOST_LOOKED_AT)][:_MOST_LOOKED_AT]
+        block = _distances(points[some], points[near], inner)
+        row, column = np.unravel_index(int(np.argmin(block)), block.shape)
+        far, close = int(some[row]), int(near[column])
+        added.append((close, far, float(block[row, column])))
+        _reach(reached, [far], source, target)
+    if not added:
+        return source, target, length
+    # A link that connects takes the place of none: nodes may have a few more than `degree` then.
+    links = np.array([(a, b) for a, b, _ in added] + [(b, a) for a, b, _ in added], dtype=np.int64)
+    sizes = np.array([d for *_, d in added] * 2, dtype=np.float32)
+    source = np.concatenate([source, links[:, 0]])
+    order = np.argsort(source, kind="stable")
+    target = np.concatenate([target, links[:, 1]])[order]
+    return source[order], target, np.concatenate([length, sizes])[order]
+
+
+def _reach(reached: npt.NDArray[np.bool_], begin: list[int], source: Ints, target: Ints) -> None:
+    """Mark what can be reached from some nodes along links sorted by source."""
+    starts = np.searchsorted(source, np.arange(len(reached) + 1))
+    front = np.array(begin)
+    reached[front] = True
+    while len(front):
+        first, counts = starts[front], starts[front + 1] - starts[front]
+        total = int(counts.sum())
+        within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+        found = np.unique(target[np.repeat(first, counts) + within])
+        front = found[~reached[found]]
+        reached[front] = True

@@ -1,0 +1,316 @@
+"""The two files of a segment of a vector index.
+
+    index.idx        metadata `lance:index` {"type": "IVF_PQ", "distance_type": "l2"}, `lance:ivf` number of
+                     the buffer with the IVF message (centroids)
+                     without a graph: no rows, column __flat_marker: uint64, `lance:flat` one "" per partition
+                     with a graph: see graph_storage.py, `lance:hnsw` one text per partition
+    auxiliary.idx    _rowid: uint64 and the columns of the codes, partition by partition
+                     metadata `distance_type`, `lance:ivf` number of the buffer with the IVF message (row
+                     ranges), `storage_metadata` a JSON list of one text: the JSON of the codes' parameters
+
+Row ids are row addresses, or stable row ids in tables that have these. (Lance index format, storage V3.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.version import FileVersion
+from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.vector.graph import Graph
+from spark_lance.index.vector.graph_storage import GRAPH_SCHEMA, graph_columns, graph_note, read_graph
+from spark_lance.index.vector.ivf import Ivf, pack_tensor, partition_ranges, unpack_tensor
+from spark_lance.index.vector.metrics import METRICS, Metric
+from spark_lance.index.vector.quantizers import QUANTIZERS
+from spark_lance.index.vector.quantizers.base import Codes, Quantizer
+from spark_lance.io.store import Store
+from spark_lance.proto import index_pb2
+
+__all__ = [
+    "AUXILIARY_FILE",
+    "INDEX_FILE",
+    "INDEX_TYPES",
+    "Partition",
+    "VectorSegment",
+    "all_partitions",
+    "write_segment",
+]
+
+INDEX_FILE, AUXILIARY_FILE = "index.idx", "auxiliary.idx"
+ROW_ID = "_rowid"
+# Index type -> (name of the quantizer, whether partitions have a graph).
+INDEX_TYPES = {
+    "IVF_FLAT": ("FLAT", False),
+    "IVF_PQ": ("PQ", False),
+    "IVF_SQ": ("SQ", False),
+    "IVF_RQ": ("RQ", False),
+    "IVF_HNSW_FLAT": ("FLAT", True),
+    "IVF_HNSW_SQ": ("SQ", True),
+    "IVF_HNSW_PQ": ("PQ", True),
+}
+_MARKER = pa.schema([pa.field("__flat_marker", pa.uint64(), nullable=False)])
+
+RowIds = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The rows of a partition.
+
+    Attributes:
+        row_ids: (n,) uint64.
+        codes: in stored order, see `Quantizer.pack`.
+    """
+
+    row_ids: RowIds
+    codes: Codes
+
+
+@dataclass(frozen=True)
+class VectorSegment:
+    """One segment of a vector index, as it is stored.
+
+    Attributes:
+        index, auxiliary: its files.
+    """
+
+    index: IndexFile
+    auxiliary: IndexFile
+
+    @cached_property
+    def _header(self) -> tuple[str, Metric]:
+        """The type and the metric."""
+        note = self.index.parsed("lance:index", json.loads)
+        kind, metric = note.get("type"), note.get("distance_type")
+        if kind not in INDEX_TYPES:
+            raise UnsupportedFormatError(f"a vector index of type {kind!r}", self.index.path)
+        if metric not in METRICS:
+            raise UnsupportedFormatError(f"a vector index with the metric {metric!r}", self.index.path)
+        return kind, metric
+
+    @property
+    def kind(self) -> str:
+        """The index type, a key of `INDEX_TYPES`."""
+        return self._header[0]
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of all distances."""
+        return self._header[1]
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether partitions have a graph."""
+        return INDEX_TYPES[self.kind][1]
+
+    @cached_property
+    def _centroid_message(self) -> index_pb2.IVF:
+        return self.index.message(self.index.parsed("lance:ivf", int), index_pb2.IVF)
+
+    @cached_property
+    def ivf(self) -> Ivf:
+        """The centroids."""
+        message = self._centroid_message
+        if not message.HasField("centroids_tensor"):
+            raise UnsupportedFormatError("a vector index without a tensor of centroids", self.index.path)
+        centroids = unpack_tensor(message.centroids_tensor)
+        if centroids.ndim != 2:
+            raise FormatError(f"centroids of shape {centroids.shape}", self.index.path)
+        if self.metric != "hamming":
+            centroids = centroids.astype(np.float64 if centroids.dtype == np.float64 else np.float32)
+        return Ivf(centroids, self.metric)
+
+    @cached_property
+    def quantizer(self) -> Quantizer:
+        """How vectors are coded."""
+        (text,) = self.auxiliary.parsed(
+            "storage_metadata", lambda text: [str(t) for t in json.loads(text)][:1]
+        )
+        try:
+            notes = json.loads(text)
+        except ValueError as error:
+            raise FormatError(f"malformed metadata of codes: {error}", self.auxiliary.path) from error
+        loader = QUANTIZERS[INDEX_TYPES[self.kind][0]]
+        return loader.load(notes, self.auxiliary.buffer, self.metric, self.auxiliary.arrow_schema)
+
+    @cached_property
+    def _ranges(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        message = self.auxiliary.message(self.auxiliary.parsed("lance:ivf", int), index_pb2.IVF)
+        ranges = partition_ranges(message, self.auxiliary.num_rows)
+        if len(ranges[0]) != len(self.ivf):
+            raise FormatError(
+                f"{len(self.ivf)} centroids but {len(ranges[0])} partitions", self.auxiliary.path
+            )
+        return ranges
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Rows of every partition."""
+        return self._ranges[1]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all partitions."""
+        return int(self.lengths.sum())
+
+    def partition(self, number: int) -> Partition:
+        """Read a partition.
+
+        Raises:
+            FormatError: stored bytes are damaged.
+        """
+        start = int(self._ranges[0][number])
+        stop = start + int(self._ranges[1][number])
+        names = [ROW_ID, *(field.name for field in self.quantizer.columns())]
+        known = set(self.auxiliary.arrow_schema.names)
+        # Factors that only bound the error of an estimate may be missing.
+        table = self.auxiliary.read([name for name in names if name in known or name == ROW_ID], start, stop)
+        columns = {name: _as_numpy(table.column(name).combine_chunks()) for name in table.column_names}
+        return Partition(columns.pop(ROW_ID), columns)
+
+    @cached_property
+    def _graph_notes(self) -> list[str]:
+        notes = self.index.parsed("lance:hnsw", json.loads)
+        if not isinstance(notes, list) or len(notes) != len(self.ivf):
+            raise FormatError("a graph for every partition was expected", self.index.path)
+        return notes
+
+    @cached_property
+    def _graph_ranges(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        return partition_ranges(self._centroid_message, self.index.num_rows)
+
+    def graph(self, number: int) -> Graph | None:
+        """Read the graph of a partition; None if the partition is empty or the index has no graphs.
+
+        Raises:
+            FormatError: stored bytes are damaged.
+        """
+        if not self.has_graph or not self.lengths[number]:
+            return None
+        offsets, lengths = self._graph_ranges
+        start = int(offsets[number])
+        table = self.index.read(GRAPH_SCHEMA.names, start, start + int(lengths[number]))
+        return read_graph(table, self._graph_notes[number], int(self.lengths[number]), self.index.path)
+
+
+def write_segment(
+    store: Store,
+    directory: str,
+    kind: str,
+    ivf: Ivf,
+    quantizer: Quantizer,
+    partitions: Iterable[Partition],
+    version: FileVersion,
+    *,
+    centroid_type: np.dtype[Any] | None = None,
+    graphs: Callable[[Partition], Graph] | None = None,
+) -> dict[str, int]:
+    """Write the files of a segment.
+
+    Args:
+        store, directory: where; the directory of the segment.
+        kind: a key of `INDEX_TYPES`.
+        ivf, quantizer: what training found.
+        partitions: all of them in order, empty ones too; codes row by row.
+        version: file version.
+        centroid_type: dtype that centroids are stored in, by default their own.
+        graphs: makes the graph of a partition, for the types that have one.
+
+    Returns:
+        File name -> bytes.
+    """
+    schema = pa.schema([pa.field(ROW_ID, pa.uint64()), *quantizer.columns()])
+    lengths: list[int] = []
+    graph_notes: list[str] = []
+    graph_lengths: list[int] = []
+    index_schema = _MARKER if graphs is None else GRAPH_SCHEMA
+    with (
+        IndexFileWriter(store, f"{directory}/{AUXILIARY_FILE}", schema, version) as auxiliary,
+        IndexFileWriter(store, f"{directory}/{INDEX_FILE}", index_schema, version) as index,
+    ):
+        for partition in partitions:
+            count = len(partition.row_ids)
+            lengths.append(count)
+            if count:
+                packed = {ROW_ID: partition.row_ids, **quantizer.pack(partition.codes)}
+                auxiliary.write([_as_arrow(packed[field.name], field.type) for field in schema])
+            if graphs is not None:
+                graph = graphs(partition) if count else None
+                graph_notes.append(graph_note(graph))
+                graph_lengths.append(0)
+                if graph is not None:
+                    columns = graph_columns(graph)
+                    graph_lengths[-1] = len(columns[0])
+                    index.write(columns)
+        notes = quantizer.notes(_after_first(auxiliary, lengths))
+        sizes = {
+            AUXILIARY_FILE: auxiliary.finish(
+                {
+                    "distance_type": ivf.metric,
+                    "lance:ivf": "1",
+                    "storage_metadata": json.dumps([json.dumps(notes)]),
+                }
+            )
+        }
+        centroids = ivf.centroids if centroid_type is None else ivf.centroids.astype(centroid_type)
+        message = _ranges_message(graph_lengths if graphs is not None else [0] * len(lengths))
+        message.centroids_tensor.CopyFrom(pack_tensor(centroids))
+        number = index.add_buffer(message.SerializeToString())
+        metadata = {
+            "lance:index": json.dumps({"type": kind, "distance_type": ivf.metric}),
+            "lance:ivf": str(number),
+        }
+        if graphs is None:
+            metadata["lance:flat"] = json.dumps([""] * len(lengths))
+        else:
+            metadata["lance:hnsw"] = json.dumps(graph_notes)
+        sizes[INDEX_FILE] = index.finish(metadata)
+    return sizes
+
+
+def _after_first(writer: IndexFileWriter, lengths: list[int]) -> Callable[[bytes], int]:
+    """Write the buffer with the row ranges, and return what adds further ones."""
+    number = writer.add_buffer(_ranges_message(lengths).SerializeToString())
+    assert number == 1
+    return writer.add_buffer
+
+
+def _ranges_message(lengths: list[int]) -> index_pb2.IVF:
+    ends = np.cumsum(np.array(lengths, dtype=np.int64))
+    return index_pb2.IVF(offsets=(ends - lengths).tolist(), lengths=lengths)
+
+
+def _as_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    """Return a column as (n,) or, for lists, (n, width)."""
+    if array.null_count:
+        raise FormatError("a column of a vector index holds nulls")
+    if pa.types.is_fixed_size_list(array.type):
+        shape: tuple[int, ...] = (len(array), array.type.list_size)
+        array = array.flatten()
+    else:
+        shape = (len(array),)
+    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values.reshape(shape)
+
+
+def _as_arrow(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(values, kind)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1), kind.value_type)
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+
+
+def all_partitions(segment: VectorSegment) -> Iterator[Partition]:
+    """Yield the partitions of a segment in order, codes row by row."""
+    for number in range(len(segment.ivf)):
+        partition = segment.partition(number)
+        yield Partition(partition.row_ids, segment.quantizer.unpack(partition.codes))
