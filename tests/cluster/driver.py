@@ -1,0 +1,123 @@
+"""Drivers of a cluster: child processes that hold a Spark session and run the jobs they are sent.
+
+A process has one Spark session at most, and that of the other tests is in this one. Besides, a driver must
+be one that can be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from spark_lance.spark.java import prepare_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Driver", "JobFailedError"]
+
+ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+# One core in an executor on each of the two hosts, so that two drivers fit on the cluster, and copies of
+# every task that takes longer than half of the others did.
+SETTINGS = {
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "768m",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.minTaskRuntime": "1s",
+    "spark.speculation.efficiency.enabled": "false",
+}
+
+_session: SparkSession | None = None
+
+
+class JobFailedError(Exception):
+    """A job raised. The message is the error's; Spark's own errors cannot travel between processes."""
+
+
+class Driver:
+    """A process with a session.
+
+    Attributes:
+        name: of the application.
+        killed: whether it has been.
+    """
+
+    def __init__(self, name: str, url: str, folder: Path) -> None:
+        self.name = name
+        self.killed = False
+        self._pool = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(name, url, str(folder))
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[Driver]:
+        """Stop the process in the end, whatever happened."""
+        try:
+            yield self
+        finally:
+            self.kill()
+            self._pool.shutdown()
+
+    def run(self, job: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run `job(session, *args, **kwargs)` and return what it returns.
+
+        Raises:
+            JobFailedError: it raised.
+            TimeoutError: it takes too long.
+        """
+        return self.start(job, *args, **kwargs).result(300)
+
+    def start(self, job: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+        """Begin a job, which comes after those that have not ended."""
+        return self._pool.submit(_call, job, args, kwargs)
+
+    def kill(self) -> None:
+        """Kill the process and its JVM without notice."""
+        self.killed = True
+        for process in list((self._pool._processes or {}).values()):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+
+
+def _begin(name: str, url: str, folder: str) -> None:
+    """Start the session, in a process group that the JVM belongs to as well."""
+    global _session
+    os.setsid()
+    prepare_environment()
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["SPARK_LOCAL_DIRS"] = f"{folder}/local-{name}"
+    os.environ.pop("SPARK_LOCAL_IP", None)
+    log = os.open(f"{folder}/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(url).appName(name)
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    _session = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse").getOrCreate()
+
+
+def _call(job: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    try:
+        return job(_session, *args, **kwargs)
+    except Exception as error:
+        raise JobFailedError(f"{type(error).__name__}: {error}") from None
