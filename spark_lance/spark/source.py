@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource
 
 from spark_lance.errors import LanceError
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.options import ReadOptions, read_options, write_options
+from spark_lance.spark.options import ReadOptions, check_batch, read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
@@ -34,6 +34,7 @@ __all__ = ["LanceDataSource"]
 _READS = {
     "rows": "spark_lance.spark.read",
     "metadata": "spark_lance.spark.metadata",
+    "changes": "spark_lance.spark.change_feed",
 }
 
 
@@ -62,8 +63,8 @@ class LanceDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the Spark schema of the columns asked for, and fix the version that is read."""
-        options = read_options(self.options)
         with one_line():
+            options = read_options(self.options)
             self._place, schema = _module(options).describe(options, self._place)
         return schema  # type: ignore[no-any-return]
 
@@ -74,6 +75,7 @@ class LanceDataSource(DataSource):
         pushes = sys._getframe(1).f_code.co_filename.endswith("data_source_pushdown_filters.py")
         with one_line():
             options = read_options(self.options)
+            check_batch(options)
             reader = _module(options).reader(options, schema, self._place, pushes)
         self._place = reader.place
         return reader  # type: ignore[no-any-return]
