@@ -1,9 +1,9 @@
 """What makes Spark read from Lance tables only what a query needs, switched on for one session.
 
-Two things are not on by themselves: Spark offers filters to Python data sources only if a setting says so,
-and it plans their scans with all columns. The second is mended by a rule for its optimizer,
-`jvm/LancePruning.java`, which is compiled in the driver's JVM by the compiler that Spark brings along. Spark
-Connect gives no way to that JVM; there the option `columns` chooses what is read.
+Spark plans the scans of a Python data source with all columns, and without filters and limits. That is mended
+by a rule for its optimizer, `jvm/LancePruning.java`, which is compiled in the driver's JVM by the compiler that
+Spark brings along. Spark Connect gives no way to that JVM; there the options `columns` and `filter` choose what
+is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ __all__ = ["enable"]
 
 logger = logging.getLogger(__name__)
 
-_PUSH_FILTERS = "spark.sql.python.filterPushdown.enabled"
 _RULE = "spark_lance.LancePruning"
 _SOURCE = Path(__file__).parent / "jvm" / "LancePruning.java"
 
@@ -28,17 +27,16 @@ _SOURCE = Path(__file__).parent / "jvm" / "LancePruning.java"
 def enable(spark: SparkSession) -> SparkSession:
     """Let queries of a session read only the columns and rows of Lance tables that they need.
 
-    Filters reach the tables, columns that a query does not use are not fetched, rows are counted without
-    reading any, and small tables are known to be small, so that Spark can broadcast them. Everything works
-    without this call, too. Calling it again is harmless.
+    Filters and limits reach the tables, columns that a query does not use are not fetched, rows are counted
+    without reading any, and small tables are known to be small, so that Spark can broadcast them. Everything
+    works without this call, too. Calling it again is harmless.
 
     Args:
-        spark: a session, classic or of Spark Connect (where columns are not left out).
+        spark: a session, classic or of Spark Connect (where the call changes nothing).
 
     Returns:
         The session.
     """
-    spark.conf.set(_PUSH_FILTERS, "true")
     if hasattr(spark, "_jvm"):
         _install(spark)
     return spark
@@ -66,7 +64,8 @@ def _new_rule(spark: Any) -> Any:
     compiler.setParentClassLoader(loader)
     compiler.cook(_SOURCE.read_text())
     # The release of Spark that lets batches without columns have rows is the one that brought pushFilters.
-    arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 1)
+    arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 2)
     arguments[0] = hasattr(DataSourceReader, "pushFilters")
+    arguments[1] = spark.sparkContext.defaultParallelism
     rule = compiler.getClassLoader().loadClass(_RULE).getConstructors()[0]
     return rule.newInstance(arguments)

@@ -34,6 +34,10 @@ def _count(text: str) -> int:
     return number
 
 
+def _starting_version(text: str) -> int | str:
+    return "latest" if text.strip().lower() == "latest" else _count(text)
+
+
 def _byte_size(text: str) -> int:
     match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
@@ -176,6 +180,119 @@ ROWS = (
     Option("with_row_id", _boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", _boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
     Option(
+        "with_row_offset",
+        _boolean,
+        "true or false",
+        False,
+        "read",
+        "Add the column `_rowoffset`, the position of the row in the table.",
+    ),
+    Option(
+        "with_fragment_id",
+        _boolean,
+        "true or false",
+        False,
+        "read",
+        "Add the column `_fragid`, the row's fragment.",
+    ),
+    Option(
+        "with_row_versions",
+        _boolean,
+        "true or false",
+        False,
+        "read",
+        "Add the columns `_row_created_at_version` and `_row_last_updated_at_version`.",
+    ),
+    Option(
+        "readChangeFeed",
+        _boolean,
+        "true or false",
+        False,
+        "read",
+        "Read what versions changed: rows with `_change_type`, `_commit_version` and `_commit_timestamp`.",
+        ("readChangeData",),
+    ),
+    Option(
+        "startingVersion",
+        _starting_version,
+        "a version number, or `latest`",
+        None,
+        "read",
+        "First version of a change feed or stream; `latest` (streams only): what comes from now on.",
+    ),
+    Option(
+        "startingTimestamp",
+        str.strip,
+        "a time such as 2026-01-31 12:00:00",
+        None,
+        "read",
+        "Begin with the first version that was committed at this time or later; without a zone it is in UTC.",
+    ),
+    Option(
+        "endingVersion",
+        positive,
+        "a version number, 1 or more",
+        None,
+        "read",
+        "Last version of a change feed, inclusive; the latest one if not given.",
+    ),
+    Option(
+        "endingTimestamp",
+        str.strip,
+        "a time such as 2026-01-31 12:00:00",
+        None,
+        "read",
+        "End with the last version that was committed at this time or before; without a zone it is in UTC.",
+    ),
+    Option(
+        "maxFilesPerTrigger",
+        positive,
+        "a number of fragments, 1 or more",
+        1000,
+        "read",
+        "Streams: most fragments of one micro-batch.",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        _byte_size,
+        "a size such as 1073741824 or 1g",
+        None,
+        "read",
+        "Streams: about the most bytes (as stored) of one micro-batch; it has one fragment at least.",
+    ),
+    Option(
+        "maxRowsPerTrigger",
+        positive,
+        "a number of rows, 1 or more",
+        None,
+        "read",
+        "Streams: about the most rows of one micro-batch; it has one fragment at least.",
+    ),
+    Option(
+        "ignoreDeletes",
+        _boolean,
+        "true or false",
+        False,
+        "read",
+        "Streams: pass over versions that only deleted rows, instead of failing.",
+    ),
+    Option(
+        "ignoreChanges",
+        _boolean,
+        "true or false",
+        False,
+        "read",
+        "Streams: of versions that changed rows, deliver the inserted and the updated ones (as they are then).",
+    ),
+    Option(
+        "skipChangeCommits",
+        _boolean,
+        "true or false",
+        False,
+        "read",
+        "Streams: pass over versions that updated or deleted rows altogether.",
+    ),
+    Option(
         "max_rows_per_file",
         positive,
         "a number of rows, 1 or more",
@@ -220,6 +337,32 @@ ROWS = (
         ("userMetadata",),
     ),
     Option(
+        "mergeSchema",
+        _boolean,
+        "true or false",
+        False,
+        "write",
+        "Give the table the columns, and fields of structs, of the DataFrame that it lacks; null elsewhere.",
+        ("merge-schema",),
+    ),
+    Option(
+        "overwriteSchema",
+        _boolean,
+        "true or false",
+        None,
+        "write",
+        "An overwrite takes the DataFrame's columns anyway; true keeps no stored type of the table's columns, "
+        "false keeps the columns.",
+    ),
+    Option(
+        "replaceWhere",
+        str.strip,
+        "an SQL condition",
+        None,
+        "write",
+        "An overwrite replaces just the rows for which this SQL condition is true; new rows must fulfil it.",
+    ),
+    Option(
         "txnAppId",
         str,
         "the name of a job",
@@ -234,5 +377,21 @@ ROWS = (
         None,
         "write",
         "Number of this write among the job's: it is skipped if the job has committed it, or a higher one.",
+    ),
+    Option(
+        "streamingQueryId",
+        str.strip,
+        "a name",
+        None,
+        "write",
+        "Streams: the name under which micro-batches are recorded; by default the id in the checkpoint.",
+    ),
+    Option(
+        "checkpointLocation",
+        str.strip,
+        "a location",
+        None,
+        "write",
+        "Streams: where Spark keeps its checkpoint.",
     ),
 )

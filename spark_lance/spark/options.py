@@ -21,6 +21,7 @@ __all__ = [
     "Option",
     "ReadOptions",
     "WriteOptions",
+    "check_batch",
     "option_table",
     "read_options",
     "write_options",
@@ -66,15 +67,7 @@ _STORAGE_NAMES = frozenset(
 # give the user other data than asked for.
 _REFUSED = frozenset(
     {
-        "endingtimestamp",
-        "endingversion",
-        "mergeschema",
-        "overwriteschema",
         "partitionoverwritemode",
-        "readchangefeed",
-        "replacewhere",
-        "startingtimestamp",
-        "startingversion",
     }
 )
 
@@ -103,17 +96,40 @@ class ReadOptions:
     fragments: tuple[tuple[int, int], ...] | None
     with_row_id: bool
     with_row_address: bool
+    with_row_offset: bool
+    with_fragment_id: bool
+    with_row_versions: bool
+    readChangeFeed: bool
+    startingVersion: int | str | None
+    startingTimestamp: str | None
+    endingVersion: int | None
+    endingTimestamp: str | None
+    maxFilesPerTrigger: int
+    maxBytesPerTrigger: int | None
+    maxRowsPerTrigger: int | None
+    ignoreDeletes: bool
+    ignoreChanges: bool
+    skipChangeCommits: bool
     storage: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
         """What is read: a key of the table of reads in `source`."""
-        return "rows" if self.table is None else "metadata"
+        if self.table is not None:
+            return "metadata"
+        return "changes" if self.readChangeFeed else "rows"
 
     @property
     def system_columns(self) -> tuple[str, ...]:
         """The system columns that are read beside the others."""
-        chosen = {"_rowid": self.with_row_id, "_rowaddr": self.with_row_address}
+        chosen = {
+            "_rowid": self.with_row_id,
+            "_rowaddr": self.with_row_address,
+            "_rowoffset": self.with_row_offset,
+            "_fragid": self.with_fragment_id,
+            "_row_created_at_version": self.with_row_versions,
+            "_row_last_updated_at_version": self.with_row_versions,
+        }
         return tuple(name for name, wanted in chosen.items() if wanted)
 
 
@@ -127,8 +143,13 @@ class WriteOptions:
     data_storage_version: str | None
     enable_stable_row_ids: bool | None
     commit_message: str | None
+    mergeSchema: bool
+    overwriteSchema: bool | None
+    replaceWhere: str | None
     txnAppId: str | None
     txnVersion: int | None
+    streamingQueryId: str | None
+    checkpointLocation: str | None
     vector_sizes: Mapping[str, int] = field(default_factory=dict)
     storage: Mapping[str, Any] = field(default_factory=dict)
 
@@ -145,6 +166,18 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     if len(given) > 1 or (values["tag"] is not None and values["branch"] is not None):
         raise OptionError("give one of the options version, tag and asof, and no branch with a tag")
     return ReadOptions(**{name: values[name] for name in names}, storage=storage)
+
+
+def check_batch(options: ReadOptions) -> None:
+    """Refuse options of change feeds and streams in a read that is neither.
+
+    Raises:
+        OptionError: there is one.
+    """
+    names = ("startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp")
+    given = [name for name in names if getattr(options, name) is not None]
+    if given and not options.readChangeFeed:
+        raise OptionError(f"option {given[0]!r} is for streams and change feeds: add readChangeFeed=true")
 
 
 def write_options(raw: Mapping[str, str]) -> WriteOptions:

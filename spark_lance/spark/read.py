@@ -1,7 +1,7 @@
 """Reading tables from Spark: fragments become input partitions, stored columns become Spark's Arrow batches.
 
 The reader is made where the driver plans; it reads the manifest of the pinned version there and puts all
-that a task needs into its partition. What travels to the tasks besides is the schema, the filter and limits.
+that is special to a task into its partition. What tasks share, such as the filter, travels with the reader.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -22,23 +23,30 @@ from spark_lance.spark.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.filters import translate
 from spark_lance.spark.fit import described, fit
+from spark_lance.spark.hints import Hints
 from spark_lance.spark.options import ReadOptions
-from spark_lance.spark.partitions import LancePartition, pack, row_bytes
+from spark_lance.spark.partitions import (
+    LancePartition,
+    Piece,
+    first_rows,
+    live_rows,
+    pack,
+    row_bytes,
+    share_rows,
+)
 from spark_lance.spark.types import arrow_schema
 from spark_lance.table.history.references import MAIN, Place, Reference, resolve, version_at
 from spark_lance.table.history.refs import find_version, latest_version, load_version
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import Scan, ScanTask
 from spark_lance.table.reading.system_columns import nameable
 
 # Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
 _KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
 
-# The mark of jvm/LancePruning.java in the metadata of the first column.
-PLANNED_ALONE = "lance.planned.alone"
+_EMPTY_BATCH = 1 << 20
 
 __all__ = ["LanceReader", "PushdownReader", "describe", "pin", "reader"]
 
@@ -130,20 +138,37 @@ class LanceReader(DataSourceReader):
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))
+        self._hints = Hints.of(schema)
+        # Conditions that the reader does not know must be met before rows count.
+        self._limit = None if self._hints.filters else self._hints.limit
 
     def __getstate__(self) -> dict[str, Any]:
         # Every task gets a copy of the reader, and its own work in its partition.
-        kept = ("_schema", "_options", "_condition")
-        return {name: self.__dict__[name] for name in kept}
+        kept = ("_schema", "_options", "_condition", "_limit")
+        return {**{name: self.__dict__[name] for name in kept}, "_shared": self._shared}
+
+    @cached_property
+    def _shared(self) -> ScanTask | None:
+        """What all tasks have in common; None if there is none."""
+        return Piece(b"", 0, None, None).task(self._tasks[0]) if self._tasks else None
+
+    @cached_property
+    def _tasks(self) -> list[ScanTask]:
+        """The fragments to read; planned when all filters are known."""
+        tasks = [replace(task, fields=self._fields) for task in self._scan.tasks_for(self._condition)]
+        if self._condition is None and self._limit is not None:
+            return list(first_rows(tasks, self._limit))
+        return tasks
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the tasks; small fragments share one."""
-        filter_columns = self._condition.columns if self._condition else ()
-        tasks = [replace(task, fields=self._fields) for task in self._scan.tasks(filter_columns)]
-        extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
-        width = row_bytes(self._table, tasks, self._names, [*self._fields, *extra])
         whole = self._options.fragments is not None
-        return pack(tasks, width, self._options.partition_bytes, whole=whole)
+        if not self._names and self._condition is None and not whole:
+            return share_rows(sum(live_rows(task) for task in self._tasks))
+        filter_columns = self._condition.columns if self._condition else ()
+        extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
+        width = row_bytes(self._table, self._tasks, self._names, [*self._fields, *extra])
+        return pack(self._tasks, width, self._options.partition_bytes, whole=whole, cores=self._hints.cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
@@ -151,27 +176,28 @@ class LanceReader(DataSourceReader):
         if not isinstance(partition, LancePartition):
             return
         with one_line():
-            for task in partition.tasks:
-                yield from self._batches(task)
+            left = self._limit
+            for batch in self._batches(partition):
+                if left is not None:
+                    batch = batch.slice(0, left)
+                    left -= batch.num_rows
+                yield batch
+                if left == 0:
+                    return
 
-    def _batches(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        size = self._options.batch_size
-        if not task.names and self._condition is None:
-            yield from self._count(task)
-            return
-        convert = BatchConverter.plan(task.arrow_schema, arrow_schema(self._schema))
-        for batch in task.batches(self._options.batch_bytes, size, self._condition):
-            yield convert(batch) if task.names else rows_without_columns(batch.num_rows)
-
-    def _count(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        """Yield as many rows without columns as the fragment has; no data file is opened for them."""
-        rows = (
-            physical_rows(task.store, task.root, task.message, task.bases)
-            - task.message.deletion_file.num_deleted_rows
-        )
-        size = self._options.batch_size
-        for first in range(0, rows, size):
-            yield rows_without_columns(min(size, rows - first))
+    def _batches(self, partition: LancePartition) -> Iterator[pa.RecordBatch]:
+        for first in range(0, partition.rows, _EMPTY_BATCH):
+            yield rows_without_columns(min(_EMPTY_BATCH, partition.rows - first))
+        for piece in partition.pieces:
+            assert self._shared is not None  # there is a fragment
+            task = piece.task(self._shared)
+            if not task.names and self._condition is None:
+                yield rows_without_columns(live_rows(task))
+                continue
+            convert = BatchConverter.plan(task.arrow_schema, arrow_schema(self._schema))
+            size = min(self._options.batch_size, self._limit or self._options.batch_size)
+            for batch in task.batches(self._options.batch_bytes, size, self._condition):
+                yield convert(batch) if task.names else rows_without_columns(batch.num_rows)
 
 
 class PushdownReader(LanceReader):
@@ -186,7 +212,7 @@ class PushdownReader(LanceReader):
         None are taken if Spark itself offers them: it would use this plan, with its filters, for later
         queries of the same DataFrame that have others. The optimizer rule marks scans that are planned alone.
         """
-        if not self._schema.fields or not self._schema.fields[0].metadata.get(PLANNED_ALONE):
+        if not self._hints.alone:
             return filters
         taken: list[Expression] = []
         left = []
@@ -199,4 +225,7 @@ class PushdownReader(LanceReader):
         if taken:
             condition = compile_tree(Call("and", tuple(taken)), nameable(self._table))
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        # Spark does not offer what it has no form for.
+        if len(taken) == self._hints.filters:
+            self._limit = self._hints.limit
         return left

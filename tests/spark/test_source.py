@@ -25,6 +25,7 @@ from spark_lance.spark.read import LanceReader
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.types import arrow_schema
 from spark_lance.spark.write import LanceCommitMessage, LanceWriter
+from spark_lance.table.reading.scan import ScanTask
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +120,12 @@ def test_a_source_without_a_table_can_be_pickled_and_then_says_what_is_missing(t
         LanceDataSource({"path": str(tmp_path / "none")}).schema()
 
 
+def shared(reader: LanceReader) -> ScanTask:
+    found = reader.__getstate__()["_shared"]
+    assert isinstance(found, ScanTask)
+    return found
+
+
 def test_an_asked_version_must_exist(path: str) -> None:
     assert len(rows(planned(path, version=1))) == 10
     with pytest.raises(VersionNotFoundError, match="version 7"):
@@ -128,7 +135,7 @@ def test_an_asked_version_must_exist(path: str) -> None:
 def test_small_fragments_share_a_partition_if_there_is_room(path: str) -> None:
     for reader, fragments in ((planned(path), [2]), (planned(path, partition_bytes=1), [1, 1])):
         found = partitions(reader)
-        assert [len(partition.tasks) for partition in found] == fragments
+        assert [len(partition.pieces) for partition in found] == fragments
         assert [row["id"] for row in rows(reader)] == list(range(15))
     sizes = [partition.size for partition in partitions(planned(path, partition_bytes=1, columns="id"))]
     assert sizes == ["lance-size:10:160;", "lance-size:5:80;"]
@@ -142,7 +149,7 @@ def test_what_crosses_processes_is_small_and_frozen(path: str) -> None:
     message = LanceCommitMessage((b"x",), 3)
     assert sent(message) == message
     with pytest.raises(dataclasses.FrozenInstanceError):
-        partition.tasks = ()  # type: ignore[attr-defined]
+        partition.pieces = ()  # type: ignore[attr-defined]
 
 
 def test_workers_read_no_manifest(path: str) -> None:
@@ -161,7 +168,7 @@ def test_a_large_fragment_is_cut(tmp_path: Path) -> None:
     reader = planned(location, partition_bytes=200_000, columns="id,_rowoffset")
     found = partitions(reader)
     assert len(found) >= 3
-    assert {len(partition.tasks) for partition in found} == {1}
+    assert {len(partition.pieces) for partition in found} == {1}
     read = pa.Table.from_batches(batches(reader))
     assert read["id"].to_pylist() == [i for i in range(50_000) if i % 3 != 1]
     assert read["_rowoffset"].to_pylist() == list(range(read.num_rows))
@@ -185,15 +192,13 @@ def test_only_chosen_columns_are_fetched(path: str) -> None:
     schema = LanceDataSource({"path": path}).schema()
     part = StructType([field for field in schema if field.name in wanted])
     for reader in (planned(path, columns="st,id"), planned(path, part)):
-        for partition in partitions(reader):
-            for task in partition.tasks:
-                assert {field.name for field in task.fields} == wanted
+        assert {field.name for field in shared(reader).fields} == wanted
 
 
 def test_a_schema_may_ask_for_a_part_of_a_struct(path: str) -> None:
     schema = StructType().add("st", StructType().add("b", StringType())).add("ID", LongType())
     reader = planned(path, schema)
-    (st, _) = partitions(reader)[0].tasks[0].fields
+    (st, _) = shared(reader).fields
     assert [child.name for child in st.children] == ["b"]
     assert rows(reader)[11] == {"st": {"b": "11"}, "ID": 11}
 
@@ -204,7 +209,7 @@ def test_reads_without_columns_count_rows(path: str) -> None:
         found = batches(reader)
         assert sum(batch.num_rows for batch in found) == 15
         assert all(batch.num_columns == 0 for batch in found)
-    assert len(batches(planned(path, columns="[]", batch_size=4))) == 3 + 2
+    assert len(batches(planned(path, columns="[]", batch_size=4))) == 1
 
 
 @pytest.mark.skipif(COUNTS_WITHOUT_COLUMNS, reason="newer Spark versions keep such rows")
@@ -301,9 +306,11 @@ def test_chosen_fragments_are_read_whole(tmp_path: Path) -> None:
     for start in range(0, 60_000, 20_000):
         rows = pa.table({"id": range(start, start + 20_000)})
         spark_lance.write_dataset(rows, location, mode="append")
-    asked = partitions(planned(location, partition_bytes=10_000, columns="id", fragments="0,2-7"))
-    assert [[task.message.id for task in partition.tasks] for partition in asked] == [[0], [2]]
-    assert all(task.span is None for partition in asked for task in partition.tasks)
+    reader = planned(location, partition_bytes=10_000, columns="id", fragments="0,2-7")
+    asked = partitions(reader)
+    pieces = [[piece.task(shared(reader)) for piece in partition.pieces] for partition in asked]
+    assert [[task.message.id for task in some] for some in pieces] == [[0], [2]]
+    assert all(task.span is None for some in pieces for task in some)
     assert len(partitions(planned(location, partition_bytes=10_000, columns="id"))) > 3
     assert partitions(planned(location, fragments="3")) == []
     for wrong in ("", "3-1", "1,0", "0-2,2-1", "x"):

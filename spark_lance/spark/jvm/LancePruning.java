@@ -3,10 +3,12 @@
 // Spark plans a scan of a Python data source with all columns. This rule runs after Spark's own push-down and
 // gives each such scan back to Spark's column pruning, which then builds a scan of the needed columns, nested
 // fields included. On the way it offers the filters that stand above the scan to the table, to skip rows; Spark
-// still applies them. The data source in Python stays the same instance, with the version that it has pinned.
+// still applies them. Where a limit stands above the scan, or above its filters, the scan is told of it, and Spark
+// applies it, too. The data source in Python stays the same instance, with the version that it has pinned.
 //
 // Spark's own push-down is not relied upon: it keeps what a Python data source has planned for one query of a
-// DataFrame, filters included, and uses it for the next query. Every scan made here has a plan of its own.
+// DataFrame, filters included, and uses it for the next query. Every scan made here has a plan of its own, and says
+// so to the reader by marks in its schema (spark/hints.py).
 //
 // Compiled in the driver by Janino, which comes with Spark; hence no generics, no lambdas. What differs between
 // Spark versions is reached by reflection. Whatever goes wrong leaves the plan as it was.
@@ -24,7 +26,10 @@ import java.util.OptionalLong;
 import java.util.WeakHashMap;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -42,8 +47,9 @@ import org.apache.spark.sql.execution.datasources.v2.V2ScanRelationPushDown$;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.sources.Filter;
-import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
@@ -51,16 +57,21 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.slf4j.LoggerFactory;
 
 public final class LancePruning extends Rule {
-  private static final String MARK = "lance.planned.alone";
+  private static final String MARK = "lance.planned.";
+  private static final String PUSH_FILTERS = "spark.sql.python.filterPushdown.enabled";
+  private static final int NO_LIMIT = -1;
 
   // From Spark 4.1 on a batch without columns keeps its number of rows.
   private final boolean keepsRowsWithoutColumns;
-  // Scans made so far: the data source of the original scan -> pruned schema and filters -> scan. Both sides of a
+  // How many tasks the session runs at a time.
+  private final int cores;
+  // Scans made so far: the data source of the original scan -> what is wanted of it -> scan. Both sides of a
   // self-join get one scan, so that Spark can read the table once.
   private final Map scans = new WeakHashMap();
 
-  public LancePruning(boolean keepsRowsWithoutColumns) {
+  public LancePruning(boolean keepsRowsWithoutColumns, int cores) {
     this.keepsRowsWithoutColumns = keepsRowsWithoutColumns;
+    this.cores = cores;
   }
 
   public TreeNode apply(TreeNode plan) {
@@ -77,7 +88,30 @@ public final class LancePruning extends Rule {
     }
   }
 
-  // Gives the scans of Lance tables back to Spark as builders, which know the filters above them.
+  // What a query wants of a scan besides columns.
+  public static final class Wish {
+    // The parts of the filter above the scan that have a form for data sources, and how many parts there are.
+    final List filters = new ArrayList();
+    int conditions = 0;
+    // How many of the rows that meet all conditions are enough.
+    int limit = NO_LIMIT;
+
+    // Reads a condition.
+    void meet(Expression condition) {
+      if (condition instanceof And) {
+        meet(((And) condition).left());
+        meet(((And) condition).right());
+        return;
+      }
+      conditions++;
+      scala.Option filter = DataSourceStrategy$.MODULE$.translateFilter(condition, true);
+      if (filter.isDefined()) {
+        filters.add(filter.get());
+      }
+    }
+  }
+
+  // Gives the scans of Lance tables back to Spark as builders, which know the filters and limits above them.
   public static final class Opening extends scala.runtime.AbstractPartialFunction {
     private final LancePruning rule;
     boolean found = false;
@@ -87,27 +121,59 @@ public final class LancePruning extends Rule {
     }
 
     public boolean isDefinedAt(Object node) {
-      return isLance(node) || (isFilter(node) && isLance(((LogicalPlan) node).children().apply(0)));
+      return opened(node) != null;
     }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
-      if (isLance(node)) {
-        return open((DataSourceV2ScanRelation) node, new ArrayList());
+      LogicalPlan opened = opened(node);
+      return opened == null ? otherwise.apply(node) : opened;
+    }
+
+    // A node with the scan under it opened, if it is one of those that say what is wanted of the scan.
+    private LogicalPlan opened(Object node) {
+      Wish wish = new Wish();
+      if (!(node instanceof LocalLimit)) {
+        return under(node, wish);
       }
-      if (!isDefinedAt(node)) {
-        return otherwise.apply(node);
+      LocalLimit limit = (LocalLimit) node;
+      if (!(limit.limitExpr() instanceof Literal) || !(((Literal) limit.limitExpr()).value() instanceof Integer)) {
+        return null;
+      }
+      wish.limit = ((Integer) ((Literal) limit.limitExpr()).value()).intValue();
+      LogicalPlan below = wish.limit < 1 ? null : projected(limit.child(), wish);
+      return below == null ? null : new LocalLimit(limit.limitExpr(), below);
+    }
+
+    // Columns may be chosen and computed between a limit and a scan: that leaves as many rows.
+    private LogicalPlan projected(LogicalPlan node, Wish wish) {
+      if (!(node instanceof Project)) {
+        return under(node, wish);
+      }
+      LogicalPlan below = node.deterministic() ? projected(((Project) node).child(), wish) : null;
+      return below == null ? null : new Project(((Project) node).projectList(), below);
+    }
+
+    // A scan, or a filter on one.
+    private LogicalPlan under(Object node, Wish wish) {
+      if (isLance(node)) {
+        return open((DataSourceV2ScanRelation) node, wish);
+      }
+      if (!isFilter(node)) {
+        return null;
       }
       org.apache.spark.sql.catalyst.plans.logical.Filter above =
           (org.apache.spark.sql.catalyst.plans.logical.Filter) node;
-      List filters = new ArrayList();
-      translate(above.condition(), filters);
-      LogicalPlan holder = open((DataSourceV2ScanRelation) above.child(), filters);
+      if (!isLance(above.child())) {
+        return null;
+      }
+      wish.meet(above.condition());
+      LogicalPlan holder = open((DataSourceV2ScanRelation) above.child(), wish);
       return new org.apache.spark.sql.catalyst.plans.logical.Filter(above.condition(), holder);
     }
 
-    private LogicalPlan open(DataSourceV2ScanRelation relation, List filters) {
+    private LogicalPlan open(DataSourceV2ScanRelation relation, Wish wish) {
       found = true;
-      Builder builder = new Builder(rule, (PythonScan) relation.scan(), filters);
+      Builder builder = new Builder(rule, (PythonScan) relation.scan(), wish);
       return new ScanBuilderHolder(relation.output(), relation.relation(), builder);
     }
 
@@ -122,32 +188,19 @@ public final class LancePruning extends Rule {
       Scan scan = ((DataSourceV2ScanRelation) node).scan();
       return scan instanceof PythonScan && "lance".equalsIgnoreCase((String) get(scan, "shortName"));
     }
-
-    // The parts of a condition that have a form for data sources.
-    private static void translate(Expression condition, List filters) {
-      if (condition instanceof And) {
-        translate(((And) condition).left(), filters);
-        translate(((And) condition).right(), filters);
-        return;
-      }
-      scala.Option filter = DataSourceStrategy$.MODULE$.translateFilter(condition, true);
-      if (filter.isDefined()) {
-        filters.add(filter.get());
-      }
-    }
   }
 
   // Takes the needed columns from Spark's pruning and builds the scan of them.
   public static final class Builder implements ScanBuilder, SupportsPushDownRequiredColumns {
     private final LancePruning rule;
     private final PythonScan scan;
-    private final List filters;
+    private final Wish wish;
     private StructType schema;
 
-    Builder(LancePruning rule, PythonScan scan, List filters) {
+    Builder(LancePruning rule, PythonScan scan, Wish wish) {
       this.rule = rule;
       this.scan = scan;
-      this.filters = filters;
+      this.wish = wish;
       this.schema = scan.readSchema();
     }
 
@@ -160,7 +213,7 @@ public final class LancePruning extends Rule {
     }
 
     public Scan build() {
-      return rule.scan(scan, schema, filters);
+      return rule.scan(scan, schema, wish);
     }
 
     private static StructField narrowest(StructType schema) {
@@ -178,14 +231,17 @@ public final class LancePruning extends Rule {
   // A scan of a Python data source that knows how much it reads.
   public static final class LanceScan implements Scan, SupportsReportStatistics {
     private final PythonScan scan;
+    private final StructType schema;
     private Batch batch = null;
 
-    LanceScan(PythonScan scan) {
+    LanceScan(PythonScan scan, StructType schema) {
       this.scan = scan;
+      this.schema = schema;
     }
 
+    // Without marks: the schema of a plan may find its way into files that a query writes.
     public StructType readSchema() {
-      return scan.readSchema();
+      return schema;
     }
 
     public String description() {
@@ -277,54 +333,84 @@ public final class LancePruning extends Rule {
     }
   }
 
-  synchronized Scan scan(PythonScan original, StructType schema, List filters) {
+  synchronized Scan scan(PythonScan original, StructType schema, Wish wish) {
     PythonDataSourceV2 source = (PythonDataSourceV2) get(original, "ds");
     Map known = (Map) scans.get(source);
     if (known == null) {
       known = new HashMap();
       scans.put(source, known);
     }
-    List key = Arrays.asList(new Object[] {schema.json(), filters});
+    Object[] parts = {schema.json(), wish.filters, new Integer(wish.conditions), new Integer(wish.limit)};
+    List key = Arrays.asList(parts);
     Object scan = known.get(key);
     if (scan == null) {
-      scan = prune(original, source, schema, filters);
+      scan = prune(original, source, schema, wish);
       known.put(key, scan);
     }
     return (Scan) scan;
   }
 
-  private static LanceScan prune(PythonScan original, PythonDataSourceV2 source, StructType schema, List filters) {
+  private LanceScan prune(PythonScan original, PythonDataSourceV2 source, StructType schema, Wish wish) {
     String name = (String) get(original, "shortName");
     CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) get(original, "options");
     PythonDataSourceV2 twin = twin(source);
-    PythonScanBuilder builder = new PythonScanBuilder(twin, name, marked(schema), options);
-    if (!filters.isEmpty() && schema.length() > 0) {
+    PythonScanBuilder builder = new PythonScanBuilder(twin, name, marked(schema, wish), options);
+    if (!wish.filters.isEmpty() && schema.length() > 0) {
       // Those that the table leaves to Spark are applied by Spark, and so are the others.
-      Filter[] offered = (Filter[]) filters.toArray(new Filter[filters.size()]);
+      Filter[] offered = (Filter[]) wish.filters.toArray(new Filter[wish.filters.size()]);
       push(builder, offered);
     }
-    return new LanceScan((PythonScan) builder.build());
+    return new LanceScan((PythonScan) builder.build(), schema);
   }
 
-  // The schema, with a mark by which the reader knows that the plan is for this scan alone.
-  private static StructType marked(StructType schema) {
+  // The schema, with marks by which the reader knows what the plan is for.
+  private StructType marked(StructType schema, Wish wish) {
     StructField[] fields = schema.fields();
     if (fields.length == 0) {
       return schema;
     }
     StructField[] copies = new StructField[fields.length];
     System.arraycopy(fields, 0, copies, 0, fields.length);
-    Metadata mark = new MetadataBuilder().withMetadata(fields[0].metadata()).putBoolean(MARK, true).build();
-    copies[0] = new StructField(fields[0].name(), fields[0].dataType(), fields[0].nullable(), mark);
+    MetadataBuilder marks = new MetadataBuilder().withMetadata(fields[0].metadata());
+    marks.putBoolean(MARK + "alone", true).putLong(MARK + "cores", cores);
+    if (wish.limit != NO_LIMIT) {
+      marks.putLong(MARK + "limit", wish.limit).putLong(MARK + "filters", wish.conditions);
+    }
+    copies[0] = new StructField(fields[0].name(), fields[0].dataType(), fields[0].nullable(), marks.build());
     return new StructType(copies);
   }
 
+  // Offers filters, as if the setting that makes Spark do so were on.
   private static void push(PythonScanBuilder builder, Filter[] filters) {
     try {
       Method method = builder.getClass().getMethod("pushFilters", new Class[] {Filter[].class});
-      method.invoke(builder, new Object[] {filters});
+      SQLConf settings = (SQLConf) SQLConf$.MODULE$.get().clone();
+      settings.setConfString(PUSH_FILTERS, "true");
+      SQLConf$.MODULE$.withExistingConf(settings, new Pushing(method, builder, filters));
     } catch (NoSuchMethodException spark40) {
       return;
+    }
+  }
+
+  public static final class Pushing extends scala.runtime.AbstractFunction0 {
+    private final Method method;
+    private final Object builder;
+    private final Filter[] filters;
+
+    Pushing(Method method, Object builder, Filter[] filters) {
+      this.method = method;
+      this.builder = builder;
+      this.filters = filters;
+    }
+
+    public Object apply() {
+      return call(method, builder, filters);
+    }
+  }
+
+  private static Object call(Method method, Object builder, Filter[] filters) {
+    try {
+      return method.invoke(builder, new Object[] {filters});
     } catch (IllegalAccessException problem) {
       throw new IllegalStateException(problem);
     } catch (java.lang.reflect.InvocationTargetException problem) {

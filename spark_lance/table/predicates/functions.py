@@ -96,9 +96,15 @@ def _in(value: Value, *options: Value) -> Value:
     known = [option for option in options if option is not None]
     if any(is_typed(option) for option in known) or not is_typed(value):
         return _or(*(_equal(value, option) for option in options)) if options else False
-    pairs = [common(value, option) for option in known]
     groups: dict[pa.DataType, tuple[Any, list[Any]]] = {}
-    for column, option in pairs:
+    if pa.types.is_integer(value.type) and all(type(option) is int for option in known):
+        # Many numbers are the usual case, and those that the column cannot hold match nothing.
+        low, high = _integer_range(value.type)
+        groups[value.type] = (value, [option for option in known if low <= option <= high])
+        known_pairs: list[tuple[Value, Value]] = []
+    else:
+        known_pairs = [common(value, option) for option in known]
+    for column, option in known_pairs:
         groups.setdefault(column.type, (column, []))[1].append(option.as_py())
     found: Value = pa.scalar(False)
     for kind, (column, values) in groups.items():
@@ -109,6 +115,13 @@ def _in(value: Value, *options: Value) -> Value:
     if len(known) < len(options):
         unknown = pc.or_(unknown, pc.invert(found))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+
+
+def _integer_range(kind: pa.DataType) -> tuple[int, int]:
+    bits = kind.bit_width
+    return (
+        (-(1 << bits - 1), (1 << bits - 1) - 1) if pa.types.is_signed_integer(kind) else (0, (1 << bits) - 1)
+    )
 
 
 def _arithmetic(name: str) -> Callable[[Value, Value], Value]:

@@ -68,6 +68,11 @@ class Condition:
         except _FAILURES as error:
             raise ExpressionError(f"the condition {self.text} cannot be applied: {error}") from error
 
+    def trees(self) -> list[Expression]:
+        """Return expressions that are true for every row that the condition keeps; there may be others."""
+        own = [] if self._tree is None else [self._tree]
+        return own + [tree for part in self._parts for tree in part.trees()]
+
     def comparisons(self) -> list[tuple[tuple[str, ...], str, Any]]:
         """Return comparisons of columns with literals that hold for every row that the condition keeps.
 

@@ -20,6 +20,7 @@ from spark_lance.table.lineage import LineageReader
 from spark_lance.table.reading.fragment import FragmentReader
 from spark_lance.table.reading.system_columns import (
     CREATED_AT,
+    FRAGMENT_ID,
     ROW_ADDRESS,
     ROW_ID,
     ROW_OFFSET,
@@ -161,6 +162,8 @@ class FragmentRows:
             return (self._first_row + rows - before).astype(np.uint64)
         if name == ROW_ADDRESS or (name == ROW_ID and not self._stable):
             return row_addresses(self._fragment.id, rows)
+        if name == FRAGMENT_ID:
+            return np.full(len(rows), self._fragment.id, np.uint64)
         if name in (CREATED_AT, UPDATED_AT) and not self._stable:
             return np.full(len(rows), _FIRST_VERSION, np.uint64)
         if name not in self._lineage:

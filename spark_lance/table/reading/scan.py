@@ -6,8 +6,8 @@ it reads no manifest. Rows come out in physical order without the deleted ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
+from spark_lance.table.reading.pruning import Knower, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
@@ -66,8 +67,7 @@ class Scan:
     ) -> Scan:
         """Choose columns by name (all top-level ones by default), and fragments of the version.
 
-        System columns can be named too: `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version`,
-        `_row_last_updated_at_version`.
+        System columns can be named too, see `system_columns`.
 
         Raises:
             SchemaError: a column does not exist or is named twice.
@@ -120,6 +120,24 @@ class Scan:
         extra = self._fields_of(filter_columns)
         return [self._task(fragment, starts.get(fragment.id, 0), extra) for fragment in self.fragments]
 
+    def tasks_for(self, condition: Condition | None, knowers: Iterable[Knower] = ()) -> list[ScanTask]:
+        """Return one task for each fragment that may have rows that a condition keeps, in scan order.
+
+        Args:
+            condition: what `ScanTask.tables` will get; None keeps every row.
+            knowers: what knows where rows of certain values are, see `pruning`.
+        """
+        if condition is None:
+            return self.tasks()
+        fragments, rows = prune(condition, self.fragments, self.manifest.uses_stable_row_ids, knowers)
+        tasks = replace(self, fragments=tuple(fragments)).tasks(condition.columns)
+        if not rows:
+            return tasks
+        return [
+            replace(task, only=rows[fragment.id].serialize()) if fragment.id in rows else task
+            for fragment, task in zip(fragments, tasks, strict=True)
+        ]
+
     def task(self, fragment: table_pb2.DataFragment) -> ScanTask:
         """Return the task that reads one fragment."""
         return self._task(fragment, self._starts[fragment.id] if ROW_OFFSET in self.names else 0, ())
@@ -133,7 +151,7 @@ class Scan:
             SchemaError, ExpressionError, FormatError, UnsupportedFormatError: see `ScanTask.tables`.
         """
         condition = None if filter is None else self.condition(filter)
-        for task in self.tasks(condition.columns if condition else ()):
+        for task in self.tasks_for(condition):
             yield from task.tables(target_bytes, condition)
 
     def batches(
@@ -141,7 +159,7 @@ class Scan:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all tasks in order as record batches; sizes as in `ScanTask.batches`."""
         condition = None if filter is None else self.condition(filter)
-        for task in self.tasks(condition.columns if condition else ()):
+        for task in self.tasks_for(condition):
             for batch in task.batches(batch_bytes, batch_size, condition):
                 yield batch.replace_schema_metadata(self.arrow_schema.metadata)
 

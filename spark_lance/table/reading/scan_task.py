@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError
 from spark_lance.file.arrays import join, movable_table
@@ -58,6 +59,8 @@ class ScanTask:
         first_row: live rows in the fragments before this one, for `_rowoffset`.
         filter_fields: fields that a filter may read beside `fields`; they go before those of the same name.
         span: the physical rows [start, stop) that `tables` and `batches` yield; all by default.
+        only: the physical rows that they yield if they are live, as a serialized Roaring bitmap; instead of
+            `span`. Numbers that the fragment does not have are left out.
     """
 
     store: Store
@@ -70,6 +73,7 @@ class ScanTask:
     first_row: int = 0
     filter_fields: tuple[Field, ...] = ()
     span: tuple[int, int] | None = None
+    only: bytes | None = None
 
     @cached_property
     def message(self) -> table_pb2.DataFragment:
@@ -101,6 +105,11 @@ class ScanTask:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the filter does not fit the columns.
         """
+        if filter is None and self.only is not None:
+            rows = self._open(self.fields)
+            pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+            yield from self._complete(rows, None, self._columns, self._only(rows), pace)
+            return
         if filter is None:
             rows = self._open(self.fields)
             for start, stop, table in _windows(rows, self._columns, target_bytes, self._runs(rows, None)):
@@ -116,11 +125,9 @@ class ScanTask:
         shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
         rest = self._columns.without(shared)
         pace = _Pace(target_bytes, rows.row_bytes(self._columns))
-        for start, stop, table in _windows(rows, head, target_bytes, self._runs(rows, condition)):
-            keep = keep_mask(rows.deleted, start, stop)
-            candidates = _filtered(table, keep)
+        for numbers, candidates in self._candidates(rows, head, condition, target_bytes):
             hits = _true(condition.mask(candidates))
-            found = start + np.flatnonzero(keep)[hits]
+            found = numbers[hits]
             if len(found):
                 known = _filtered(candidates.select(shared), hits) if shared else None
                 yield from self._complete(rows, known, rest, found, pace)
@@ -186,6 +193,29 @@ class ScanTask:
             )
         gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
         return rows.take(self._columns, np.delete(offsets, gone))
+
+    def _candidates(
+        self, rows: FragmentRows, head: Columns, condition: Condition, target_bytes: int
+    ) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
+        """Yield the live rows that a condition may keep: their numbers, and what it reads of them."""
+        if self.only is None:
+            for start, stop, table in _windows(rows, head, target_bytes, self._runs(rows, condition)):
+                keep = keep_mask(rows.deleted, start, stop)
+                yield start + np.flatnonzero(keep), _filtered(table, keep)
+            return
+        numbers = self._only(rows)
+        done = 0
+        for table in self._complete(rows, None, head, numbers, _Pace(target_bytes, rows.row_bytes(head))):
+            yield numbers[done : done + table.num_rows], table
+            done += table.num_rows
+
+    def _only(self, rows: FragmentRows) -> npt.NDArray[np.int64]:
+        """Return the live rows among `only`, ascending."""
+        asked = BitMap.deserialize(self.only or BitMap().serialize())
+        numbers = np.array(asked, dtype=np.uint32).astype(np.int64)
+        numbers = numbers[: np.searchsorted(numbers, rows.num_rows)]
+        gone, _ = locate_among(numbers, rows.deleted.astype(np.int64))
+        return np.delete(numbers, gone)
 
     def _runs(self, rows: FragmentRows, condition: Condition | None) -> list[tuple[int, int]]:
         """Return the runs of physical rows to look at: those of the span that the condition may keep."""

@@ -3,6 +3,7 @@
 _rowid                          the stable row id; in tables without stable ids the row address
 _rowaddr                        the row address: fragment id << 32 | physical row
 _rowoffset                      the position among the table's live rows in scan order, from 0
+_fragid                         the id of the fragment that holds the row
 _row_created_at_version         the version that brought the row; 1 in tables without stable row ids
 _row_last_updated_at_version    the version that last changed it; likewise
 """
@@ -16,6 +17,7 @@ from spark_lance.table.lineage import CREATED_AT, ROW_ID, UPDATED_AT
 
 __all__ = [
     "CREATED_AT",
+    "FRAGMENT_ID",
     "ROW_ADDRESS",
     "ROW_ID",
     "ROW_OFFSET",
@@ -27,7 +29,8 @@ __all__ = [
 
 ROW_ADDRESS = "_rowaddr"
 ROW_OFFSET = "_rowoffset"
-SYSTEM_COLUMNS = (ROW_ID, ROW_ADDRESS, ROW_OFFSET, CREATED_AT, UPDATED_AT)
+FRAGMENT_ID = "_fragid"
+SYSTEM_COLUMNS = (ROW_ID, ROW_ADDRESS, ROW_OFFSET, FRAGMENT_ID, CREATED_AT, UPDATED_AT)
 
 
 def system_field(name: str) -> pa.Field:

@@ -1,0 +1,213 @@
+"""Leaving out fragments, and rows of fragments, that a condition cannot keep: what is known without reading.
+
+Several things know where the rows are that a condition keeps: a `Knower` answers for one condition with the
+fragments that may hold such rows, and with these rows themselves if it can tell them. None is the answer of
+one that knows nothing. What is left out by any of them is not read. The condition is still applied to all
+that is read, so a knower may name too many rows, but never too few.
+
+Here are the knowers of row numbers, by conditions on `_rowaddr`, `_rowid` and `_fragid`. Others, such as
+indices, are handed to `prune`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+from pyroaring import BitMap
+
+from spark_lance.proto import table_pb2
+from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
+from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID
+from spark_lance.table.rowids import locate_row_ids
+
+__all__ = ["Knower", "Where", "prune"]
+
+# Fragment id -> the physical rows that may be kept, None for any; no other fragment has a row that is kept.
+Where: TypeAlias = Mapping[int, BitMap | None]
+Fragments: TypeAlias = Sequence[table_pb2.DataFragment]
+Knower: TypeAlias = Callable[[Condition, Fragments], Where | None]
+
+_OFFSET_BITS = 32
+_OFFSETS = 2**32 - 1
+_MAX = 2**64 - 1
+
+
+def prune(
+    condition: Condition | None,
+    fragments: Fragments,
+    stable_row_ids: bool,
+    others: Iterable[Knower] = (),
+) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
+    """Return the fragments that may have rows that a condition keeps, in their order.
+
+    Args:
+        condition: fitted to the table; None keeps every row.
+        fragments: those of the version that are asked for.
+        stable_row_ids: whether the table has stable row ids.
+        others: what knows more of the table.
+
+    Returns:
+        The fragments, and by id those physical rows of a fragment beyond which none is kept, for fragments of
+        which they are known. Deleted rows may be among them, and numbers that the fragment does not have.
+
+    Raises:
+        FormatError: a fragment's row ids cannot be decoded.
+    """
+    if condition is None:
+        return list(fragments), {}
+    rows: dict[int, BitMap] = {}
+    kept = list(fragments)
+    own: tuple[Knower, ...] = (_by_fragment, _by_address, partial(_by_row_id, stable_row_ids))
+    for knower in (*own, *others):
+        where = knower(condition, kept)
+        if where is None:
+            continue
+        for fragment, here in where.items():
+            if here is not None:
+                rows[fragment] = rows[fragment] & here if fragment in rows else here
+        kept = [fragment for fragment in kept if fragment.id in where and rows.get(fragment.id, True)]
+    return kept, {fragment.id: rows[fragment.id] for fragment in kept if fragment.id in rows}
+
+
+def _by_fragment(condition: Condition, fragments: Fragments) -> Where | None:
+    allowed = _Allowed.of(condition, FRAGMENT_ID)
+    if allowed == _ANY:
+        return None
+    return {fragment.id: None for fragment in fragments if allowed.has(fragment.id)}
+
+
+def _by_address(condition: Condition, fragments: Fragments) -> Where | None:
+    return _addressed(_Allowed.of(condition, ROW_ADDRESS), fragments)
+
+
+def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> Where | None:
+    allowed = _Allowed.of(condition, ROW_ID)
+    if not stable:
+        return _addressed(allowed, fragments)
+    if allowed.values is None:
+        return None
+    wanted = np.array(sorted(allowed.values), np.uint64)
+    where: dict[int, BitMap | None] = {}
+    for fragment in fragments:
+        if fragment.WhichOneof("row_id_sequence") != "inline_row_ids":
+            # Its ids are a column of a data file, which whoever reads the fragment looks through.
+            where[fragment.id] = None
+            continue
+        offsets, _ = locate_row_ids(fragment.inline_row_ids, fragment.physical_rows, wanted)
+        if len(offsets):
+            where[fragment.id] = BitMap(offsets.astype(np.uint32))
+    return where
+
+
+def _addressed(allowed: _Allowed, fragments: Fragments) -> Where | None:
+    if allowed.values is None:
+        if allowed == _ANY:
+            return None
+        return {
+            fragment.id: None
+            for fragment in fragments
+            if allowed.low >> _OFFSET_BITS <= fragment.id <= allowed.high >> _OFFSET_BITS
+        }
+    where: dict[int, BitMap | None] = {}
+    wanted = np.array(sorted(allowed.values), np.uint64)
+    homes = wanted >> np.uint64(_OFFSET_BITS)
+    for home in np.unique(homes).tolist():
+        where[home] = BitMap((wanted[homes == home] & np.uint64(_OFFSETS)).astype(np.uint32))
+    return where
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    """Which numbers a column of uint64 can have in rows that a condition keeps.
+
+    Attributes:
+        values: all of them, None if that is not known.
+        low, high: otherwise bounds, inclusive.
+    """
+
+    values: frozenset[int] | None = None
+    low: int = 0
+    high: int = _MAX
+
+    @classmethod
+    def of(cls, condition: Condition, column: str) -> _Allowed:
+        found = _ANY
+        if column in condition.columns:
+            for tree in condition.trees():
+                found = found.common(_allowed(tree, (column,)))
+        return found
+
+    def has(self, value: int) -> bool:
+        return value in self.values if self.values is not None else self.low <= value <= self.high
+
+    def common(self, other: _Allowed) -> _Allowed:
+        one, two = (self, other) if self.values is not None else (other, self)
+        if one.values is not None:
+            return _Allowed(frozenset(value for value in one.values if two.has(value)))
+        return _Allowed(None, max(self.low, other.low), min(self.high, other.high))
+
+    def either(self, other: _Allowed) -> _Allowed:
+        if self.values is not None and other.values is not None:
+            return _Allowed(self.values | other.values)
+        bounds = [bound for part in (self, other) for bound in part._bounds()]
+        return _Allowed(None, min(bounds), max(bounds)) if bounds else _Allowed(frozenset())
+
+    def _bounds(self) -> Iterator[int]:
+        if self.values is None:
+            yield from (self.low, self.high)
+        elif self.values:
+            yield from (min(self.values), max(self.values))
+
+
+_ANY = _Allowed()
+_NONE = _Allowed(frozenset())
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _allowed(node: Expression, path: tuple[str, ...]) -> _Allowed:
+    """Return what a column's numbers can be where a condition is true; anything, if it cannot be told."""
+    if not isinstance(node, Call) or not node.arguments:
+        return _ANY
+    if node.function in ("and", "or"):
+        found, *rest = (_allowed(argument, path) for argument in node.arguments)
+        for part in rest:
+            found = found.common(part) if node.function == "and" else found.either(part)
+        return found
+    first, *others = node.arguments
+    if node.function in ("=", "is_same", *_MIRRORED) and isinstance(first, Literal):
+        (other,) = others
+        return _compared(_MIRRORED.get(node.function, node.function), other, [first], path)
+    return _compared(node.function, first, others, path)
+
+
+def _compared(
+    function: str, column: Expression, others: Sequence[Expression], path: tuple[str, ...]
+) -> _Allowed:
+    numbers = [other.value for other in others if isinstance(other, Literal) and type(other.value) is int]
+    if not isinstance(column, Column) or column.path != path:
+        return _ANY
+    if function == "in":
+        nulls = sum(isinstance(other, Literal) and other.value is None for other in others)
+        complete = len(numbers) + nulls == len(others)
+        return _Allowed(_in_range(numbers)) if complete else _ANY
+    if len(numbers) != 1:
+        return _ANY
+    (number,) = numbers
+    if function in ("=", "is_same"):
+        return _Allowed(_in_range(numbers))
+    bounds = {"<": (0, number - 1), "<=": (0, number), ">": (number + 1, _MAX), ">=": (number, _MAX)}
+    if function not in bounds:
+        return _ANY
+    low, high = bounds[function]
+    return (
+        _Allowed(None, max(low, 0), min(high, _MAX)) if low <= _MAX and high >= 0 else _Allowed(frozenset())
+    )
+
+
+def _in_range(numbers: Iterable[int]) -> frozenset[int]:
+    return frozenset(number for number in numbers if 0 <= number <= _MAX)
