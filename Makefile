@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Older releases of Spark that the tests run with: one for each minor version that is supported.
+SPARK_VERSIONS ?= 4.0.2 4.1.2 4.2.0
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -15,10 +17,10 @@ EXTRAS_bench := test,demo,bench
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-s3 test-all lint format proto proto-check clean
+.PHONY: help demo test test-slow test-s3 test-cluster test-spark-versions test-all lint format proto proto-check clean
 .PHONY: bench bench-file bench-size bench-memory bench-commit bench-compact bench-scale
 # Keeps the stamps below, which make would take for intermediate files.
-.PRECIOUS: $(VENV)/.installed-%
+.PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,6 +36,14 @@ test-slow: $(VENV)/.installed-test ## run only the slow tests
 
 test-s3: $(VENV)/.installed-test-s3 ## run the tests of object stores; they start servers themselves
 	$(BIN)/python -m pytest -m s3 $(ARGS)
+
+test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two workers, which they start themselves
+	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
+
+test-spark-versions: $(SPARK_VERSIONS:%=test-spark-%) ## run the tests of the Spark layer with older releases of Spark
+
+test-spark-%: .venv-spark-%/.installed
+	.venv-spark-$*/bin/python -m pytest tests/spark $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
 	$(BIN)/python -m pytest -m "not benchmark" $(ARGS)
@@ -75,7 +85,7 @@ bench-scale: $(VENV)/.installed-bench ## measure tables of up to a million fragm
 	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
 
 clean: ## remove what these commands made, the environment included
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-spark-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf demo-output benchmark-output spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -86,4 +96,13 @@ $(BIN)/python:
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing .[$(EXTRAS_$*)] into $(VENV): about a minute with a fast connection (1 GB on disk)"
 	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@touch $@
+
+# The pins of constraints.txt, but for Spark and its bridge to Java.
+.venv-spark-%/.installed: pyproject.toml constraints.txt
+	@echo "Installing .[$(EXTRAS_test)] with Spark $* into .venv-spark-$*"
+	$(PYTHON) -m venv .venv-spark-$*
+	grep -vE '^(pyspark|py4j)==' constraints.txt > .venv-spark-$*/constraints.txt
+	.venv-spark-$*/bin/python -m pip install $(PIP_OPTIONS) -c .venv-spark-$*/constraints.txt \
+		-e '.[$(EXTRAS_test)]' 'pyspark[connect]==$*'
 	@touch $@
