@@ -7,12 +7,25 @@ errors the message says it all, and the traceback of a worker buries it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyspark.errors import PySparkException
+
+from spark_lance import errors
 from spark_lance.errors import LanceError
 
-__all__ = ["one_line"]
+__all__ = ["from_tasks", "one_line"]
+
+# How an error of this package looks in the text of Spark's exception: its name, and the message until the end
+# or until the stack of the JVM.
+_OURS = re.compile(r"spark_lance\.errors\.(\w+): (.*?)\s*(?=\n\s+at |\n\nJVM stacktrace|\Z)", re.DOTALL)
+
+# Those that a message is enough for.
+_BY_NAME = {
+    name: getattr(errors, name) for name in errors.__all__ if name != errors.AlreadyCommittedError.__name__
+}
 
 # Spark's worker looks at these when it formats an exception. The first is set by Spark itself, in worker
 # processes only, unless the user wants long tracebacks (`spark.sql.execution.pyspark.udf.
@@ -31,3 +44,20 @@ def one_line() -> Iterator[None]:
         if _SIMPLIFIED in os.environ:
             os.environ[_HIDDEN] = "1"
         raise
+
+
+@contextmanager
+def from_tasks() -> Iterator[None]:
+    """Raise errors of this package that tasks of a Spark job raised as what they are, not as Spark's.
+
+    Raises:
+        LanceError: see its subclasses.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        found = _OURS.search(str(error))
+        kind = _BY_NAME.get(found[1]) if found else None
+        if found is None or kind is None:
+            raise
+        raise kind(found[2]) from error

@@ -7,6 +7,7 @@
     {root}/_transactions/{read_version}-{uuid}.txn
     {root}/_deletions/{fragment_id}-{read_version}-{id}.arrow | .bin
     {root}/_indices/{uuid}/
+    {root}/_column_jobs/{job}/{fragment_id}-{data file}.json   ours: what a running job has finished
 
 Other names occur in `_versions` and are no versions: `d{version}.manifest` (detached), `.tmpXXXXXX` and
 `{name}.manifest#1` (being written), `{name}.manifest-{uuid}` (staged).
@@ -23,6 +24,7 @@ from spark_lance.io.store import join
 from spark_lance.proto import table_pb2
 
 __all__ = [
+    "COLUMN_JOBS_DIR",
     "DATA_DIR",
     "DELETIONS_DIR",
     "HINT_NAME",
@@ -43,6 +45,7 @@ VERSIONS_DIR = "_versions"
 TRANSACTIONS_DIR = "_transactions"
 DELETIONS_DIR = "_deletions"
 INDICES_DIR = "_indices"
+COLUMN_JOBS_DIR = "_column_jobs"
 HINT_NAME = "latest_version_hint.json"
 
 _MAX_U64 = 2**64 - 1
@@ -104,11 +107,15 @@ def deletion_path(root: str, fragment_id: int, deletion: table_pb2.DeletionFile)
     return join(root, DELETIONS_DIR, f"{fragment_id}-{deletion.read_version}-{deletion.id}.{suffix}")
 
 
-def new_data_file_name() -> str:
+def new_data_file_name(operation: str = "") -> str:
     """Return a new name for a file in `data`; no two calls return the same one.
 
     The leading binary digits spread the names over the key ranges of an object store.
+
+    Args:
+        operation: 16 hexadecimal digits that all files of one operation have in their names.
     """
     random_bytes = uuid.uuid4().bytes
     spread = "".join(f"{byte:08b}" for byte in random_bytes[:3])
-    return f"{spread}{random_bytes[3:].hex()}.lance"
+    rest = random_bytes[3:].hex()
+    return f"{spread}{operation}{rest[len(operation) :]}.lance"

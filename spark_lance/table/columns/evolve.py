@@ -25,12 +25,12 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
 from spark_lance.table.columns.schema_changes import add_fields, schema_protos
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
 from spark_lance.table.commits.conflict_rules import MEM_WAL
 from spark_lance.table.commits.reruns import RERUNS, rerun
-from spark_lance.table.deletion import read_deletions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.scan import Scan, rows_without_columns
@@ -44,34 +44,12 @@ BATCH_ROWS = 1 << 20
 
 
 @dataclass
-class _Written:
-    """A column file of a fragment.
-
-    Attributes:
-        fragment: the fragment as it was then.
-        homes: where the values that the file was computed from were; see `_homes`.
-        deleted: the rows that had no value.
-        ids: the ids of the new fields, depth first.
-    """
-
-    fragment: table_pb2.DataFragment
-    homes: dict[int, str]
-    deleted: npt.NDArray[np.uint32]
-    file: table_pb2.DataFile
-    ids: tuple[int, ...]
-
-
-@dataclass
 class ColumnFiles:
-    """The column files written so far for one change of a table, by fragment.
-
-    A fragment keeps its id as long as it has the same physical rows. So a file fits as long as the columns
-    that its values were computed from lie in the same files, and no row came back to life.
-    """
+    """The column files written so far for one change of a table, by fragment."""
 
     store: Store
     root: str
-    _known: dict[int, _Written] = field(default_factory=dict)
+    _known: dict[int, Finished] = field(default_factory=dict)
 
     def find(
         self,
@@ -80,7 +58,18 @@ class ColumnFiles:
         sources: Sequence[Field],
         bases: Bases,
     ) -> table_pb2.DataFile | None:
-        """Return the file written for a fragment if it still fits.
+        """Return the file written for a fragment if it still fits; arguments as for `found`."""
+        done = self.found(fragment, ids, sources, bases)
+        return None if done is None else done.data_file
+
+    def found(
+        self,
+        fragment: table_pb2.DataFragment,
+        ids: tuple[int, ...],
+        sources: Sequence[Field],
+        bases: Bases,
+    ) -> Finished | None:
+        """Return what is finished of a fragment if it still fits.
 
         Args:
             fragment: the fragment as it is now.
@@ -89,17 +78,9 @@ class ColumnFiles:
             bases: the version's base paths.
         """
         known = self._known.get(fragment.id)
-        if known is None or known.homes != _homes(fragment, sources):
+        if known is None or not known.fits(self.store, self.root, fragment, sources, bases):
             return None
-        if known.fragment.deletion_file != fragment.deletion_file:
-            now = read_deletions(self.store, self.root, fragment, fragment.physical_rows or None, bases)
-            if not np.isin(known.deleted, now).all():
-                return None
-        renumbered = dict(zip(known.ids, ids, strict=True))
-        file = table_pb2.DataFile()
-        file.CopyFrom(known.file)
-        file.fields[:] = [renumbered[number] for number in file.fields]
-        return file
+        return known.renumbered(ids)
 
     def add(
         self,
@@ -109,11 +90,15 @@ class ColumnFiles:
         written: tuple[table_pb2.DataFile, npt.NDArray[np.uint32]],
     ) -> table_pb2.DataFile:
         """Keep a file that was written for a fragment; one written before is deleted."""
-        if (old := self._known.pop(fragment.id, None)) is not None:
-            delete_column_files(self.store, self.root, [old.file])
+        if (old := self._known.pop(fragment.id, None)) is not None and (file := old.data_file) is not None:
+            delete_column_files(self.store, self.root, [file])
         file, deleted = written
-        self._known[fragment.id] = _Written(fragment, _homes(fragment, sources), deleted, file, ids)
+        self.keep(Finished.of(fragment, sources, ids, file, deleted))
         return file
+
+    def keep(self, done: Finished) -> None:
+        """Keep what is finished of a fragment."""
+        self._known[done.fragment] = done
 
     def discard(self, committed: Manifest | None = None) -> None:
         """Delete the files that `committed` does not name; all of them if nothing was committed."""
@@ -121,14 +106,8 @@ class ColumnFiles:
         for fragment in committed.fragments if committed else ():
             if fragment.id in self._known:
                 used.update(file.path for file in fragment.files)
-        unused = [known.file for known in self._known.values() if known.file.path not in used]
-        delete_column_files(self.store, self.root, unused)
-
-
-def _homes(fragment: table_pb2.DataFragment, fields: Sequence[Field]) -> dict[int, str]:
-    """Return where the values of fields are: by id the file that holds them."""
-    wanted = {part.id for top in fields for part in top.walk()}
-    return {number: file.path for file in fragment.files for number in file.fields if number in wanted}
+        files = [file for known in self._known.values() if (file := known.data_file) is not None]
+        delete_column_files(self.store, self.root, [file for file in files if file.path not in used])
 
 
 def add_null_columns(

@@ -1,0 +1,311 @@
+"""Changing the columns of a table by Spark jobs: one new file per fragment, and nothing else rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql import DataFrame
+
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.spark.fit import find_column
+from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome
+from spark_lance.spark.lance_table.column_sources import Expressions, Function, Joined
+from spark_lance.spark.lance_table.expressions import functions_of, is_ansi, quoted, stored, types_of
+from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.needs import Expression
+from spark_lance.spark.types import new_field, spark_type
+from spark_lance.table.columns.new_columns import BatchUDF, function
+from spark_lance.table.columns.work import Others
+from spark_lance.table.dataset import LanceDataset
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["Evolving"]
+
+BATCH_ROWS = 8192
+_SAMPLE_BYTES = 1 << 20
+_METRICS = (
+    "version bigint, num_fragments bigint, num_rows bigint, num_files_written bigint, "
+    "num_files_reused bigint, bytes_written bigint"
+)
+
+_Batches = Callable[[pa.RecordBatch], Any]
+
+
+class Evolving(TableFace):
+    """Adding, updating, altering and dropping columns."""
+
+    def addColumns(
+        self,
+        columns: Mapping[str, Expression] | DataFrame | _Batches | pa.Schema | pa.Field | st.StructType,
+        *,
+        on: str | Sequence[str] | Mapping[str, str] | None = None,
+        inputs: Sequence[str] | None = None,
+        schema: pa.Schema | st.StructType | str | None = None,
+        batch_size: int = BATCH_ROWS,
+        vector_sizes: Mapping[str, int] | None = None,
+        resume: str | None = None,
+    ) -> DataFrame:
+        """Add columns: one new data file per fragment; the files that are there are neither read nor written.
+
+        Only the columns that the values are computed from are read. Rows that others append meanwhile get
+        their values too (null if they come from a DataFrame by row address), rows that others delete are
+        gone, and what others rewrite is computed again.
+
+        Args:
+            columns: where the values come from:
+
+                - a dict from names to expressions, SQL or Columns, such as {"km": "distance * 1.609"}.
+                  Spark computes them row by row;
+                - a DataFrame, whose columns besides the keys (see `on`) are joined: rows without a match
+                  get null;
+                - a function from RecordBatch to RecordBatch (or Table, or pandas DataFrame) of as many rows,
+                  such as an embedding model. It runs in the tasks, so it must be picklable;
+                - a schema, pyarrow's or Spark's: columns that are null everywhere. Nothing is written.
+            on: for a DataFrame: the key columns, by one name or several, or a dict from the table's columns
+                to the DataFrame's. `_rowid` and `_rowaddr` will do.
+            inputs: for a function: the columns that it gets to see; all by default.
+            schema: for a function: what it gives, as pyarrow or Spark schema or as text such as
+                "v array<float>"; without it, it is called with one row to see.
+            batch_size: for a function: the most rows that it gets at once.
+            vector_sizes: lengths of array columns that are to be stored as vectors (fixed-size lists).
+            resume: a name for the job. If it fails, a call with the same name and request takes the fragments
+                that are finished. It is up to the caller that a function gives the same as before.
+
+        Returns:
+            One row: `version`, `num_fragments`, `num_rows` that got a value, `num_files_written`,
+            `num_files_reused` and `bytes_written`.
+
+        Raises:
+            SchemaError: a column exists already, or values do not fit it, or a function gives another number
+                of rows than it gets.
+            ExpressionError: an expression cannot be understood, or looks at more than one row.
+            MergeError: several rows of the DataFrame match one row.
+            OptionError: arguments that do not go together, or a job of this name that does something else.
+            CommitError: other writers were in the way; see its subclasses.
+            UnsupportedFormatError: the table uses what is not written here.
+        """
+        sizes = {name.lower(): size for name, size in (vector_sizes or {}).items()}
+        self._check(columns, on=on, inputs=inputs, schema=schema)
+        nulls = _null_columns(columns, sizes)
+        if nulls is not None:
+            dataset = self._dataset().add_columns(nulls)
+            return self._metrics(Outcome(dataset.version))
+        if isinstance(columns, DataFrame):
+            joined = self._joined(columns, on)
+            kinds = [columns.schema[name] for name in joined.values.values()]
+            target = _new_fields(kinds, list(joined.values), sizes)
+            return self._metrics(ColumnJob(self, joined, Others.NULL, resume).add(target))
+        if isinstance(columns, Mapping):
+            source = Expressions(self, columns)
+            frame = source.frame(self._dataset().manifest)
+            kinds = [field for field in frame.schema if field.name in columns]
+            target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
+            return self._metrics(ColumnJob(self, source, Others.FORBIDDEN, resume).add(target))
+        made, target = self._function(cast("_Batches", columns), inputs, schema, batch_size, sizes)
+        return self._metrics(ColumnJob(self, made, Others.FORBIDDEN, resume).add(target))
+
+    def updateColumns(
+        self,
+        columns: Mapping[str, Expression] | DataFrame | _Batches,
+        *,
+        where: Expression | None = None,
+        on: str | Sequence[str] | Mapping[str, str] | None = None,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        batch_size: int = BATCH_ROWS,
+        resume: str | None = None,
+    ) -> DataFrame:
+        """Give columns new values in place: rows stay where they are, other columns are not touched.
+
+        The columns are written anew for the fragments that have a row to change; `update` is less work if
+        these rows are few. Indices on the columns no longer cover these fragments until they are optimized.
+        Rows that others append meanwhile keep their values.
+
+        Args:
+            columns: where the values come from, as for `addColumns`: a dict from the names of columns to
+                expressions; a DataFrame, whose columns are named as the table's; a function.
+            where: for expressions and functions: the rows that change, as SQL or a Column; all by default.
+            on: for a DataFrame: see `addColumns`. Rows without a match keep their values.
+            inputs: for a function: the columns that it gets to see; all by default.
+            outputs: for a function: the columns that it gives; by default those of `inputs`.
+            batch_size, resume: see `addColumns`.
+
+        Returns:
+            One row, see `addColumns`.
+
+        Raises:
+            SchemaError: a column does not exist, or values do not fit it.
+            ExpressionError, MergeError, OptionError, CommitError, UnsupportedFormatError: see `addColumns`.
+        """
+        self._check(columns, on=on, inputs=inputs, outputs=outputs, where=where)
+        dataset = self._dataset()
+        table = dataset.manifest.schema
+        if isinstance(columns, DataFrame):
+            joined = self._joined(columns, on)
+            renamed = {find_column(table, name).name: theirs for name, theirs in joined.values.items()}
+            functions = functions_of(self.spark)
+            ansi = is_ansi(self.spark)
+            fitted = columns.select(
+                *[functions.col(quoted(theirs)) for theirs in joined.on.values()],
+                *[
+                    stored(
+                        functions,
+                        functions.col(quoted(theirs)),
+                        columns.schema[theirs].dataType,
+                        spark_type(table.field(name).arrow_type()),
+                        name,
+                        ansi,
+                    ).alias(name)
+                    for name, theirs in renamed.items()
+                ],
+            )
+            source = Joined(self, fitted, joined.on, {name: name for name in renamed})
+            return self._metrics(ColumnJob(self, source, Others.KEPT, resume).update(list(renamed)))
+        if isinstance(columns, Mapping):
+            values = {find_column(table, name).name: value for name, value in columns.items()}
+            expressions = Expressions(self, values, where, self._stored)
+            expressions.frame(dataset.manifest)
+            return self._metrics(ColumnJob(self, expressions, Others.KEPT, resume).update(list(values)))
+        seen = self._inputs(dataset, inputs)
+        given = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
+        target = pa.schema([table.field(name).arrow_field() for name in given])
+        computation = function(BatchUDF(columns, target), seen, lambda: _sample(dataset, seen))
+        made = Function(self, seen, computation.compute, given, _rows(batch_size), where)
+        return self._metrics(ColumnJob(self, made, Others.KEPT, resume).update(given))
+
+    def _check(self, columns: Any, **given: Any) -> None:
+        """Refuse arguments that say nothing about this kind of source."""
+        kind, fitting = _kind(columns)
+        extra = sorted(name for name, value in given.items() if value is not None and name not in fitting)
+        if extra:
+            raise OptionError(f"{', '.join(extra)} cannot be given with {kind}")
+        if kind == "a DataFrame" and given.get("on") is None:
+            raise OptionError("a DataFrame needs `on`: the columns with the keys")
+        if isinstance(columns, Mapping) and not columns:
+            raise OptionError("there are no columns")
+
+    def _joined(self, frame: DataFrame, on: str | Sequence[str] | Mapping[str, str] | None) -> Joined:
+        """Return the join of a DataFrame's columns by keys."""
+        if isinstance(on, str):
+            on = [on]
+        if not isinstance(on, Mapping):
+            on = {name: name for name in on or ()}
+        table = self._dataset().manifest.schema
+        names = frame.columns
+        by_lower = {name.lower(): name for name in names}
+        keys = {}
+        for mine, theirs in on.items():
+            if theirs.lower() not in by_lower:
+                raise SchemaError(f"there is no column {theirs!r} in the data; it has {', '.join(names)}")
+            known = mine if mine in SYSTEM_COLUMNS else find_column(table, mine).name
+            keys[known] = by_lower[theirs.lower()]
+        values = {name: name for name in names if name not in keys.values()}
+        if not keys or not values:
+            raise SchemaError("the data needs columns with keys and columns besides them")
+        if len({name.lower() for name in names}) < len(names):
+            raise SchemaError(f"the data has several columns of one name: {', '.join(names)}")
+        return Joined(self, frame, keys, values)
+
+    def _function(
+        self,
+        call: _Batches,
+        inputs: Sequence[str] | None,
+        schema: pa.Schema | st.StructType | str | None,
+        batch_size: int,
+        sizes: Mapping[str, int],
+    ) -> tuple[Function, pa.Schema]:
+        """Return a function as the source of new columns, and their schema."""
+        dataset = self._dataset()
+        seen = self._inputs(dataset, inputs)
+        if isinstance(schema, str):
+            schema = self.spark.createDataFrame([], schema).schema
+        if isinstance(schema, st.StructType):
+            schema = _new_fields(list(schema), schema.names, sizes)
+        if schema is not None:
+            call = BatchUDF(call, schema)
+        computation = function(call, seen, lambda: _sample(dataset, seen))
+        made = Function(self, seen, computation.compute, tuple(computation.schema.names), _rows(batch_size))
+        return made, computation.schema
+
+    def _inputs(self, dataset: LanceDataset, inputs: Sequence[str] | None) -> tuple[str, ...]:
+        table = dataset.manifest.schema
+        if inputs is None:
+            return tuple(field.name for field in table.fields)
+        names = [name if name in SYSTEM_COLUMNS else find_column(table, name).name for name in inputs]
+        if not names:
+            raise OptionError("a function needs at least one column to look at")
+        return tuple(dict.fromkeys(names))
+
+    def _stored(self, frame: DataFrame, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Return values in the types of the table's columns of these names."""
+        table = self._dataset().manifest.schema
+        functions, ansi = functions_of(self.spark), is_ansi(self.spark)
+        kinds = types_of(frame, list(columns.values()))
+        return {
+            name: stored(functions, column, kind, spark_type(table.field(name).arrow_type()), name, ansi)
+            for (name, column), kind in zip(columns.items(), kinds, strict=True)
+        }
+
+    def _metrics(self, outcome: Outcome) -> DataFrame:
+        row = (
+            outcome.version,
+            outcome.fragments,
+            outcome.rows,
+            outcome.fragments - outcome.reused,
+            outcome.reused,
+            outcome.bytes_written,
+        )
+        return self.spark.createDataFrame([row], _METRICS)
+
+
+def _kind(columns: Any) -> tuple[str, tuple[str, ...]]:
+    """Return what a source is called, and the arguments that go with it."""
+    if isinstance(columns, DataFrame):
+        return "a DataFrame", ("on",)
+    if isinstance(columns, Mapping):
+        return "expressions", ("where",)
+    if isinstance(columns, (pa.Schema, pa.Field, st.StructType)):
+        return "a schema", ()
+    if callable(columns):
+        return "a function", ("inputs", "outputs", "schema", "where")
+    raise OptionError(f"columns cannot be made of {type(columns).__name__}")
+
+
+def _null_columns(columns: Any, sizes: Mapping[str, int]) -> pa.Schema | None:
+    """Return the schema of columns that are null everywhere; None if a source has values."""
+    if isinstance(columns, st.StructType):
+        return _new_fields(list(columns), columns.names, sizes)
+    if isinstance(columns, pa.Field):
+        return pa.schema([columns])
+    return columns if isinstance(columns, pa.Schema) else None
+
+
+def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Mapping[str, int]) -> pa.Schema:
+    """Return the Arrow schema of new columns with values of Spark types.
+
+    Raises:
+        SchemaError: Lance has no type for one, or one cannot be stored as vectors.
+    """
+    fields = [new_field(kind, sizes).with_name(name) for kind, name in zip(kinds, names, strict=True)]
+    return pa.schema(fields)
+
+
+def _sample(dataset: LanceDataset, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return one row of a version, or none if it has none."""
+    scan = Scan.plan(dataset.store, dataset.root, dataset.manifest, columns)
+    for batch in scan.batches(_SAMPLE_BYTES, 1):
+        return batch
+    return pa.RecordBatch.from_pylist([], scan.arrow_schema)
+
+
+def _rows(batch_size: int) -> int:
+    if batch_size < 1:
+        raise OptionError("batch_size must be at least 1")
+    return batch_size

@@ -1,0 +1,235 @@
+"""Fragments for which a change of columns has been computed, and the records of them that outlive a process.
+
+    {root}/_column_jobs/{job}/{fragment id}-{stem of the data file}.json      one for each finished fragment
+
+    {"request": text                  what was asked for; a job is resumed by the same request only
+     "fragment": id, "deletion": base64(DeletionFile) or null, "deleted": base64(Roaring bitmap)
+     "homes": {"field id": "data file"}        where the values lay that it was computed from
+     "ids": [field ids, depth first], "file": base64(DataFile)
+     "offsets": base64(Roaring bitmap) or null          the rows that got new values
+     "values": number of rows that got a value}
+
+The records belong to no version. They are written after the data file, and deleted with the job; what a dead
+job leaves goes with clean-up, as files do that no version names.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError, OptionError
+from spark_lance.file.schema import Field
+from spark_lance.io.store import Store, StoredObject, join
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.paths import COLUMN_JOBS_DIR, DATA_DIR
+
+__all__ = ["Finished", "JobRecords", "homes_of"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
+_RECORD = re.compile(r"[0-9]+-[0-9a-f]+\.json", re.ASCII)
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a change of columns gives for one fragment. Can be pickled.
+
+    Attributes:
+        fragment: the fragment's id.
+        deletion: its serialized DeletionFile as it was then; empty if it had none.
+        deleted: the rows that had no value, as a Roaring bitmap.
+        homes: where the values that were computed from lay; see `homes_of`.
+        ids: the ids of the fields that are given values, depth first.
+        file: the serialized DataFile; None if the fragment stays as it is.
+        offsets: the rows that got new values, as a Roaring bitmap; None if all did.
+        values: the number of rows for which there was a value.
+    """
+
+    fragment: int
+    deletion: bytes
+    deleted: bytes
+    homes: dict[int, str]
+    ids: tuple[int, ...]
+    file: bytes | None
+    offsets: bytes | None = None
+    values: int = 0
+
+    @property
+    def data_file(self) -> table_pb2.DataFile | None:
+        """What a manifest says about the file."""
+        return None if self.file is None else table_pb2.DataFile.FromString(self.file)
+
+    @classmethod
+    def of(
+        cls,
+        fragment: table_pb2.DataFragment,
+        sources: Sequence[Field],
+        ids: tuple[int, ...],
+        file: table_pb2.DataFile | None,
+        deleted: npt.NDArray[np.uint32],
+        *,
+        offsets: BitMap | None = None,
+        values: int = 0,
+    ) -> Finished:
+        """Return what is to be remembered of a fragment."""
+        return cls(
+            fragment.id,
+            fragment.deletion_file.SerializeToString() if fragment.HasField("deletion_file") else b"",
+            BitMap(deleted).serialize(),
+            homes_of(fragment, sources),
+            ids,
+            None if file is None else file.SerializeToString(),
+            None if offsets is None else offsets.serialize(),
+            values,
+        )
+
+    def fits(
+        self,
+        store: Store,
+        root: str,
+        fragment: table_pb2.DataFragment,
+        sources: Sequence[Field],
+        bases: Bases,
+    ) -> bool:
+        """Whether it is right for a fragment as it is now.
+
+        A fragment keeps its id as long as it has the same physical rows. So it is right as long as the
+        columns that it was computed from lie in the same files, and no row came back to life.
+        """
+        if self.homes != homes_of(fragment, sources):
+            return False
+        now = fragment.deletion_file.SerializeToString() if fragment.HasField("deletion_file") else b""
+        if self.deletion == now:
+            return True
+        deleted = read_deletions(store, root, fragment, fragment.physical_rows or None, bases)
+        return BitMap.deserialize(self.deleted).issubset(BitMap(deleted))
+
+    def renumbered(self, ids: tuple[int, ...]) -> Finished:
+        """Return it for the ids that the same fields have now."""
+        if ids == self.ids or self.file is None:
+            return replace(self, ids=ids)
+        now = dict(zip(self.ids, ids, strict=True))
+        file = table_pb2.DataFile.FromString(self.file)
+        file.fields[:] = [now[number] for number in file.fields]
+        return replace(self, ids=ids, file=file.SerializeToString())
+
+
+def homes_of(fragment: table_pb2.DataFragment, fields: Sequence[Field]) -> dict[int, str]:
+    """Return where the values of fields are: by id the file that holds them."""
+    wanted = {part.id for top in fields for part in top.walk()}
+    return {number: file.path for file in fragment.files for number in file.fields if number in wanted}
+
+
+@dataclass(frozen=True)
+class JobRecords:
+    """The records of one job. Can be pickled: tasks add to it.
+
+    Attributes:
+        store, root: the table.
+        job: the job's name, which is also that of its folder.
+        request: what was asked for, as text.
+    """
+
+    store: Store
+    root: str
+    job: str
+    request: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.job):
+            raise OptionError(f"{self.job!r} is no name for a job: use letters, digits, '-', '_' and '.'")
+
+    @property
+    def folder(self) -> str:
+        """Where the records are."""
+        return join(self.root, COLUMN_JOBS_DIR, self.job)
+
+    def add(self, done: Finished) -> None:
+        """Record a fragment. One that stays as it is leaves no record: nothing was written for it."""
+        if done.file is None:
+            return
+        record = {
+            "request": self.request,
+            "fragment": done.fragment,
+            "deletion": _text(done.deletion),
+            "deleted": _text(done.deleted),
+            "homes": {str(number): path for number, path in done.homes.items()},
+            "ids": list(done.ids),
+            "file": _text(done.file),
+            "offsets": None if done.offsets is None else _text(done.offsets),
+            "values": done.values,
+        }
+        stem = table_pb2.DataFile.FromString(done.file).path.removesuffix(".lance")
+        self.store.put(join(self.folder, f"{done.fragment}-{stem}.json"), json.dumps(record).encode())
+
+    def load(self) -> list[Finished]:
+        """Return what is recorded and still has its data file, in no order.
+
+        Raises:
+            OptionError: a job of this name was begun with another request.
+            FormatError: a record is damaged.
+        """
+        paths = [found.path for found in self._records()]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return [done for done in pool.map(self._read, paths) if done is not None]
+
+    def _read(self, path: str) -> Finished | None:
+        try:
+            record = json.loads(self.store.read(path))
+            done, request = _finished(record), record["request"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FormatError(f"a record of a job cannot be read: {error}", path) from error
+        if request != self.request:
+            raise OptionError(
+                f"job {self.job!r} was begun to {request}, and this is to {self.request}: take another name"
+            )
+        file = done.data_file
+        if file is None or not self.store.exists(join(self.root, DATA_DIR, file.path)):
+            return None
+        return done
+
+    def written(self) -> list[str]:
+        """Return the names of the data files that are recorded."""
+        return [f"{found.name.partition('-')[2].removesuffix('.json')}.lance" for found in self._records()]
+
+    def _records(self) -> list[StoredObject]:
+        return [found for found in self.store.list_objects(self.folder) if _RECORD.fullmatch(found.name)]
+
+    def clear(self) -> None:
+        """Delete the records."""
+        self.store.delete_many(found.path for found in self.store.list_objects(self.folder))
+        if self.store.is_local:
+            # Only a disk has folders of their own. Another job may have its records beside ours.
+            for folder in (self.folder, join(self.root, COLUMN_JOBS_DIR)):
+                with suppress(OSError):
+                    self.store.fs.rmdir(folder)
+
+
+def _finished(record: dict[str, Any]) -> Finished:
+    return Finished(
+        int(record["fragment"]),
+        base64.b64decode(record["deletion"]),
+        base64.b64decode(record["deleted"]),
+        {int(number): str(path) for number, path in record["homes"].items()},
+        tuple(int(number) for number in record["ids"]),
+        base64.b64decode(record["file"]),
+        None if record["offsets"] is None else base64.b64decode(record["offsets"]),
+        int(record["values"]),
+    )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,328 @@
+"""The work of a task of a distributed change of columns: values with row addresses become column files.
+
+Values arrive as batches that hold the address of a row and its new values, all rows of a fragment one after
+the other in their order. For each fragment one data file is written, while the values come, and recorded.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.errors import MergeError, SchemaError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.columns.fill import Run, overlaid, with_nulls
+from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.column_files import fill_deleted, write_column_file
+
+__all__ = ["ColumnWork", "Others"]
+
+BATCH_BYTES = 16 << 20
+_OFFSET_BITS = 32
+
+
+class Others(enum.Enum):
+    """What becomes of the rows for which no value comes."""
+
+    FORBIDDEN = "every row must get a value"
+    NULL = "they get null"
+    KEPT = "they keep the value that they have"
+
+
+@dataclass(frozen=True)
+class ColumnWork:
+    """What a task has to know to write columns of fragments. Can be pickled.
+
+    Attributes:
+        records: where finished fragments are recorded; it tells the table, too.
+        fields: the columns to write, possibly pruned, with their ids.
+        sources: the fields that the values are computed from.
+        others: what becomes of rows without a value.
+        version: version of the data files.
+        bases: the version's base paths.
+        stable_row_ids: whether the table has stable row ids.
+        fragments: the serialized fragments to write for, by id.
+        elsewhere: the ids of the table's other fragments; values for them are passed over.
+    """
+
+    records: JobRecords
+    fields: tuple[Field, ...]
+    sources: tuple[Field, ...]
+    others: Others
+    version: FileVersion
+    bases: Bases
+    stable_row_ids: bool
+    fragments: dict[int, bytes]
+    elsewhere: frozenset[int] = frozenset()
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids of the fields that are written, depth first."""
+        return tuple(part.id for top in self.fields for part in top.walk())
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Finished]:
+        """Write the columns of the fragments whose values come, and tell of each.
+
+        Args:
+            batches: row addresses in the column `_rowaddr`, and the values. The addresses ascend.
+
+        Raises:
+            SchemaError: the rows are out of order, there is a row too few or one that the table does not
+                have, or the values do not fit the columns.
+            MergeError: there are several values for one row.
+        """
+        runs = _cut(batches)
+        run = next(runs, None)
+        seen: set[int] = set()
+        while run is not None:
+            number = run[0]
+            if number in seen:
+                raise SchemaError(_MOVED)
+            seen.add(number)
+            mine = _Same(number, run, runs)
+            if number in self.fragments:
+                yield self.finish(number, mine)
+            elif number not in self.elsewhere:
+                raise SchemaError(
+                    f"there are values for rows of fragment {number}, which the table does not have: "
+                    "they have moved since their addresses were read"
+                )
+            run = mine.rest()
+
+    def compute(
+        self,
+        number: int,
+        columns: tuple[str, ...],
+        call: Callable[[pa.RecordBatch], pa.RecordBatch],
+        rows: int,
+        only: BitMap | None = None,
+    ) -> Finished:
+        """Write the columns of a fragment with what a function makes of others.
+
+        Args:
+            number: the fragment's id.
+            columns: what the function gets to see.
+            call: gives as many rows as it gets.
+            rows: the most rows that it gets at once.
+            only: the offsets of the rows that it is called for; all by default.
+
+        Raises:
+            SchemaError: it gives more or fewer rows, or values that do not fit the columns.
+        """
+        names = (*columns, ROW_ADDRESS) if ROW_ADDRESS not in columns else columns
+        task = self._task(number, names, self.sources)
+        given = task.batches(BATCH_BYTES, rows)
+        if only is not None:
+            wanted = np.array(only.to_array(), np.int64)
+            tables = task.rows(wanted, BATCH_BYTES)
+            given = (
+                batch
+                for table in tables
+                for first in range(0, table.num_rows, rows)
+                for batch in [_one_batch(table.slice(first, rows))]
+            )
+
+        def runs() -> Iterator[Run]:
+            for batch in given:
+                made = call(batch.select(columns))
+                if made.num_rows != batch.num_rows:
+                    raise SchemaError(f"{made.num_rows} new values came back for {batch.num_rows} rows")
+                yield Run(_offsets(batch.column(ROW_ADDRESS)), made)
+
+        return self.finish(number, runs())
+
+    def finish(self, number: int, runs: Iterable[Run]) -> Finished:
+        """Write the columns of a fragment, record it, and tell of it.
+
+        Args:
+            number: its id.
+            runs: the values, in the order of the rows.
+
+        Raises:
+            SchemaError, MergeError: see `write`.
+        """
+        store, root = self.records.store, self.records.root
+        fragment = table_pb2.DataFragment.FromString(self.fragments[number])
+        rows = physical_rows(store, root, fragment, self.bases)
+        deleted = read_deletions(store, root, fragment, rows, self.bases)
+        gone = BitMap(deleted)
+        given = _Counted(gone, rows, lenient=self.others is not Others.FORBIDDEN)
+        file: table_pb2.DataFile | None = None
+        values = given.checked(self._aligned(runs))
+        first = next(values, None)
+        if first is not None or self.others is Others.FORBIDDEN:
+            values = values if first is None else chain([first], values)
+            batches = self._filled(number, given, values, rows, deleted)
+            file = write_column_file(store, root, fragment, self.fields, batches, self.version, rows)
+        done = Finished.of(
+            fragment,
+            self.sources,
+            self.ids,
+            file,
+            deleted,
+            offsets=given.offsets if self.others is Others.KEPT else None,
+            values=given.count,
+        )
+        self.records.add(done)
+        return done
+
+    def _filled(
+        self, number: int, given: _Counted, values: Iterator[Run], rows: int, deleted: npt.NDArray[np.uint32]
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the values of all physical rows."""
+        schema = Schema(self.fields).to_arrow()
+        if self.others is Others.NULL:
+            return with_nulls(values, rows, schema)
+        batches: Iterable[pa.RecordBatch]
+        if self.others is Others.KEPT:
+            names = tuple(field.name for field in self.fields)
+            task = self._task(number, (*names, ROW_ADDRESS), self.fields)
+            old = (
+                Run(
+                    _offsets(batch.column(ROW_ADDRESS)),
+                    pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema),
+                )
+                for batch in task.batches(BATCH_BYTES)
+            )
+            batches = overlaid(old, values)
+        else:
+            batches = given.complete(run.batch for run in values)
+        return iter(fill_deleted(batches, deleted, rows, schema) if len(deleted) else batches)
+
+    def _aligned(self, runs: Iterable[Run]) -> Iterator[Run]:
+        aligner: Aligner | None = None
+        source: pa.Schema | None = None
+        for run in runs:
+            if aligner is None or run.batch.schema != source:
+                source = run.batch.schema
+                aligner = Aligner(source, Schema(self.fields))
+            yield replace(run, batch=aligner.align(run.batch))
+
+    def _task(self, number: int, names: tuple[str, ...], fields: tuple[Field, ...]) -> ScanTask:
+        known = {field.name: field.described() for field in fields}
+        return ScanTask(
+            self.records.store,
+            self.records.root,
+            names,
+            tuple(known[name] for name in names if name in known),
+            self.fragments[number],
+            self.stable_row_ids,
+            self.bases,
+        )
+
+
+_MOVED = (
+    "the rows come in another order than the table's, so an expression depends on other rows: "
+    "compute it as a DataFrame with the column _rowaddr, and give that"
+)
+
+
+class _Counted:
+    """Checks the offsets of runs, and counts them."""
+
+    def __init__(self, deleted: BitMap, rows: int, *, lenient: bool) -> None:
+        self._deleted = deleted
+        self._rows = rows
+        self._lenient = lenient
+        self.offsets = BitMap()
+        self.count = 0
+
+    def complete(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass batches on, and check in the end that every row had a value."""
+        yield from batches
+        live = self._rows - len(self._deleted)
+        if self.count != live:
+            raise SchemaError(f"there are values for {self.count} rows of a fragment with {live}")
+
+    def checked(self, runs: Iterable[Run]) -> Iterator[Run]:
+        """Pass runs on that ascend; what is for deleted rows is left out, or refused."""
+        last = -1
+        for run in runs:
+            offsets = run.offsets
+            if not len(offsets):
+                continue
+            steps = np.diff(offsets, prepend=last)
+            if (steps <= 0).any():
+                at = int(np.argmax(steps <= 0))
+                if steps[at] == 0:
+                    raise MergeError(f"there are several values for the row with offset {int(offsets[at])}")
+                raise SchemaError(_MOVED)
+            last = int(offsets[-1])
+            if last >= self._rows:
+                raise SchemaError(f"there are values for row {last} of a fragment with {self._rows} rows")
+            kept = run
+            hits = BitMap(offsets.astype(np.uint32))
+            gone = hits & self._deleted
+            if gone:
+                if not self._lenient:
+                    raise SchemaError(f"there are values for row {gone[0]}, which is deleted")
+                alive = ~np.isin(offsets, np.array(gone.to_array(), np.int64))
+                kept = Run(offsets[alive], run.batch.filter(pa.array(alive)))
+                hits -= gone
+            if len(kept.offsets):
+                self.count += len(kept.offsets)
+                self.offsets |= hits
+                yield kept
+
+
+class _Same:
+    """The runs of one fragment, taken from the front of those of several."""
+
+    def __init__(self, number: int, first: tuple[int, Run], runs: Iterator[tuple[int, Run]]) -> None:
+        self._number = number
+        self._next: tuple[int, Run] | None = first
+        self._runs = runs
+
+    def __iter__(self) -> Iterator[Run]:
+        while self._next is not None and self._next[0] == self._number:
+            _, run = self._next
+            yield run
+            self._next = next(self._runs, None)
+
+    def rest(self) -> tuple[int, Run] | None:
+        """Pass over what has not been taken; return the first run of the next fragment."""
+        for _ in self:
+            pass
+        return self._next
+
+
+def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Run]]:
+    """Yield runs of rows of one fragment with its id."""
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        place = batch.schema.get_field_index(ROW_ADDRESS)
+        addresses = batch.column(place)
+        if addresses.null_count:
+            raise SchemaError("a row address is null")
+        numbers = addresses.to_numpy(zero_copy_only=False).astype(np.int64)
+        values = batch.select([i for i in range(batch.num_columns) if i != place])
+        fragments = numbers >> _OFFSET_BITS
+        bounds = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(numbers)]
+        for start, stop in pairwise(bounds):
+            offsets = numbers[start:stop] & ((1 << _OFFSET_BITS) - 1)
+            yield int(fragments[start]), Run(offsets, values.slice(start, stop - start))
+
+
+def _offsets(addresses: pa.Array) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = addresses.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers & ((1 << _OFFSET_BITS) - 1)
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    return table.combine_chunks().to_batches()[0]
