@@ -329,7 +329,9 @@ def _check_schema(schema: Schema, arrow: pa.Schema) -> None:
     expected, actual = [f.name for f in schema.fields], list(arrow.names)
     if expected != actual:
         raise SchemaError(f"the file has columns {expected}, the data has {actual}")
-    for node, given in zip(schema.fields, Schema.from_arrow(arrow).fields, strict=True):
+    # By other names: those of row lineage are no names of columns, but of columns in files.
+    numbered = pa.schema([field.with_name(str(place)) for place, field in enumerate(arrow)])
+    for node, given in zip(schema.fields, Schema.from_arrow(numbered).fields, strict=True):
         _check_field(node, given, node.name)
 
 

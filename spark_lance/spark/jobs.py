@@ -16,8 +16,9 @@ from spark_lance.spark.failures import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["gather", "spread"]
+__all__ = ["gather", "scatter", "spread"]
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -46,6 +47,30 @@ def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable
     return [pickle.loads(row.answer) for row in rows]
 
 
+def scatter(
+    spark: SparkSession,
+    tasks: Sequence[Task],
+    work: Callable[[Task], Iterator[pa.RecordBatch]],
+    schema: StructType,
+) -> DataFrame:
+    """Return a DataFrame of the batches that `work` yields for each of `tasks`, each a partition of its own.
+
+    Args:
+        spark: the session.
+        tasks: what can be pickled.
+        work: yields batches of the types that Spark exchanges for `schema`.
+        schema: of the DataFrame.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            for batch in batches:
+                for task in batch["task"].to_pylist():
+                    yield from work(pickle.loads(task))
+
+    return _frame(spark, tasks).mapInArrow(run, schema)
+
+
 def spread(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Answer]) -> list[Answer]:
     """Run `work` on every one of `tasks`, each in a Spark task of its own; return the answers in that order.
 
@@ -56,13 +81,18 @@ def spread(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], An
     """
     if not tasks:
         return []
-    rows = [(number, bytearray(pickle.dumps(task))) for number, task in enumerate(tasks)]
-    frame = spark.createDataFrame(rows, "number bigint, task binary").coalesce(1)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Any]]:
         for batch in batches:
             for number, task in zip(batch["number"].to_pylist(), batch["task"].to_pylist(), strict=True):
                 yield number, work(pickle.loads(task))
 
-    answers = dict(gather(frame.repartition(len(tasks)), run))
+    answers = dict(gather(_frame(spark, tasks), run))
     return [answers[number] for number in range(len(tasks))]
+
+
+def _frame(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
+    """Return a DataFrame of pickled tasks, each in a partition of its own."""
+    rows = [(number, bytearray(pickle.dumps(task))) for number, task in enumerate(tasks)]
+    frame = spark.createDataFrame(rows, "number bigint, task binary").coalesce(1)
+    return frame.repartition(max(1, len(tasks)))

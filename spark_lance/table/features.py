@@ -24,6 +24,7 @@ __all__ = [
     "Words",
     "check_readable",
     "check_writable",
+    "feature_names",
     "recompute",
 ]
 
@@ -150,6 +151,13 @@ def recompute(message: table_pb2.Manifest, index_section: bytes) -> None:
         writer |= FIELD_ID_MARK
     message.reader_feature_flags = both
     message.writer_feature_flags = writer
+
+
+def feature_names(flags: int) -> tuple[str, ...]:
+    """Return the names of the flags that are set in a word; of those that are not known, the number."""
+    known = {feature.bit: feature.name for feature in FEATURES}
+    bits = (1 << place for place in range(flags.bit_length()) if flags >> place & 1)
+    return tuple(known.get(bit, f"flag {bit}") for bit in bits)
 
 
 def _names(flags: int, supported: list[Feature]) -> list[str]:

@@ -36,7 +36,15 @@ from spark_lance.table.rowids import (
     decode_row_versions,
 )
 
-__all__ = ["CREATED_AT", "ROW_ID", "UPDATED_AT", "Lineage", "LineageReader", "fragment_lineage"]
+__all__ = [
+    "CREATED_AT",
+    "LINEAGE_FIELDS",
+    "ROW_ID",
+    "UPDATED_AT",
+    "Lineage",
+    "LineageReader",
+    "fragment_lineage",
+]
 
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -77,6 +85,9 @@ _SEQUENCES = {
         ),
     )
 }
+
+# The three sequences as columns of data files, in the order of `Lineage`.
+LINEAGE_FIELDS = tuple(sequence.field for sequence in _SEQUENCES.values())
 
 
 class Lineage(NamedTuple):

@@ -1,22 +1,43 @@
-"""What a table is: its rows as a DataFrame, and who it is in a query."""
+"""What a table is and was: rows, history, versions and their names, branches, settings."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from spark_lance.errors import OptionError
 from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.table.dataset import LanceDataset
+from spark_lance.table.history.branches import branch_root
+from spark_lance.table.history.references import MAIN, Reference, version_at
+from spark_lance.table.metadata.columns import Subject
+from spark_lance.table.metadata.detail import table_detail
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Describing"]
+__all__ = ["Describing", "TableBranches", "TableTags"]
 
 _Same = TypeVar("_Same", bound="Describing")
 
+_DETAIL = (
+    "format string, id string, name string, description string, location string, createdAt timestamp, "
+    "lastModified timestamp, partitionColumns array<string>, clusteringColumns array<string>, "
+    "numFiles bigint, sizeInBytes bigint, properties map<string, string>, minReaderVersion int, "
+    "minWriterVersion int, tableFeatures array<string>, version bigint, branch string, numVersions bigint, "
+    "numRows bigint, numDeletedRows bigint, numFragments bigint, dataStorageVersion string, "
+    "stableRowIds boolean, primaryKey array<string>, indices array<string>"
+)
+_RESTORED = (
+    "table_size_after_restore bigint, num_of_files_after_restore bigint, num_removed_files bigint, "
+    "num_restored_files bigint, removed_files_size bigint, restored_files_size bigint"
+)
+
 
 class Describing(TableFace):
-    """Looking at a table."""
+    """Looking at a table, and going to its versions."""
 
     def toDF(self) -> DataFrame:
         """Return the rows of the newest version as a DataFrame, under the table's alias if it has one."""
@@ -26,3 +47,292 @@ class Describing(TableFace):
     def alias(self: _Same, aliasName: str) -> _Same:
         """Return the same table under a name for conditions and expressions, such as `t` in `t.id = s.id`."""
         return replace(self, aliased=aliasName)
+
+    def detail(self) -> DataFrame:
+        """Return one row about the newest version.
+
+        The columns are Delta's first, of which those that Lance has nothing for are null or empty. The
+        others are `version`, `branch`, `numVersions`, `numRows`, `numDeletedRows`, `numFragments`,
+        `dataStorageVersion`, `stableRowIds`, `primaryKey` and `indices`.
+        """
+        dataset = self._dataset()
+        found = table_detail(Subject(dataset.store, dataset.root, dataset.manifest))
+        features = list(dict.fromkeys([*found.reader_features, *found.writer_features]))
+        row = {
+            "format": "lance",
+            "description": found.description,
+            "location": found.location,
+            "createdAt": found.created_at,
+            "lastModified": found.last_modified,
+            "partitionColumns": [],
+            "clusteringColumns": [],
+            "numFiles": found.num_files,
+            "sizeInBytes": found.size_bytes,
+            "properties": found.properties,
+            "tableFeatures": features,
+            "version": found.version,
+            "branch": found.branch,
+            "numVersions": found.num_versions,
+            "numRows": found.num_rows,
+            "numDeletedRows": found.num_deleted_rows,
+            "numFragments": found.num_fragments,
+            "dataStorageVersion": found.data_storage_version,
+            "stableRowIds": found.stable_row_ids,
+            "primaryKey": list(found.primary_key),
+            "indices": list(found.indices),
+        }
+        names = _names(_DETAIL)
+        return self.spark.createDataFrame([tuple(row.get(name) for name in names)], _DETAIL)
+
+    def history(self, limit: int | None = None) -> DataFrame:
+        """Return what made the versions, newest first, in Delta's columns.
+
+        `version`, `timestamp`, `operation`, `operationParameters`, `readVersion`, `isBlindAppend`,
+        `operationMetrics`, `userMetadata`, and more; see option `table` = `history` of the data source.
+
+        Args:
+            limit: the newest so many versions; all by default.
+        """
+        frame = self._read(table="history")
+        return frame if limit is None else frame.limit(limit)
+
+    @property
+    def version(self) -> int:
+        """The number of the newest version."""
+        return self._dataset().version
+
+    def checkout_version(self, version: Reference) -> DataFrame:
+        """Return the rows of a version as a DataFrame.
+
+        Args:
+            version: a number on this line, a tag, or (branch, number), where None is the newest.
+
+        Raises:
+            VersionNotFoundError: there is no such version, tag or branch.
+        """
+        found = self._dataset().checkout_version(version)
+        return replace(self, path=found.uri)._read(version=found.version)
+
+    def restoreToVersion(self, version: int) -> DataFrame:
+        """Make the content of a version the newest version.
+
+        Returns:
+            One row of numbers of files and bytes, as Delta's.
+
+        Raises:
+            VersionNotFoundError: there is no such version.
+            CommitError: the commit failed; see its subclasses.
+        """
+        return self._restore(version)
+
+    def restoreToTimestamp(self, timestamp: datetime | str) -> DataFrame:
+        """Make the content of the version that was the newest at a time the newest version.
+
+        Args:
+            timestamp: a time, or its ISO 8601 text; without a zone it is in UTC.
+
+        Raises:
+            VersionNotFoundError: every version is younger.
+            OptionError: the text is no time.
+            CommitError: the commit failed; see its subclasses.
+        """
+        dataset = self._dataset()
+        return self._restore(version_at(dataset.store, dataset.root, timestamp))
+
+    def restoreToTag(self, tag: str) -> DataFrame:
+        """Make the content of a tagged version of this line the newest version.
+
+        Raises:
+            TagNotFoundError: there is no such tag.
+            OptionError: the tag is on another line.
+            CommitError: the commit failed; see its subclasses.
+        """
+        dataset = self._dataset()
+        tagged = dataset.tags.list()
+        branch = tagged[tag]["branch"] if tag in tagged else dataset.branch
+        if branch != dataset.branch:
+            raise OptionError(f"tag {tag!r} is on the line {branch or MAIN}, not on {dataset.branch or MAIN}")
+        return self._restore(dataset.tags.get_version(tag))
+
+    def _restore(self, version: int) -> DataFrame:
+        dataset = self._dataset()
+        before = _files(dataset)
+        after = _files(dataset.checkout_version(version).restore())
+        gone, back = before.keys() - after.keys(), after.keys() - before.keys()
+        row = (
+            sum(after.values()),
+            len(after),
+            len(gone),
+            len(back),
+            sum(before[name] for name in gone),
+            sum(after[name] for name in back),
+        )
+        return self.spark.createDataFrame([row], _RESTORED)
+
+    @property
+    def tags(self) -> TableTags:
+        """The names of versions."""
+        return TableTags(self)
+
+    @property
+    def branches(self) -> TableBranches:
+        """The lines of versions beside the main one."""
+        return TableBranches(self)
+
+    def create_branch(self: _Same, branch: str, reference: Reference | None = None) -> _Same:
+        """Return `branches.create(...)`, by pylance's name."""
+        return self.branches.create(branch, reference)  # type: ignore[return-value]
+
+    def clone(self: _Same, target: str, isShallow: bool = True, *, version: Reference | None = None) -> _Same:
+        """Create a table elsewhere that begins as a version of this one, and return it.
+
+        A shallow clone shares the files of this table, which must stay where it is and whose clean-up does
+        not know of the clone: tag the version that was cloned. A deep one copies all files, in this process.
+
+        Args:
+            target: where the clone is to be.
+            isShallow: whether files are shared.
+            version: as for `checkout_version`; the newest by default.
+
+        Raises:
+            TableExistsError: there is a table already.
+            VersionNotFoundError: there is no such version.
+            CommitError: the commit failed; see its subclasses.
+        """
+        dataset = self._dataset()
+        make = dataset.shallow_clone if isShallow else dataset.deep_clone
+        make(replace(self, path=target)._parsed.path, version)
+        return replace(self, path=target)
+
+    def shallow_clone(self: _Same, target: str, version: Reference | None = None) -> _Same:
+        """Return `clone(target)`, by pylance's name."""
+        return self.clone(target, version=version)
+
+    def deep_clone(self: _Same, target: str, version: Reference | None = None) -> _Same:
+        """Return `clone(target, isShallow=False)`, by pylance's name."""
+        return self.clone(target, isShallow=False, version=version)
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The table's settings."""
+        return self._dataset().config()
+
+    def setConfig(self, values: Mapping[str, str | None]) -> None:
+        """Set settings of the table; None deletes one. Keys beginning with `lance.` belong to the format.
+
+        Raises:
+            IncompatibleConflictError: another writer has updated one of the keys meanwhile.
+            CommitError: the commit failed; see its subclasses.
+        """
+        self._dataset().update_config(values)
+
+    update_config = setConfig
+
+
+@dataclass(frozen=True)
+class TableTags:
+    """The names of versions, as `LanceTable.tags`."""
+
+    table: TableFace
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """Return all tags by name: dicts of `branch`, `version` and times."""
+        return self.table._dataset().tags.list()
+
+    def toDF(self) -> DataFrame:
+        """Return the tags as a DataFrame."""
+        return self.table._read(table="tags")
+
+    def create(self, tag: str, reference: Reference | None = None) -> None:
+        """Give a version a name.
+
+        Args:
+            tag: the name.
+            reference: a version number, another tag, or (branch, number); the newest version by default.
+
+        Raises:
+            TagExistsError: the tag exists.
+            VersionNotFoundError: the version does not exist.
+            OptionError: the name cannot be used.
+        """
+        self.table._dataset().tags.create(tag, reference)
+
+    def update(self, tag: str, reference: Reference | None = None) -> None:
+        """Move a tag to another version; arguments as for `create`.
+
+        Raises:
+            TagNotFoundError: there is no such tag.
+            VersionNotFoundError: the version does not exist.
+        """
+        self.table._dataset().tags.update(tag, reference)
+
+    def delete(self, tag: str) -> None:
+        """Delete a tag; its version stays.
+
+        Raises:
+            TagNotFoundError: there is no such tag.
+        """
+        self.table._dataset().tags.delete(tag)
+
+
+@dataclass(frozen=True)
+class TableBranches:
+    """The lines of versions beside the main one, as `LanceTable.branches`."""
+
+    table: Describing
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """Return all branches by name: dicts of `parent_branch`, `parent_version`, `created_at` and more."""
+        return self.table._dataset().branches.list()
+
+    def toDF(self) -> DataFrame:
+        """Return the branches as a DataFrame."""
+        return self.table._read(table="branches")
+
+    def create(self, branch: str, reference: Reference | None = None) -> Describing:
+        """Create a branch that begins with a version, and return it as a table.
+
+        Args:
+            branch: its name.
+            reference: a version number, a tag, or (branch, number); the newest version by default.
+
+        Raises:
+            BranchExistsError: the branch exists.
+            VersionNotFoundError: the version does not exist.
+            OptionError: the name cannot be used.
+            CommitError: the commit failed; see its subclasses.
+        """
+        made = self.table._dataset().create_branch(branch, reference)
+        return replace(self.table, path=made.uri)
+
+    def get(self, branch: str) -> Describing:
+        """Return a branch as a table of its own, to read, write and change it.
+
+        Raises:
+            BranchNotFoundError: there is no such branch.
+        """
+        dataset = self.table._dataset()
+        if branch == MAIN:
+            return replace(self.table, path=dataset.store.uri(dataset.main_root))
+        dataset.branches.get(branch)
+        return replace(self.table, path=dataset.store.uri(branch_root(dataset.main_root, branch)))
+
+    def delete(self, branch: str) -> None:
+        """Delete a branch with its versions and the files that only they use.
+
+        Raises:
+            BranchNotFoundError: there is no such branch.
+            BranchInUseError: tags or other branches stand on it.
+        """
+        self.table._dataset().branches.delete(branch)
+
+
+def _names(columns: str) -> list[str]:
+    """Return the names of columns that are described as SQL."""
+    return [column.split()[0] for column in columns.replace("map<string, string>", "map").split(", ")]
+
+
+def _files(dataset: LanceDataset) -> dict[str, int]:
+    """Return the data files of a version with their sizes."""
+    files = (file for fragment in dataset.manifest.fragments for file in fragment.files)
+    return {f"{file.base_id}/{file.path}": file.file_size_bytes for file in files}

@@ -13,7 +13,7 @@ fragment-reuse entry tells where the rows went, and they stay covered.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS = 10
 
+Execute = Callable[[Sequence[CompactionTask]], list[RewriteResult]]
 Digest = table_pb2.FragmentReuseIndexDetails.FragmentDigest
 
 
@@ -128,12 +129,24 @@ def compact_table(
     manifest: Manifest,
     options: CompactionOptions,
     *,
+    only: Collection[int] | None = None,
+    execute: Execute | None = None,
     surroundings: Surroundings = REAL,
 ) -> CompactionMetrics:
     """Compact a table: plan on `manifest`, rewrite and commit.
 
     Groups that another writer got into meanwhile are left out, and what there is to do in their fragments is
     planned anew from the newest version, up to ten times. The other groups are not rewritten again.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        manifest: the version to begin with.
+        options: how it is compacted.
+        only: ids of the fragments to consider; all by default.
+        execute: runs tasks and returns their results in the same order; if it raises, their files are its
+            business. By default they run in threads of this process.
+        surroundings: clock, sleep and random numbers.
 
     Raises:
         RetryableConflictError: other writers were in the way each time; what was committed stays.
@@ -142,12 +155,14 @@ def compact_table(
         FormatError: stored bytes are damaged.
     """
     total = CompactionMetrics()
-    only: set[int] | None = None
     for _ in range(_ROUNDS):
         plan = _plan(store, root, manifest, options, only)
         if not plan.tasks:
             return total
-        results = _execute_all(plan.tasks, options.num_threads or 1)
+        if execute is None:
+            results = _execute_all(plan.tasks, options.num_threads or 1)
+        else:
+            results = execute(plan.tasks)
         done, left = _commit_untouched(store, root, plan.read_version, results, surroundings)
         total += done
         if not left:

@@ -99,7 +99,8 @@ def _number(
             raise FormatError(f"the table has used up its fragment ids: {fragment.id} does not fit 32 bits")
         message.max_fragment_id = max(message.max_fragment_id, fragment.id)
         rows = fragment.physical_rows
-        if stable and count_row_ids(fragment.inline_row_ids, rows) != rows:
+        inline = fragment.WhichOneof("row_id_sequence") != "column_row_ids"
+        if stable and inline and count_row_ids(fragment.inline_row_ids, rows) != rows:
             raise FormatError(f"the rewritten fragment {fragment.id} does not bring its {rows} row ids")
         added.add(fragment.id)
     return frozenset(fragment.id for fragment in group.old_fragments), frozenset(added)

@@ -1,0 +1,240 @@
+"""Making tables without rows: columns, keys, encodings, settings, in the words of Delta's builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+import pyspark.sql.types as st
+
+from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from spark_lance.file.schema import Schema
+from spark_lance.io.store import Store, open_store
+from spark_lance.spark.options import WriteOptions, write_options
+from spark_lance.spark.types import VECTOR_SIZE, new_field
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.history.refs import load_latest
+from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.writing.write_plan import WritePlan, commit_write, plan_write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["TableBuilder", "option_texts"]
+
+Table = TypeVar("Table")
+
+_PRIMARY_KEY = "lance-schema:unenforced-primary-key"
+_ENCODING = "lance-encoding:"
+_COMMENT = "comment"
+
+
+@dataclass
+class TableBuilder(Generic[Table]):
+    """A table about to be made. Made by `LanceTable.create` and its like; methods return the builder itself.
+
+    Attributes:
+        spark: the session.
+        mode: "create", "create_if_not_exists", "replace" or "create_or_replace".
+        made: makes the result from the session, the path and the options.
+        options: options of the data source, such as those of the store and `enable_stable_row_ids`.
+    """
+
+    spark: SparkSession
+    mode: str
+    made: Callable[[SparkSession, str, dict[str, str]], Table]
+    options: dict[str, str] = field(default_factory=dict)
+    _path: str | None = None
+    _columns: list[pa.Field] = field(default_factory=list)
+    _key: tuple[str, ...] = ()
+    _properties: dict[str, str] = field(default_factory=dict)
+    _description: str | None = None
+
+    def location(self, path: str) -> TableBuilder[Table]:
+        """Say where the table is to be."""
+        self._path = path
+        return self
+
+    def addColumn(
+        self,
+        colName: str,
+        dataType: str | st.DataType | pa.DataType,
+        nullable: bool = True,
+        comment: str | None = None,
+        *,
+        vectorSize: int | None = None,
+        encoding: Mapping[str, object] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> TableBuilder[Table]:
+        """Add a column.
+
+        Args:
+            colName: its name.
+            dataType: a Spark type or its SQL; or an Arrow type, for those that Spark lacks (`pa.float16()`,
+                `pa.uint64()`, `pa.list_(pa.float32(), 128)`, ...).
+            nullable: whether it may hold nulls.
+            comment: about it; kept as metadata `comment`.
+            vectorSize: the length of the vectors in an array column.
+            encoding: how it is stored, by the ends of the names of Lance's field metadata: `compression`,
+                `compression-level`, `structural-encoding`, `blob`, ....
+            metadata: further metadata of the field.
+
+        Raises:
+            SchemaError: Lance has no such type, or it holds no vectors.
+        """
+        if isinstance(dataType, pa.DataType):
+            arrow = pa.field(colName, dataType)
+            if vectorSize is not None:
+                raise SchemaError(f"column {colName!r}: an Arrow type says itself how long vectors are")
+        else:
+            kind = dataType if isinstance(dataType, st.DataType) else self._parsed(dataType)
+            sizes = {} if vectorSize is None else {VECTOR_SIZE: vectorSize}
+            arrow = new_field(st.StructField(colName, kind, nullable, sizes), {})
+        said = {f"{_ENCODING}{name}": _text(value) for name, value in (encoding or {}).items()}
+        said.update(metadata or {})
+        if comment is not None:
+            said[_COMMENT] = comment
+        self._columns.append(pa.field(colName, arrow.type, nullable, metadata=said or None))
+        return self
+
+    def addColumns(self, cols: st.StructType | str) -> TableBuilder[Table]:
+        """Add the columns of a Spark schema, or of its SQL such as `id bigint NOT NULL, name string`.
+
+        Comments, vector sizes and encodings in the metadata of its fields are taken over.
+
+        Raises:
+            SchemaError: Lance has no such type.
+        """
+        schema = cols if isinstance(cols, st.StructType) else self.spark.createDataFrame([], cols).schema
+        for column in schema.fields:
+            arrow = new_field(column, {})
+            self._columns.append(arrow.with_nullable(column.nullable))
+        return self
+
+    def primaryKey(self, *colNames: str) -> TableBuilder[Table]:
+        """Name the columns of the primary key, in this order; they become not nullable.
+
+        The key is a promise: nobody checks it, and it can never be changed.
+        """
+        self._key = colNames
+        return self
+
+    def property(self, key: str, value: str) -> TableBuilder[Table]:
+        """Set one of the table's settings, such as `lance.auto_cleanup.interval`."""
+        self._properties[key] = value
+        return self
+
+    def comment(self, comment: str) -> TableBuilder[Table]:
+        """Describe the table; kept as metadata `comment` of the schema."""
+        self._description = comment
+        return self
+
+    def option(self, name: str, value: object) -> TableBuilder[Table]:
+        """Set an option of the data source: `enable_stable_row_ids`, `data_storage_version`, storage ones."""
+        self.options.update(option_texts({name: value}))
+        return self
+
+    def execute(self) -> Table:
+        """Make the table and return it. A table that is replaced keeps its versions, settings and tags.
+
+        Raises:
+            TableExistsError: `create`, and there is a table.
+            TableNotFoundError: `replace`, and there is none.
+            SchemaError: there are no columns, or Lance cannot store them.
+            OptionError: there is no location, or an option cannot be used.
+            CommitError: the commit failed; see its subclasses.
+        """
+        if self._path is None:
+            raise OptionError("say where the table is to be: .location(path)")
+        options = write_options({**self.options, "path": self._path})
+        store, root = open_store(options.path, options.storage)
+        exists = _exists(store, root)
+        if exists and self.mode == "create":
+            raise TableExistsError(f"there is a Lance table at {root} already: use createOrReplace")
+        if not exists and self.mode == "replace":
+            raise TableNotFoundError(f"no Lance table at {root}: use createOrReplace")
+        if not exists or self.mode != "create_if_not_exists":
+            self._make(store, root, options)
+        return self.made(self.spark, self._path, self.options)
+
+    def _make(self, store: Store, root: str, options: WriteOptions) -> None:
+        replaces = self.mode in ("replace", "create_or_replace")
+        plan = plan_write(
+            store,
+            root,
+            self._schema(),
+            "overwrite" if replaces else "create",
+            data_storage_version=options.data_storage_version,
+            stable_row_ids=bool(options.enable_stable_row_ids),
+        )
+        try:
+            if plan.operation == "create":
+                commit_write(store, root, plan, [], config=self._properties)
+            else:
+                self._replace(store, root, plan, options)
+        except TableExistsError:
+            if self.mode != "create_if_not_exists":
+                raise
+
+    def _replace(self, store: Store, root: str, plan: WritePlan, options: WriteOptions) -> None:
+        there = load_latest(store, root)
+        if plan.version is not there.file_version:
+            raise OptionError(
+                f"the table's files are of version {there.file_version.text}, which replacing it by an empty "
+                "one cannot change: write rows with mode overwrite"
+            )
+        stable = options.enable_stable_row_ids
+        if stable is not None and stable != there.uses_stable_row_ids:
+            raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
+        operation = overwrite_message(plan.schema, [], self._properties)
+        commit_operation(store, root, operation, read_version=plan.read_version)
+
+    def _schema(self) -> pa.Schema:
+        if not self._columns:
+            raise SchemaError("a table needs columns: .addColumn(name, type)")
+        names = [column.name for column in self._columns]
+        if missing := [name for name in self._key if name not in names]:
+            raise SchemaError(f"the primary key names {', '.join(missing)}; there are {', '.join(names)}")
+        columns = list(self._columns)
+        for position, name in enumerate(self._key, 1):
+            place = names.index(name)
+            marks = {_PRIMARY_KEY: "true", f"{_PRIMARY_KEY}:position": str(position)}
+            marked = columns[place].with_metadata({**_metadata(columns[place]), **marks})
+            columns[place] = marked.with_nullable(False)
+        described = None if self._description is None else {_COMMENT: self._description}
+        schema = pa.schema(columns, described)
+        Schema.from_arrow(schema)
+        return schema
+
+    def _parsed(self, text: str) -> st.DataType:
+        """Return the type that SQL such as `array<float>` names; Spark parses it."""
+        return self.spark.createDataFrame([], f"c {text}").schema[0].dataType
+
+
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options as the data source takes them: text by name; a dict holds names that share a prefix."""
+    texts: dict[str, str] = {}
+    for name, value in options.items():
+        if isinstance(value, dict):
+            texts.update({f"{name}.{key}": str(item) for key, item in value.items()})
+        else:
+            texts[name] = str(value)
+    return texts
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _metadata(column: pa.Field) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
+
+
+def _exists(store: Store, root: str) -> bool:
+    try:
+        load_latest(store, root)
+    except TableNotFoundError:
+        return False
+    return True

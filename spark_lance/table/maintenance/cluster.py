@@ -1,0 +1,279 @@
+"""Clustering: the rows of some fragments in another order, in new fragments in place of the old ones.
+
+The order is somebody else's business. A writer gets rows in their new order with the system columns that came
+with them, and makes fragments of them; all fragments together are committed as one Rewrite with one group.
+Before that the rows are counted, and their addresses added up: each row is there once, whatever happened to
+them on the way.
+
+Rows keep their stable ids and versions. These stand in the manifest, or, if the table's config has
+`lance.row_lineage.spill` = true, in columns of the new data files: in another order they take many bytes a
+row in a manifest. Without stable ids an index knows rows by addresses, and no record
+of moved rows can say that the order has changed (fragment-reuse entries keep it), so indices lose the
+rewritten rows. (Lance table format, rewrite.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.schema import Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.features import check_writable
+from spark_lance.table.history.refs import load_version
+from spark_lance.table.lineage import LINEAGE_FIELDS
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
+from spark_lance.table.reading.take import take_addresses
+from spark_lance.table.rowids import pack_row_ids, pack_row_versions, row_addresses
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.write import write_fragments
+
+__all__ = [
+    "SPILL",
+    "ClusterPart",
+    "ClusterWriter",
+    "check_clusterable",
+    "check_parts",
+    "commit_parts",
+    "lineage_columns",
+]
+
+# The config key by which a table lets lineage be kept in data files.
+SPILL = "lance.row_lineage.spill"
+
+_MIX = tuple(np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31))
+
+UInt64Array = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class ClusterPart:
+    """What one writer has written. Can be pickled.
+
+    Attributes:
+        new: serialized DataFragments of id 0, in the order of their rows.
+        rows: the rows that it was given.
+        mark: what `_mark` makes of the addresses of these rows.
+    """
+
+    new: tuple[bytes, ...]
+    rows: int
+    mark: int
+
+
+@dataclass(frozen=True)
+class ClusterWriter:
+    """Writes rows in the order in which they come. Can be pickled.
+
+    Attributes:
+        store, root: the table.
+        read_version: the version that is rewritten.
+        schema: the table's schema.
+        version: version of the new files.
+        rows_per_file, bytes_per_file: the most of a new file.
+        carried: the columns that come with the rows, in this order; the others are fetched by address.
+        stable_row_ids: whether the rows come with ids and versions.
+        spills: whether these are written to the data files.
+    """
+
+    store: Store
+    root: str
+    read_version: int
+    schema: Schema
+    version: FileVersion
+    rows_per_file: int
+    bytes_per_file: int
+    carried: tuple[str, ...]
+    stable_row_ids: bool
+    spills: bool = False
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> ClusterPart:
+        """Write rows to new files.
+
+        Args:
+            batches: the columns `carried`, then those of `lineage_columns`, by position.
+
+        Raises:
+            FormatError, UnsupportedFormatError: stored bytes are damaged or not supported, or rows got lost.
+            OSError: the store failed.
+        """
+        came = _Came(keeps_lineage=self.stable_row_ids and not self.spills)
+        schema = self.schema
+        if self.spills:
+            schema = replace(schema, fields=(*schema.fields, *LINEAGE_FIELDS))
+        new = write_fragments(
+            self._aligned(batches, came),
+            self.store,
+            self.root,
+            schema,
+            version=self.version,
+            max_rows_per_file=self.rows_per_file,
+            max_bytes_per_file=self.bytes_per_file,
+        )
+        fragments = [table_pb2.DataFragment.FromString(data) for data in new]
+        written = sum(fragment.physical_rows for fragment in fragments)
+        if written != came.rows:
+            raise FormatError(
+                f"clustering would lose rows: {came.rows} came, {written} were written", path=self.root
+            )
+        if self.spills:
+            for fragment in fragments:
+                fragment.column_row_ids.SetInParent()
+                fragment.column_created_at_versions.SetInParent()
+                fragment.column_last_updated_at_versions.SetInParent()
+        elif self.stable_row_ids:
+            came.give_lineage(fragments)
+        return ClusterPart(tuple(f.SerializeToString() for f in fragments), came.rows, came.mark)
+
+    def _aligned(self, batches: Iterable[pa.RecordBatch], came: _Came) -> Iterator[pa.RecordBatch]:
+        """Yield batches of the table's schema, and note which rows came."""
+        system = lineage_columns(self.stable_row_ids)
+        fetched = [top.name for top in self.schema.fields if top.name not in self.carried]
+        scan = None
+        if fetched:
+            manifest = load_version(self.store, self.root, self.read_version)
+            scan = Scan.plan(self.store, self.root, manifest, fetched)
+        aligner: Aligner | None = None
+        for batch in batches:
+            arrays = list(batch.columns)
+            columns = dict(zip(self.carried, arrays, strict=False))
+            marks = dict(zip(system, arrays[len(self.carried) :], strict=True))
+            numbers = {name: _unsigned(array) for name, array in marks.items()}
+            came.note(numbers)
+            if scan is not None:
+                columns.update(self._fetch(scan, numbers[ROW_ADDRESS]))
+            whole = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+            if aligner is None:
+                aligner = Aligner(whole.schema, self.schema)
+            aligned = aligner.align(whole)
+            for spilled in LINEAGE_FIELDS if self.spills else ():
+                aligned = aligned.append_column(spilled.arrow_field(), pa.array(numbers[spilled.name]))
+            yield aligned
+
+    def _fetch(self, scan: Scan, addresses: UInt64Array) -> dict[str, pa.Array]:
+        """Return the columns of a scan for the rows at addresses, in their order."""
+        found = take_addresses(scan, addresses)
+        if found.num_rows != len(addresses):
+            raise FormatError("clustering lost rows between two reads", path=self.root)
+        return {name: found[name].combine_chunks() for name in scan.names}
+
+
+def lineage_columns(stable_row_ids: bool) -> tuple[str, ...]:
+    """Return the system columns that have to travel with the rows."""
+    return (ROW_ADDRESS, ROW_ID, CREATED_AT, UPDATED_AT) if stable_row_ids else (ROW_ADDRESS,)
+
+
+@dataclass
+class _Came:
+    """The rows that came so far: how many, which, and what belongs to them."""
+
+    keeps_lineage: bool
+    rows: int = 0
+    mark: int = 0
+    lineage: list[list[UInt64Array]] = field(default_factory=lambda: [[], [], []])
+
+    def note(self, numbers: dict[str, UInt64Array]) -> None:
+        """Take in the system columns of a batch."""
+        self.rows += len(numbers[ROW_ADDRESS])
+        self.mark = (self.mark + _mark(numbers[ROW_ADDRESS])) % 2**64
+        if self.keeps_lineage:
+            for kept, spilled in zip(self.lineage, LINEAGE_FIELDS, strict=True):
+                kept.append(numbers[spilled.name])
+
+    def give_lineage(self, fragments: Sequence[table_pb2.DataFragment]) -> None:
+        """Give the rows of new fragments the ids and versions that came with them."""
+        if not fragments:
+            return
+        ids, created, updated = (np.concatenate(kept) for kept in self.lineage)
+        start = 0
+        for fragment in fragments:
+            rows = slice(start, start + fragment.physical_rows)
+            fragment.inline_row_ids = pack_row_ids(ids[rows])
+            fragment.inline_created_at_versions = pack_row_versions(created[rows])
+            fragment.inline_last_updated_at_versions = pack_row_versions(updated[rows])
+            start = rows.stop
+
+
+def check_clusterable(manifest: Manifest) -> None:
+    """Refuse a version whose rows cannot be put in another order here.
+
+    Raises:
+        UnsupportedFormatError: it has blobs, or needs a feature that is not written here.
+    """
+    check_writable(manifest.message, manifest.path)
+    for top in manifest.schema.fields:
+        if any(node.is_blob for node in top.walk()):
+            raise UnsupportedFormatError(f"sorting the rows of a table with blobs (column {top.name!r})")
+
+
+def check_parts(
+    store: Store, root: str, manifest: Manifest, old: Iterable[int], parts: Sequence[ClusterPart]
+) -> int:
+    """Compare the rows that were written with those that are there; return how many there are.
+
+    Raises:
+        FormatError: a row is missing, or came twice.
+    """
+    bases = Bases.of(store, root, manifest.message)
+    chosen = frozenset(old)
+    rows = mark = 0
+    for fragment in manifest.fragments:
+        if fragment.id not in chosen:
+            continue
+        stored = physical_rows(store, root, fragment, bases)
+        deleted = read_deletions(store, root, fragment, stored, bases)
+        live = np.flatnonzero(keep_mask(deleted, 0, stored))
+        rows += len(live)
+        mark = (mark + _mark(row_addresses(fragment.id, live))) % 2**64
+    came = sum(part.rows for part in parts)
+    if came != rows or sum(part.mark for part in parts) % 2**64 != mark:
+        raise FormatError(
+            f"clustering would lose rows: {rows} are there, {came} were written, or not the same", path=root
+        )
+    return rows
+
+
+def commit_parts(
+    store: Store, root: str, manifest: Manifest, old: Iterable[int], parts: Sequence[ClusterPart]
+) -> Manifest:
+    """Put the new fragments in place of the old ones, in the order of `parts`, and return the new version.
+
+    Raises:
+        RetryableConflictError: an old fragment has been changed meanwhile.
+        CommitError: the commit failed; see its other subclasses.
+    """
+    chosen = frozenset(old)
+    group = transaction_pb2.Transaction.Rewrite.RewriteGroup(
+        old_fragments=[fragment for fragment in manifest.fragments if fragment.id in chosen],
+        new_fragments=[table_pb2.DataFragment.FromString(data) for part in parts for data in part.new],
+    )
+    operation = transaction_pb2.Transaction.Rewrite(groups=[group])
+    return commit_operation(store, root, operation, read_version=manifest.version)
+
+
+def _mark(addresses: UInt64Array) -> int:
+    """Return a number for a set of addresses, whatever their order: the sum of well mixed numbers."""
+    with np.errstate(over="ignore"):
+        mixed = addresses.astype(np.uint64) + _MIX[0]
+        mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _MIX[1]
+        mixed = (mixed ^ (mixed >> _SHIFTS[1])) * _MIX[2]
+        return int((mixed ^ (mixed >> _SHIFTS[2])).sum(dtype=np.uint64))
+
+
+def _unsigned(array: pa.Array) -> UInt64Array:
+    numbers: UInt64Array = array.to_numpy(zero_copy_only=False).astype(np.uint64)
+    return numbers

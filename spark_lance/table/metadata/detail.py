@@ -1,0 +1,96 @@
+"""One row about a whole version: what `LanceTable.detail()` and `python -m spark_lance inspect` tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from spark_lance.table.features import feature_names
+from spark_lance.table.history.refs import list_versions
+from spark_lance.table.manifest import read_manifest
+from spark_lance.table.metadata.columns import Subject
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.rows.keys import primary_key
+
+__all__ = ["TableDetail", "table_detail"]
+
+
+@dataclass(frozen=True)
+class TableDetail:
+    """What is known of a version without reading data.
+
+    Attributes:
+        location: its URI.
+        branch: its line; None for the main one.
+        version: its number.
+        description: the table's comment (schema metadata `comment`).
+        created_at: when version 1 was made; None if it is gone, or the line is a branch or clone.
+        last_modified: when this version was made.
+        num_versions: versions of the line that are there.
+        num_rows, num_deleted_rows: rows that are there, and rows that are marked as deleted.
+        num_fragments, num_files, size_bytes: fragments, data files and their bytes (None: not all known).
+        data_storage_version: version of the data files.
+        stable_row_ids: whether rows keep their ids.
+        primary_key: columns of the primary key.
+        indices: names of the indices.
+        properties: the table's config.
+        reader_features, writer_features: what readers and writers have to support.
+    """
+
+    location: str
+    branch: str | None
+    version: int
+    description: str | None
+    created_at: datetime | None
+    last_modified: datetime
+    num_versions: int
+    num_rows: int
+    num_deleted_rows: int
+    num_fragments: int
+    num_files: int
+    size_bytes: int | None
+    data_storage_version: str
+    stable_row_ids: bool
+    primary_key: tuple[str, ...]
+    indices: tuple[str, ...]
+    properties: dict[str, str]
+    reader_features: tuple[str, ...]
+    writer_features: tuple[str, ...]
+
+
+def table_detail(subject: Subject) -> TableDetail:
+    """Describe a version.
+
+    Raises:
+        FormatError: a manifest is damaged.
+    """
+    manifest = subject.manifest
+    message = manifest.message
+    fragments = manifest.fragments
+    files = [file for fragment in fragments for file in fragment.files]
+    sizes = [file.file_size_bytes for file in files]
+    stored = sum(physical_rows(subject.store, subject.root, f, subject.bases) for f in fragments)
+    deleted = sum(fragment.deletion_file.num_deleted_rows for fragment in fragments)
+    versions = list_versions(subject.store, subject.root)
+    first = versions[0] if versions and versions[0].version == 1 and not message.branch else None
+    return TableDetail(
+        location=subject.store.uri(subject.root),
+        branch=message.branch or None,
+        version=manifest.version,
+        description=manifest.schema.metadata.get("comment"),
+        created_at=read_manifest(subject.store, first.path, first.naming).timestamp if first else None,
+        last_modified=manifest.timestamp,
+        num_versions=len(versions),
+        num_rows=stored - deleted,
+        num_deleted_rows=deleted,
+        num_fragments=len(fragments),
+        num_files=len(files),
+        size_bytes=None if 0 in sizes else sum(sizes),
+        data_storage_version=manifest.file_version.text,
+        stable_row_ids=manifest.uses_stable_row_ids,
+        primary_key=tuple(field.name for field in primary_key(manifest.schema)),
+        indices=tuple(sorted({entry.name for entry in manifest.indices if entry.fields})),
+        properties=dict(manifest.config),
+        reader_features=feature_names(message.reader_feature_flags),
+        writer_features=feature_names(message.writer_feature_flags),
+    )
