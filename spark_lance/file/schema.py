@@ -234,15 +234,19 @@ class Schema:
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def from_arrow(cls, schema: pa.Schema, first_id: int = 0) -> Schema:
+    def from_arrow(cls, schema: pa.Schema, first_id: int = 0, *, reserved: bool = False) -> Schema:
         """Build a schema with new ids, depth first from `first_id`.
+
+        Args:
+            reserved: whether columns may have the names of system columns, as those of index files do.
 
         Raises:
             SchemaError: a type that Lance lacks, or a column name that it reserves or that occurs twice.
         """
         ids = iter(range(first_id, 2**31))
         fields = tuple(_from_arrow(arrow, ids) for arrow in schema)
-        _check_names(fields)
+        if not reserved:
+            _check_names(fields)
         metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
         return cls(fields, metadata)
 

@@ -44,7 +44,8 @@ class IndexFileWriter:
 
     def __init__(self, store: Store, path: str, schema: pa.Schema, version: FileVersion) -> None:
         self._schema = schema
-        self._writer = FileWriter(store, path, Schema.from_arrow(schema), version, page_bytes=_PAGE_BYTES)
+        own = Schema.from_arrow(schema, reserved=True)
+        self._writer = FileWriter(store, path, own, version, page_bytes=_PAGE_BYTES)
 
     def __enter__(self) -> IndexFileWriter:
         return self

@@ -29,7 +29,7 @@ from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.vector.graph import Graph
 from spark_lance.index.vector.graph_storage import GRAPH_SCHEMA, graph_columns, graph_note, read_graph
 from spark_lance.index.vector.ivf import Ivf, pack_tensor, partition_ranges, unpack_tensor
-from spark_lance.index.vector.metrics import METRICS, Metric
+from spark_lance.index.vector.metrics import METRICS, Metric, Vectors
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Codes, Quantizer
 from spark_lance.io.store import Store
@@ -117,14 +117,24 @@ class VectorSegment:
         return self.index.message(self.index.parsed("lance:ivf", int), index_pb2.IVF)
 
     @cached_property
-    def ivf(self) -> Ivf:
-        """The centroids."""
+    def _centroids(self) -> Vectors:
         message = self._centroid_message
         if not message.HasField("centroids_tensor"):
             raise UnsupportedFormatError("a vector index without a tensor of centroids", self.index.path)
         centroids = unpack_tensor(message.centroids_tensor)
         if centroids.ndim != 2:
             raise FormatError(f"centroids of shape {centroids.shape}", self.index.path)
+        return centroids
+
+    @property
+    def value_type(self) -> np.dtype[Any]:
+        """The type of the column's values, which centroids are stored in."""
+        return self._centroids.dtype
+
+    @cached_property
+    def ivf(self) -> Ivf:
+        """The centroids."""
+        centroids = self._centroids
         if self.metric != "hamming":
             centroids = centroids.astype(np.float64 if centroids.dtype == np.float64 else np.float32)
         return Ivf(centroids, self.metric)

@@ -94,6 +94,14 @@ class Quantizer(ABC):
         """Return what the file says of the quantizer (JSON); larger parts become buffers of the file."""
 
     @abstractmethod
+    def summary(self) -> dict[str, int]:
+        """Return what the manifest's details say: fields of their message."""
+
+    @abstractmethod
+    def same_codes(self, other: Quantizer) -> bool:
+        """Return whether codes of the other, row by row, mean the same here."""
+
+    @abstractmethod
     def scorer(self, codes: Codes) -> Scorer:
         """Return the rows of one partition, given in stored order."""
 
@@ -108,6 +116,10 @@ class Quantizer(ABC):
     def unpack(self, codes: Codes) -> Codes:
         """Return the stored codes of one partition row by row."""
         return codes
+
+    def comparable(self, codes: Codes) -> Matrix:
+        """Return what the codes of one partition, row by row, stand for: what a graph is built of."""
+        return self.scorer(self.pack(codes)).points
 
     @classmethod
     @abstractmethod

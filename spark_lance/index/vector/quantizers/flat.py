@@ -54,6 +54,14 @@ class Flat(Quantizer):
         """Return the dimension."""
         return {"dim": self.dim}
 
+    def summary(self) -> dict[str, int]:
+        """Return what the manifest's details say."""
+        return {}
+
+    def same_codes(self, other: Quantizer) -> bool:
+        """Return whether codes of the other mean the same here."""
+        return isinstance(other, Flat) and other.dim == self.dim
+
     def scorer(self, codes: Codes) -> Scorer:
         """Return the vectors; bits of hamming as numbers, whose distance is that of l2."""
         if self.metric == "hamming":

@@ -127,6 +127,14 @@ class ProductQuantizer(Quantizer):
             return codes
         return {_COLUMN: np.ascontiguousarray(stored.reshape(stored.shape[1], len(stored)).T)}
 
+    def summary(self) -> dict[str, int]:
+        """Return what the manifest's details say."""
+        return {"num_bits": self.bits, "num_sub_vectors": self._sub_vectors}
+
+    def same_codes(self, other: Quantizer) -> bool:
+        """Return whether codes of the other mean the same here."""
+        return isinstance(other, ProductQuantizer) and np.array_equal(self.codebook, other.codebook)
+
     def scorer(self, codes: Codes) -> Scorer:
         """Return what the codes stand for."""
         rows = self.unpack(codes)[_COLUMN]

@@ -191,6 +191,18 @@ class RabitQuantizer(Quantizer):
         """Return the sign codes of a partition row by row."""
         return {**codes, _SIGNS: unpack_signs(codes[_SIGNS])} if self.packed else codes
 
+    def summary(self) -> dict[str, int]:
+        """Return what the manifest's details say."""
+        return {"num_bits": self.bits, "rotation_type": int(isinstance(self.rotation, MatrixRotation))}
+
+    def same_codes(self, other: Quantizer) -> bool:
+        """Return whether codes of the other mean the same here."""
+        return (
+            isinstance(other, RabitQuantizer)
+            and (self.bits, self.residual_query) == (other.bits, other.residual_query)
+            and self.rotation.same(other.rotation)
+        )
+
     def scorer(self, codes: Codes) -> Scorer:
         """Return signs, or all bits where there are more, as centred numbers."""
         rows = self.unpack(codes)

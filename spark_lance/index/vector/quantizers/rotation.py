@@ -47,6 +47,10 @@ class FastRotation:
         """Return a rotation by random signs."""
         return cls(dim, np.random.default_rng(seed).bytes(_ROUNDS * -(-dim // 8)))
 
+    def same(self, other: Rotation) -> bool:
+        """Return whether another rotation is this one."""
+        return self == other
+
     def __call__(self, vectors: Vectors) -> Matrix:
         """Rotate vectors (n, dim)."""
         bits = np.unpackbits(
@@ -81,6 +85,10 @@ class MatrixRotation:
         """Return a random rotation."""
         drawn = np.random.default_rng(seed).standard_normal((dim, dim))
         return cls(np.linalg.qr(drawn)[0].astype(np.float32))
+
+    def same(self, other: Rotation) -> bool:
+        """Return whether another rotation is this one."""
+        return isinstance(other, MatrixRotation) and np.array_equal(self.matrix, other.matrix)
 
     def __call__(self, vectors: Vectors) -> Matrix:
         """Rotate vectors (n, dim)."""

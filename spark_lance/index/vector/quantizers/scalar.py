@@ -74,6 +74,14 @@ class ScalarQuantizer(Quantizer):
         """Return the bounds."""
         return {"dim": self.dim, "num_bits": 8, "bounds": {"start": self.start, "end": self.end}}
 
+    def summary(self) -> dict[str, int]:
+        """Return what the manifest's details say."""
+        return {"num_bits": 8}
+
+    def same_codes(self, other: Quantizer) -> bool:
+        """Return whether codes of the other mean the same here."""
+        return isinstance(other, ScalarQuantizer) and (self.start, self.end) == (other.start, other.end)
+
     def scorer(self, codes: Codes) -> Scorer:
         """Return the codes as numbers."""
         points: Matrix = codes[_COLUMN].astype(np.float32)
@@ -81,6 +89,13 @@ class ScalarQuantizer(Quantizer):
             return Scorer(points, np.ones(len(points), dtype=np.float32), -float(self._step))
         square = self._step**2
         return Scorer(points, squares(points) * np.float32(square), -2 * square)
+
+    def comparable(self, codes: Codes) -> Matrix:
+        """Return the values that the codes stand for."""
+        decoded: Matrix = codes[_COLUMN].astype(np.float32)
+        decoded *= np.float32(self._step)
+        decoded += np.float32(self.start)
+        return decoded
 
     def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
         """Return the codes of the queries, or the queries themselves with dot."""

@@ -1,0 +1,42 @@
+"""What a process keeps of indices between searches, within a number of bytes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+__all__ = ["CACHE_BYTES", "ByteCache"]
+
+Value = TypeVar("Value")
+
+# Bytes of decoded partitions and pages that a process keeps; the oldest go first.
+CACHE_BYTES = int(os.environ.get("SPARK_LANCE_INDEX_CACHE_BYTES", 512 << 20))
+
+
+class ByteCache(Generic[Value]):
+    """The values used last, as many as fit into so many bytes; may be used by several threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Value], size: Callable[[Value], int]) -> Value:
+        """Return the value of a key; `make` makes it if it is not there, `size` tells its bytes."""
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key][0]
+        value = make()
+        count = size(value)
+        with self._lock:
+            if key not in self._held and count <= self._limit:
+                self._held[key] = (value, count)
+                self._bytes += count
+            while self._bytes > self._limit:
+                self._bytes -= self._held.popitem(last=False)[1][1]
+        return value

@@ -1,0 +1,92 @@
+"""From what an index says of a row to the row: where it is now, and whether it is there at all.
+
+An index names rows by address, or by stable row id in tables that have these. A row counts if a compaction
+did not drop it, its fragment is one that the segment covers, and it is not deleted: files of an index keep
+rows that are long gone. (Lance index format, reader duties.)
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from spark_lance.index.moves import Moves
+from spark_lance.io.store import Store
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.take import addresses_of
+
+__all__ = ["RowResolver"]
+
+Addresses = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+_SHIFT = np.uint64(32)
+
+
+class RowResolver:
+    """Finds the rows of one version of a table.
+
+    Args:
+        store, root, manifest: the version.
+    """
+
+    def __init__(self, store: Store, root: str, manifest: Manifest) -> None:
+        self._scan = Scan.plan(store, root, manifest, [])
+        self._fragments = {fragment.id: fragment for fragment in manifest.fragments}
+        self._with_deletions = np.array(
+            [f.id for f in manifest.fragments if f.HasField("deletion_file")], dtype=np.uint64
+        )
+        self._deleted: dict[int, npt.NDArray[np.uint32]] = {}
+
+    @property
+    def scan(self) -> Scan:
+        """A scan of no columns of the version."""
+        return self._scan
+
+    @cached_property
+    def _moves(self) -> Moves:
+        scan = self._scan
+        return Moves.of(scan.store, scan.root, scan.manifest)
+
+    def addresses(
+        self, numbers: Addresses, covered: BitMap, *, are_addresses: bool = False
+    ) -> tuple[Addresses, Mask]:
+        """Return the addresses of rows, and which of them count.
+
+        Args:
+            numbers: uint64, as the index has them.
+            covered: ids of the fragments that the segment covers.
+            are_addresses: they are addresses even if the table has stable row ids.
+
+        Raises:
+            FormatError: deletions or row ids of the table are damaged.
+        """
+        if self._scan.manifest.uses_stable_row_ids and not are_addresses:
+            found, known = addresses_of(self._scan, numbers)
+        else:
+            found, known = self._moves(numbers)
+        return found, known & np.isin(found >> _SHIFT, np.array(covered, np.uint64)) & self.alive(found)
+
+    def alive(self, addresses: Addresses) -> Mask:
+        """Return which rows of the version's fragments are not deleted."""
+        alive = np.ones(len(addresses), dtype=np.bool_)
+        if not len(self._with_deletions):
+            return alive
+        homes = addresses >> _SHIFT
+        touched = np.intersect1d(np.unique(homes), self._with_deletions)
+        for number in touched.tolist():
+            mine = np.flatnonzero(homes == number)
+            alive[mine] = ~np.isin(addresses[mine].astype(np.uint32), self._deletions(number))
+        return alive
+
+    def _deletions(self, number: int) -> npt.NDArray[np.uint32]:
+        known = self._deleted.get(number)
+        if known is None:
+            scan = self._scan
+            known = read_deletions(scan.store, scan.root, self._fragments[number], None, scan.bases)
+            self._deleted[number] = known
+        return known

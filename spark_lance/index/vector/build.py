@@ -1,0 +1,315 @@
+"""Building a segment: train on a sample, code all rows, write them partition by partition.
+
+`train` sees a sample in memory. `write_rows` streams: codes go to temporary files as they come, and are
+picked from them partition by partition; in memory are the partition and the row id of every row. Both know
+nothing of tables, so that a task of any engine can run them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.file.version import FileVersion
+from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
+from spark_lance.index.vector.ivf import Ivf, prepared
+from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
+from spark_lance.index.vector.quantizers.base import Quantizer
+from spark_lance.index.vector.quantizers.flat import Flat
+from spark_lance.index.vector.quantizers.product import ProductQuantizer
+from spark_lance.index.vector.quantizers.rabit import RabitQuantizer
+from spark_lance.index.vector.quantizers.scalar import ScalarQuantizer
+from spark_lance.index.vector.storage import (
+    INDEX_TYPES,
+    Partition,
+    RowIds,
+    VectorSegment,
+    write_segment,
+)
+from spark_lance.io.store import Store
+
+__all__ = [
+    "Recipe",
+    "Trained",
+    "as_matrix",
+    "coded_rows",
+    "merge_segments",
+    "reopen",
+    "train",
+    "vector_type",
+    "write_rows",
+]
+
+_VALUE_TYPES = {pa.float16(), pa.float32(), pa.float64(), pa.uint8()}
+_ROWS_PER_PARTITION = 4096
+_ROWS_PER_GRAPH = 1 << 20
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What kind of index is built.
+
+    Attributes:
+        kind: a key of `INDEX_TYPES`.
+        metric: "l2", "cosine", "dot" or "hamming".
+        num_partitions: by default one per 4,096 rows, with graphs one per million.
+        num_sub_vectors: of PQ; by default a 16th of the dimension.
+        num_bits: of PQ (8 or 4) or RQ (1 to 9, 5 by default).
+        sample_rate: rows per partition, and per codeword, that training looks at.
+        max_iterations: of each k-means.
+        rotation: of RQ.
+        graph: of the types with graphs.
+    """
+
+    kind: str
+    metric: Metric = "l2"
+    num_partitions: int | None = None
+    num_sub_vectors: int | None = None
+    num_bits: int | None = None
+    sample_rate: int = 256
+    max_iterations: int = 50
+    rotation: Literal["fast", "matrix"] = "fast"
+    graph: GraphParams = field(default_factory=GraphParams)
+
+    def __post_init__(self) -> None:
+        if self.kind not in INDEX_TYPES:
+            raise OptionError(f"there is no vector index {self.kind!r}: use one of {', '.join(INDEX_TYPES)}")
+        metric_named(self.metric)
+        if self.metric == "hamming" and self.kind != "IVF_FLAT":
+            raise OptionError("the metric hamming goes with IVF_FLAT only")
+        if self.num_partitions is not None and self.num_partitions < 1:
+            raise OptionError(f"an index cannot have {self.num_partitions} partitions")
+
+    def partitions_for(self, rows: int) -> int:
+        """Return the number of partitions for so many rows."""
+        per_partition = _ROWS_PER_GRAPH if INDEX_TYPES[self.kind][1] else _ROWS_PER_PARTITION
+        return self.num_partitions or max(1, round(rows / per_partition))
+
+    def sample_size(self, rows: int) -> int:
+        """Return how many of so many rows training wants to see."""
+        words = 1 << (self.num_bits or 8) if INDEX_TYPES[self.kind][0] == "PQ" else 0
+        return min(rows, self.sample_rate * max(self.partitions_for(rows), words))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training found; can be pickled and sent to tasks."""
+
+    recipe: Recipe
+    ivf: Ivf
+    quantizer: Quantizer
+    dtype: np.dtype[Any]
+
+
+def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
+    """Return (dimension, numpy type) of a column of vectors.
+
+    Raises:
+        SchemaError: the column has no vectors that can be indexed.
+    """
+    fits = pa.types.is_fixed_size_list(kind) and kind.value_type in _VALUE_TYPES
+    if not fits or (kind.value_type == pa.uint8()) != (metric == "hamming"):
+        raise SchemaError(
+            f"a column of type {kind} cannot have a vector index of metric {metric}: it takes a "
+            "fixed_size_list of float16, float32 or float64, or of uint8 for hamming"
+        )
+    return kind.list_size, np.dtype(kind.value_type.to_pandas_dtype())
+
+
+def as_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, npt.NDArray[np.bool_]]:
+    """Return the vectors of a column, and which rows have one: neither null nor with a value that is none.
+
+    Returns:
+        (n, dim) of the vectors there are, and (rows,) bool.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    width = array.type.list_size
+    valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+    values = array.flatten() if array.null_count == 0 else array.filter(pa.array(valid)).flatten()
+    if values.null_count:
+        with_null = np.asarray(values.is_null().to_numpy(zero_copy_only=False)).reshape(-1, width).any(axis=1)
+        values = values.fill_null(0)
+    else:
+        with_null = np.zeros(int(valid.sum()), dtype=np.bool_)
+    matrix = values.to_numpy(zero_copy_only=False).reshape(-1, width)
+    bad = with_null if matrix.dtype == np.uint8 else with_null | np.isnan(matrix).any(axis=1)
+    if bad.any():
+        valid[np.flatnonzero(valid)[bad]] = False
+        matrix = matrix[~bad]
+    return matrix, valid
+
+
+def train(recipe: Recipe, sample: Vectors, rows: int) -> Trained:
+    """Find centroids and the parameters of the codes.
+
+    Args:
+        recipe: what is built.
+        sample: (n, dim), of `recipe.sample_size(rows)` rows or all there are.
+        rows: of the table.
+
+    Raises:
+        OptionError: no row has a vector, or the dimension does not fit.
+    """
+    dtype = sample.dtype
+    metric = recipe.metric
+    if metric != "hamming":
+        sample = prepared(sample, metric)
+        sample = sample[np.isfinite(sample).all(axis=1)]
+    if not len(sample):
+        raise OptionError("no row has a vector, so there is nothing to train an index on")
+    partitions = recipe.partitions_for(rows)
+    ivf = Ivf.train(
+        sample[: recipe.sample_rate * partitions], partitions, metric, iterations=recipe.max_iterations
+    )
+    return Trained(recipe, ivf, _quantizer(recipe, sample, ivf, dtype), dtype)
+
+
+def _quantizer(recipe: Recipe, sample: Vectors, ivf: Ivf, dtype: np.dtype[Any]) -> Quantizer:
+    dim = sample.shape[1]
+    name = INDEX_TYPES[recipe.kind][0]
+    if name == "FLAT":
+        return Flat(dim, dtype, recipe.metric)
+    if name == "SQ":
+        return ScalarQuantizer.train(sample, recipe.metric)
+    if name == "RQ":
+        return RabitQuantizer.train(dim, recipe.num_bits or 5, recipe.metric, recipe.rotation)
+    bits = recipe.num_bits or 8
+    sample = sample[: recipe.sample_rate << bits]
+    if recipe.metric != "dot":
+        sample = sample - ivf.centroids[ivf.assign(sample)]
+    parts = recipe.num_sub_vectors or next((dim // n for n in (16, 8) if dim % n == 0), 1)
+    return ProductQuantizer.train(sample, parts, bits, recipe.metric, iterations=recipe.max_iterations)
+
+
+def write_rows(
+    trained: Trained,
+    store: Store,
+    directory: str,
+    rows: Iterable[tuple[RowIds, Vectors]],
+    version: FileVersion,
+) -> dict[str, int]:
+    """Code rows and write them as a segment.
+
+    Args:
+        trained: what training found.
+        store, directory: where the segment goes.
+        rows: pieces of (row ids (n,) uint64, vectors (n, dim)), without nulls and NaN.
+        version: file version.
+
+    Returns:
+        File name -> bytes.
+    """
+    with coded_rows(trained, rows) as partitions:
+        return merge_segments(trained, store, directory, [partitions], version)
+
+
+@contextmanager
+def coded_rows(trained: Trained, rows: Iterable[tuple[RowIds, Vectors]]) -> Iterator[Iterable[Partition]]:
+    """Code rows, see `write_rows`, and lend their partitions in order; temporary files go when it ends."""
+    quantizer, ivf = trained.quantizer, trained.ivf
+    with tempfile.TemporaryDirectory() as folder:
+        held = _Held(Path(folder))
+        for ids, vectors in rows:
+            known = ivf.prepared(vectors)
+            owners = ivf.assign(known)
+            held.add(ids, owners, quantizer.encode(known, owners, ivf))
+        yield held.partitions(len(ivf))
+
+
+def merge_segments(
+    trained: Trained,
+    store: Store,
+    directory: str,
+    segments: Sequence[Iterable[Partition]],
+    version: FileVersion,
+) -> dict[str, int]:
+    """Write one segment with the rows of several that share centroids and code parameters.
+
+    Args:
+        trained: what they share.
+        segments: the partitions of each, in order, codes row by row.
+        store, directory, version: see `write_rows`.
+    """
+    return _write(
+        trained, store, directory, (_joined(parts) for parts in zip(*segments, strict=True)), version
+    )
+
+
+def reopen(segment: VectorSegment, recipe: Recipe) -> Trained:
+    """Return what was trained for a stored segment; `recipe` says how graphs are built."""
+    return Trained(recipe, segment.ivf, segment.quantizer, segment.value_type)
+
+
+def _joined(parts: Sequence[Partition]) -> Partition:
+    parts = [part for part in parts if len(part.row_ids)] or parts[:1]
+    ids = np.concatenate([part.row_ids for part in parts])
+    order = np.argsort(ids, kind="stable")
+    names = list(parts[0].codes)
+    codes = {name: np.concatenate([part.codes[name] for part in parts])[order] for name in names}
+    return Partition(ids[order], codes)
+
+
+def _write(
+    trained: Trained, store: Store, directory: str, partitions: Iterable[Partition], version: FileVersion
+) -> dict[str, int]:
+    recipe, quantizer = trained.recipe, trained.quantizer
+
+    def graph(partition: Partition) -> Graph:
+        points = quantizer.comparable(partition.codes)
+        return build_graph(points, recipe.graph, inner=recipe.metric == "dot")
+
+    return write_segment(
+        store,
+        directory,
+        recipe.kind,
+        trained.ivf,
+        quantizer,
+        partitions,
+        version,
+        centroid_type=trained.dtype,
+        graphs=graph if INDEX_TYPES[recipe.kind][1] else None,
+    )
+
+
+class _Held:
+    """Codes of rows in temporary files, one per column, in the order in which they came."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ids: list[RowIds] = []
+        self._owners: list[npt.NDArray[np.int32]] = []
+        self._kinds: dict[str, tuple[np.dtype[Any], int | None]] = {}
+
+    def add(self, ids: RowIds, owners: npt.NDArray[np.int64], codes: Mapping[str, npt.NDArray[Any]]) -> None:
+        self._ids.append(ids)
+        self._owners.append(owners.astype(np.int32))
+        for name, values in codes.items():
+            self._kinds[name] = (values.dtype, values.shape[1] if values.ndim == 2 else None)
+            with (self._folder / name).open("ab") as file:
+                np.ascontiguousarray(values).tofile(file)
+
+    def partitions(self, count: int) -> Iterator[Partition]:
+        if not sum(map(len, self._ids)):
+            yield from (Partition(np.empty(0, np.uint64), {}) for _ in range(count))
+            return
+        ids, owners = np.concatenate(self._ids), np.concatenate(self._owners)
+        order = np.argsort(owners, kind="stable")
+        ends = np.cumsum(np.bincount(owners, minlength=count))
+        columns = {}
+        for name, (dtype, width) in self._kinds.items():
+            shape = (len(ids),) if width is None else (len(ids), width)
+            columns[name] = np.memmap(self._folder / name, dtype, "r", shape=shape)
+        for number in range(count):
+            rows = order[ends[number - 1] if number else 0 : ends[number]]
+            yield Partition(ids[rows], {name: np.asarray(values[rows]) for name, values in columns.items()})

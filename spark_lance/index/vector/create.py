@@ -1,0 +1,257 @@
+"""Vector indices of tables: building, extending and merging their segments without Spark.
+
+The parts (`sample_vectors`, `segment_rows`, `entry_of`) are what a Spark job puts together in its own way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from pyroaring import BitMap
+
+from spark_lance.errors import IndexNotFoundError, OptionError
+from spark_lance.index.entries import Segment, index_directory, new_entry, segments_of
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.vector.build import (
+    Recipe,
+    Trained,
+    as_matrix,
+    coded_rows,
+    merge_segments,
+    reopen,
+    train,
+    vector_type,
+    write_rows,
+)
+from spark_lance.index.vector.graph import GraphParams
+from spark_lance.index.vector.metrics import Vectors
+from spark_lance.index.vector.storage import (
+    AUXILIARY_FILE,
+    INDEX_FILE,
+    INDEX_TYPES,
+    Partition,
+    RowIds,
+    VectorSegment,
+    all_partitions,
+)
+from spark_lance.io.store import Store
+from spark_lance.proto import index_pb2, table_pb2
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.create_index import create_index_message
+from spark_lance.table.reading.scan import ROW_ID, Scan
+from spark_lance.table.reading.take import take_positions
+
+__all__ = [
+    "VECTOR_LABEL",
+    "VECTOR_NEWEST",
+    "commit_segments",
+    "create_vector_index",
+    "entry_of",
+    "extend_vector_index",
+    "open_segment",
+    "sample_vectors",
+    "segment_rows",
+]
+
+VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
+_TYPE_URL = "/lance.index.pb.VectorIndexDetails"
+_WINDOW_BYTES = 32 << 20
+_RQ_VERSION, _VERSION = 2, 1
+
+
+def create_vector_index(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    column: str,
+    recipe: Recipe,
+    *,
+    name: str | None = None,
+    replace: bool = True,
+) -> Manifest:
+    """Build an index over all rows of a version and commit it.
+
+    Args:
+        column: a fixed-size list of numbers.
+        recipe: what is built.
+        name: of the index, `{column}_idx` by default.
+        replace: whether an index of the name may be replaced; if not, one is an OptionError.
+
+    Raises:
+        SchemaError: the column does not exist, or cannot be indexed so.
+        OptionError: the recipe does not fit the rows.
+        CommitError: the commit failed; see its subclasses.
+    """
+    field = manifest.schema.field(column)
+    vector_type(field.arrow_type(), recipe.metric)
+    name = name or f"{column}_idx"
+    check_name(manifest, name, field.id, replace)
+    rows = sum(Scan.plan(store, root, manifest, []).live_rows(fragment) for fragment in manifest.fragments)
+    trained = train(recipe, sample_vectors(store, root, manifest, column, recipe.sample_size(rows)), rows)
+    segment = uuid.uuid4()
+    covered = BitMap(fragment.id for fragment in manifest.fragments)
+    pieces = segment_rows(store, root, manifest, column, manifest.fragments)
+    files = write_rows(trained, store, index_directory(root, segment), pieces, manifest.file_version)
+    entry = entry_of(trained, name, segment, field.id, manifest.version, covered, files)
+    return commit_segments(store, root, manifest, name, [entry])
+
+
+def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:
+    """Refuse a name that is taken: by the format, by another column, or at all unless it may be replaced.
+
+    Raises:
+        OptionError: the name cannot be used.
+    """
+    if name.startswith("__lance_"):
+        raise OptionError(f"index names that begin with __lance_ belong to the format: {name!r}")
+    for entry in manifest.indices:
+        if entry.name == name and (not replace or list(entry.fields) != [field]):
+            raise OptionError(f"there is an index {name!r} already: drop it, or give another name")
+
+
+def sample_vectors(store: Store, root: str, manifest: Manifest, column: str, size: int) -> Vectors:
+    """Return vectors of rows chosen at random, (n, dim) with n at most `size`, in the column's type."""
+    scan = Scan.plan(store, root, manifest, [column])
+    rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+    if size >= rows:
+        parts = [as_matrix(table.column(column))[0] for table in scan.tables()]
+        kind = manifest.schema.field(column).arrow_type()
+        empty = np.empty((0, kind.list_size), dtype=kind.value_type.to_pandas_dtype())
+        return np.concatenate([empty, *parts])
+    chosen = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
+    matrix = as_matrix(take_positions(scan, chosen).column(column))[0]
+    return np.random.default_rng(43).permutation(matrix)
+
+
+def segment_rows(
+    store: Store, root: str, manifest: Manifest, column: str, fragments: Sequence[table_pb2.DataFragment]
+) -> Iterator[tuple[RowIds, Vectors]]:
+    """Yield row ids and vectors of the rows of some fragments that have a vector."""
+    scan = Scan.plan(store, root, manifest, [column], with_row_id=True, fragments=fragments)
+    for table in scan.tables(target_bytes=_WINDOW_BYTES):
+        vectors, there = as_matrix(table.column(column))
+        yield table.column(ROW_ID).to_numpy()[there], vectors
+
+
+def entry_of(
+    trained: Trained,
+    name: str,
+    segment: uuid.UUID,
+    field: int,
+    version: int,
+    covered: BitMap,
+    files: dict[str, int],
+) -> table_pb2.IndexMetadata:
+    """Return the manifest's entry of a segment that was written."""
+    recipe = trained.recipe
+    index_version = _RQ_VERSION if recipe.kind == "IVF_RQ" else _VERSION
+    details = _details(trained).SerializeToString()
+    return new_entry(name, segment, [field], version, covered, _TYPE_URL, details, index_version, files)
+
+
+def commit_segments(
+    store: Store, root: str, manifest: Manifest, name: str, entries: Iterable[table_pb2.IndexMetadata]
+) -> Manifest:
+    """Commit segments as the index of a name; those it has now go.
+
+    Raises:
+        CommitError: the commit failed; see its subclasses.
+    """
+    removed = [entry for entry in manifest.indices if entry.name == name]
+    operation = create_index_message(entries, removed)
+    return commit_operation(store, root, operation, read_version=manifest.version)
+
+
+def open_segment(segment: Segment) -> VectorSegment:
+    """Return the stored form of a segment; its files are opened when something is asked of them."""
+    return VectorSegment(segment.file(INDEX_FILE), segment.file(AUXILIARY_FILE))
+
+
+def extend_vector_index(
+    store: Store, root: str, manifest: Manifest, name: str, *, merge: int | None = None
+) -> Manifest:
+    """Index the fragments that an index does not cover yet, with its centroids and codes.
+
+    Args:
+        name: of the index.
+        merge: how many of the newest segments become one with the new rows; 0 adds a segment, None merges
+            all that share centroids and code parameters with the newest.
+
+    Raises:
+        IndexNotFoundError: there is no vector index of the name.
+        CommitError: the commit failed; see its subclasses.
+    """
+    segments = [s for s in segments_of(store, root, manifest, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
+    if not segments:
+        raise IndexNotFoundError(f"there is no vector index {name!r} here")
+    newest = open_segment(segments[-1])
+    trained = reopen(newest, recipe_of(segments[-1].entry, newest))
+    covered = BitMap().union(*(segment.covered for segment in segments))
+    fresh = [fragment for fragment in manifest.fragments if fragment.id not in covered]
+    alike = [s for s in segments if _is_alike(open_segment(s), newest)]
+    merged = alike if merge is None else alike[len(alike) - min(merge, len(alike)) :]
+    if not fresh and len(merged) < 2:
+        return manifest
+    field = int(segments[-1].entry.fields[0])
+    column = next(top.name for top in manifest.schema.fields if top.id == field)
+    number = uuid.uuid4()
+    resolver = RowResolver(store, root, manifest)
+    with coded_rows(trained, segment_rows(store, root, manifest, column, fresh)) as added:
+        parts = [_counting(segment, resolver, manifest) for segment in merged] + [added]
+        files = merge_segments(trained, store, index_directory(root, number), parts, manifest.file_version)
+    covers = BitMap(fragment.id for fragment in fresh).union(*(segment.covered for segment in merged))
+    version = min([manifest.version, *(segment.entry.dataset_version for segment in merged)])
+    entry = entry_of(trained, name, number, field, version, covers, files)
+    operation = create_index_message([entry], [segment.entry for segment in merged])
+    return commit_operation(store, root, operation, read_version=manifest.version)
+
+
+def _counting(segment: Segment, resolver: RowResolver, manifest: Manifest) -> Iterator[Partition]:
+    """Yield the partitions of a segment with just the rows that count, by the ids that they have now."""
+    for partition in all_partitions(open_segment(segment)):
+        addresses, counts = resolver.addresses(partition.row_ids, segment.covered)
+        ids = partition.row_ids if manifest.uses_stable_row_ids else addresses
+        yield Partition(ids[counts], {name: codes[counts] for name, codes in partition.codes.items()})
+
+
+def _is_alike(one: VectorSegment, other: VectorSegment) -> bool:
+    """Whether two segments were made by the same training, so that their codes mean the same."""
+    return (
+        (one.kind, one.metric) == (other.kind, other.metric)
+        and np.array_equal(one.ivf.centroids, other.ivf.centroids)
+        and one.quantizer.same_codes(other.quantizer)
+    )
+
+
+def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> Recipe:
+    """Return the recipe by which a stored segment could be built again."""
+    message = index_pb2.VectorIndexDetails.FromString(entry.index_details.value)
+    stored = message.hnsw_index_config
+    graph = GraphParams()
+    if segment.has_graph and stored.max_connections:
+        graph = GraphParams(
+            stored.max_connections, stored.construction_ef, stored.max_level or graph.max_level
+        )
+    return Recipe(segment.kind, segment.metric, num_partitions=len(segment.ivf), graph=graph)
+
+
+def _details(trained: Trained) -> index_pb2.VectorIndexDetails:
+    """Return the message that tells kind and metric without opening a file."""
+    recipe = trained.recipe
+    message = index_pb2.VectorIndexDetails(
+        metric_type=f"METRIC_{recipe.metric.upper()}",
+        target_num_partitions=len(trained.ivf),
+    )
+    name, has_graph = INDEX_TYPES[recipe.kind]
+    if has_graph:
+        message.hnsw_index_config.max_connections = recipe.graph.m
+        message.hnsw_index_config.construction_ef = recipe.graph.ef_construction
+        message.hnsw_index_config.max_level = recipe.graph.max_level
+    part = getattr(message, name.lower())
+    part.SetInParent()
+    for key, value in trained.quantizer.summary().items():
+        setattr(part, key, value)
+    return message

@@ -1,0 +1,276 @@
+"""Searching the vectors of one version of a table: index partitions, fragments without an index, exact
+distances.
+
+    1  every segment of an index with the right metric gives its best candidates, from its nearest partitions
+    2  rows of fragments that no segment covers are compared exactly
+    3  candidates are compared exactly if a refine factor asks for it or there are rows of step 2
+    4  the k best of all
+
+Rows that do not count (`RowResolver`), or that a filter does not allow, are left out before candidates are
+chosen, so k rows come back if there are as many. (Lance index format, search semantics.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.index.cache import CACHE_BYTES, ByteCache
+from spark_lance.index.entries import Segment, segments_of
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.vector.build import as_matrix
+from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
+from spark_lance.index.vector.graph import Graph, search_graph
+from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
+from spark_lance.index.vector.quantizers.base import Scorer
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.storage import RowIds, VectorSegment
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.take import take_addresses
+
+__all__ = ["Found", "VectorSearch"]
+
+Addresses = npt.NDArray[np.uint64]
+Distances = npt.NDArray[np.float32]
+
+_WINDOW_BYTES = 32 << 20
+# Partitions of fewer rows are compared as a whole even if they have a graph: one product of matrices takes
+# less time than the many small steps of a walk.
+_WORTH_WALKING = 1 << 16
+# Below this share of rows that are allowed, a graph is not walked.
+_SPARSE = 0.1
+_MARGIN = 16
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows by distance: addresses (n,) uint64 and distances (n,) float32, ascending."""
+
+    addresses: Addresses
+    distances: Distances
+
+    @classmethod
+    def best(cls, parts: Sequence[Found], k: int) -> Found:
+        """Return the k nearest rows of several results, ties by address; a row counts once."""
+        addresses = np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)])
+        scores = np.concatenate([np.empty(0, np.float32), *(part.distances for part in parts)])
+        if len(scores) > 4 * k:
+            near = np.flatnonzero(scores <= np.partition(scores, k - 1)[k - 1])
+            addresses, scores = addresses[near], scores[near]
+        order = np.lexsort((addresses, scores))
+        addresses, scores = addresses[order], scores[order]
+        _, first = np.unique(addresses, return_index=True)
+        kept = np.sort(first)[:k]
+        return cls(addresses[kept], scores[kept])
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A partition, ready to be searched."""
+
+    row_ids: RowIds
+    scorer: Scorer
+    graph: Graph | None
+
+
+_PARTITIONS: ByteCache[_Loaded] = ByteCache(CACHE_BYTES)
+
+
+class VectorSearch:
+    """Searches one column of one version.
+
+    Args:
+        store, root, manifest: the version.
+        column: a fixed-size list of numbers.
+    """
+
+    def __init__(self, store: Store, root: str, manifest: Manifest, column: str) -> None:
+        self._scan = Scan.plan(store, root, manifest, [column], with_row_address=True)
+        self._column = column
+        self._kind = manifest.schema.field(column).arrow_type()
+        self._field = manifest.schema.field(column).id
+        self._rows = RowResolver(store, root, manifest)
+
+    @cached_property
+    def _segments(self) -> list[tuple[Segment, VectorSegment]]:
+        scan = self._scan
+        found = segments_of(scan.store, scan.root, scan.manifest, VECTOR_LABEL, VECTOR_NEWEST, self._field)
+        return [(segment, open_segment(segment)) for segment in found]
+
+    def metric(self, query: VectorQuery) -> Metric:
+        """Return the metric by which a query's rows are compared."""
+        if query.metric is not None:
+            return query.metric
+        if query.use_index and self._segments:
+            return self._segments[0][1].metric
+        return "hamming" if self._kind.value_type == pa.uint8() else "l2"
+
+    def run(self, query: VectorQuery, allowed: Addresses | None = None) -> list[Found]:
+        """Return the nearest rows of each vector of a query.
+
+        Args:
+            query: what is asked.
+            allowed: addresses of the rows that may be found, ascending; all by default.
+
+        Raises:
+            OptionError: the query does not fit the column.
+            FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
+        """
+        query = query.fitted(self._kind)
+        metric = self.metric(query)
+        used = [pair for pair in self._segments if pair[1].metric == metric] if query.use_index else []
+        names = {segment.name for segment, _ in used[:1]}
+        used = [pair for pair in used if pair[0].name in names]
+        covered = BitMap().union(*(segment.covered for segment, _ in used)) if used else BitMap()
+        loose = [f for f in self._scan.fragments if f.id not in covered]
+        if used and query.fast_search:
+            loose = []
+        exact = self._exact(query.vectors, loose, metric, query.wanted, allowed)
+        found = []
+        for number in range(len(query.vectors)):
+            parts = [self._in_segment(query, number, *pair, allowed) for pair in used]
+            best = Found.best(parts, query.wanted)
+            if query.refine_factor is not None or (loose and len(best.addresses)):
+                best = self._refined(query.vectors[number], best, metric)
+            found.append(_within(Found.best([best, exact[number]], query.k), query))
+        return found
+
+    def _in_segment(
+        self,
+        query: VectorQuery,
+        number: int,
+        segment: Segment,
+        stored: VectorSegment,
+        allowed: Addresses | None,
+    ) -> Found:
+        """Return the best candidates of one segment for one vector of a query."""
+        vector = stored.ivf.prepared(query.vectors[number : number + 1])
+        most = len(stored.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
+        found: list[Found] = []
+        count = 0
+        for place, partition in enumerate(stored.ivf.probe(vector, most)[0].tolist()):
+            if place >= query.minimum_nprobes and count >= query.wanted:
+                break
+            if stored.lengths[partition]:
+                found.append(self._in_partition(query, vector, segment, stored, partition, allowed))
+                count += len(found[-1].addresses)
+        return Found.best(found, query.wanted)
+
+    def _in_partition(
+        self,
+        query: VectorQuery,
+        vector: Vectors,
+        segment: Segment,
+        stored: VectorSegment,
+        number: int,
+        allowed: Addresses | None,
+    ) -> Found:
+        held = self._load(segment, stored, number)
+        asked = stored.quantizer.ask(vector, stored.ivf.centroids[number])
+        if held.graph is not None and len(held.row_ids) >= _WORTH_WALKING:
+            addresses, counts = self._counting(held.row_ids, segment, allowed)
+            if counts.mean() >= _SPARSE:
+                ef = query.ef or max(query.wanted, 3 * query.wanted // 2)
+                nodes, scores = search_graph(held.graph, held.scorer, asked, ef, counts)
+                return Found(addresses[nodes], scores * _scale(stored))
+        scores = held.scorer.distances(asked)[0] * _scale(stored)
+        # Resolving a row may be dear, so only the nearest are, and more of them if too few count.
+        wanted = query.wanted + _MARGIN
+        while True:
+            near = _smallest(scores, wanted)
+            addresses, counts = self._counting(held.row_ids[near], segment, allowed)
+            if wanted >= len(scores) or int(counts.sum()) >= query.wanted:
+                return Found(addresses[counts], scores[near][counts])
+            wanted *= 8
+
+    def _counting(
+        self, row_ids: RowIds, segment: Segment, allowed: Addresses | None
+    ) -> tuple[Addresses, npt.NDArray[np.bool_]]:
+        """Return the addresses of rows, and which of them may be found."""
+        addresses, counts = self._rows.addresses(row_ids, segment.covered)
+        return addresses, counts if allowed is None else counts & _contains(allowed, addresses)
+
+    def _load(self, segment: Segment, stored: VectorSegment, number: int) -> _Loaded:
+        def load() -> _Loaded:
+            partition = stored.partition(number)
+            graph = stored.graph(number) if len(partition.row_ids) >= _WORTH_WALKING else None
+            return _Loaded(partition.row_ids, stored.quantizer.scorer(partition.codes), graph)
+
+        def size(loaded: _Loaded) -> int:
+            return loaded.scorer.nbytes + loaded.row_ids.nbytes
+
+        return _PARTITIONS.get((segment.store.uri(segment.directory), number), load, size)
+
+    def _exact(
+        self,
+        vectors: Vectors,
+        fragments: Sequence[table_pb2.DataFragment],
+        metric: Metric,
+        wanted: int,
+        allowed: Addresses | None,
+    ) -> list[Found]:
+        """Return the nearest rows of some fragments for every vector, all of them compared."""
+        best: list[list[Found]] = [[] for _ in vectors]
+        scan = self._scan
+        part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
+        for table in part.tables(target_bytes=_WINDOW_BYTES):
+            matrix, there = as_matrix(table.column(self._column))
+            addresses = table.column(ROW_ADDRESS).to_numpy()[there]
+            if allowed is not None:
+                counts = _contains(allowed, addresses)
+                matrix, addresses = matrix[counts], addresses[counts]
+            if not len(addresses):
+                continue
+            scores = distances(vectors, matrix, metric)
+            for number, vector in enumerate(vectors):
+                near = _smallest(scores[number], wanted + _MARGIN)
+                exactly = exact_distances(vector, matrix[near], metric)
+                best[number] = [Found.best([*best[number], Found(addresses[near], exactly)], wanted)]
+        return [Found.best(parts, wanted) for parts in best]
+
+    def _refined(self, vector: Vectors, found: Found, metric: Metric) -> Found:
+        """Return rows with their exact distances."""
+        table = take_addresses(self._scan, found.addresses)
+        matrix, there = as_matrix(table.column(self._column))
+        return Found(table.column(ROW_ADDRESS).to_numpy()[there], exact_distances(vector, matrix, metric))
+
+
+def _scale(stored: VectorSegment) -> Any:
+    """Codes estimate the squared distance of vectors of length 1, which is twice their cosine distance."""
+    return np.float32(0.5 if stored.metric == "cosine" and stored.quantizer.name != "FLAT" else 1)
+
+
+def _smallest(scores: Distances, count: int) -> npt.NDArray[np.int64]:
+    """Return the places of the smallest scores, in no order."""
+    if count >= len(scores):
+        return np.arange(len(scores))
+    return np.argpartition(scores, count - 1)[:count]
+
+
+def _contains(rows: Addresses, asked: Addresses) -> npt.NDArray[np.bool_]:
+    """Return which addresses are among ascending ones."""
+    if not len(rows):
+        return np.zeros(len(asked), dtype=np.bool_)
+    places = np.minimum(np.searchsorted(rows, asked), len(rows) - 1)
+    found: npt.NDArray[np.bool_] = rows[places] == asked
+    return found
+
+
+def _within(found: Found, query: VectorQuery) -> Found:
+    low, high = query.distance_range
+    keep = np.ones(len(found.distances), dtype=np.bool_)
+    if low is not None:
+        keep &= found.distances >= low
+    if high is not None:
+        keep &= found.distances < high
+    return Found(found.addresses[keep], found.distances[keep])
