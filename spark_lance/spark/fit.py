@@ -8,10 +8,11 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.blobs import ALL_BINARY, DESCRIPTIONS, blob_type
 from spark_lance.spark.types import covers, spark_field, spark_type
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
-__all__ = ["described", "find_column", "fit", "system_field"]
+__all__ = ["described", "find_column", "fit", "narrow", "system_field"]
 
 
 def system_field(name: str) -> st.StructField:
@@ -19,13 +20,19 @@ def system_field(name: str) -> st.StructField:
     return st.StructField(name, st.LongType(), False)
 
 
-def described(schema: Schema, columns: tuple[str, ...] | None, extra: tuple[str, ...]) -> st.StructType:
+def described(
+    schema: Schema,
+    columns: tuple[str, ...] | None,
+    extra: tuple[str, ...],
+    blob_handling: str = DESCRIPTIONS,
+) -> st.StructType:
     """Return the Spark schema of a read.
 
     Args:
         schema: the table's schema.
         columns: names of the columns, system columns too; all of the table's by default.
         extra: further system columns.
+        blob_handling: as what blob columns are read, see `blobs`.
 
     Raises:
         SchemaError: a column does not exist, or Spark has no type for it.
@@ -38,7 +45,10 @@ def described(schema: Schema, columns: tuple[str, ...] | None, extra: tuple[str,
             continue
         field = find_column(schema, name)
         try:
-            fields.append(spark_field(field.arrow_field()))
+            if field.is_blob:
+                fields.append(st.StructField(field.name, blob_type(field, blob_handling), True))
+            else:
+                fields.append(spark_field(field.described().arrow_field()))
         except SchemaError as error:
             reasons.append(f"{field.name}: {error}")
     if reasons:
@@ -67,7 +77,7 @@ def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Fie
 
     Returns:
         The names of all columns, system columns too, as the table spells them; and the table's fields among
-        them, with only the nested fields that are asked for. Both in the order of `asked`.
+        them, with only the nested fields that are asked for, blobs described. Both in the order of `asked`.
 
     Raises:
         SchemaError: columns do not exist, are asked for twice or with types that are not Spark's for them.
@@ -85,7 +95,7 @@ def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Fie
             unknown.append(column.name)
             continue
         names.append(field.name)
-        actual = spark_type(field.arrow_type())
+        actual = _seen_as(field, column.dataType)
         if column.dataType != actual and not covers(actual, column.dataType):
             reasons.append(
                 f"column {column.name!r} is {actual.simpleString()}, not {column.dataType.simpleString()}"
@@ -93,7 +103,7 @@ def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Fie
         elif field.nullable and not column.nullable:
             reasons.append(f"column {column.name!r} may hold nulls, but the schema says NOT NULL")
         else:
-            fields.append(_narrow(field, column.dataType))
+            fields.append(narrow(field.described(), column.dataType))
     if unknown:
         there = ", ".join(field.name for field in table.fields)
         reasons.append(f"there is no column {', '.join(unknown)}, but {there}")
@@ -105,16 +115,21 @@ def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Fie
     return tuple(names), tuple(fields)
 
 
-def _narrow(field: Field, asked: st.DataType) -> Field:
+def _seen_as(field: Field, asked: st.DataType) -> st.DataType:
+    """Return the Spark type of a column; that of a blob's bytes if they are asked for."""
+    if field.is_blob:
+        return blob_type(field, ALL_BINARY if isinstance(asked, st.BinaryType) else DESCRIPTIONS)
+    return spark_type(field.described().arrow_type())
+
+
+def narrow(field: Field, asked: st.DataType) -> Field:
     """Return the field with just the struct fields that are asked for, so that no others are fetched."""
     if field.kind == "struct" and isinstance(asked, st.StructType):
         parts = [
-            _narrow(child, asked[child.name].dataType)
-            for child in field.children
-            if child.name in asked.names
+            narrow(child, asked[child.name].dataType) for child in field.children if child.name in asked.names
         ]
         # A struct of which nothing is asked for still has rows that are null, and a child tells which.
         return replace(field, children=tuple(parts) or field.children[:1])
     if field.kind == "list" and isinstance(asked, st.ArrayType):
-        return replace(field, children=(_narrow(field.children[0], asked.elementType),))
+        return replace(field, children=(narrow(field.children[0], asked.elementType),))
     return field

@@ -19,19 +19,25 @@ __all__ = ["ROWS", "Option", "positive"]
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+def _count(text: str) -> int:
+    # Python's own int() also takes signs, underscores and the digits of other scripts.
+    if not re.fullmatch("[0-9]{1,19}", text.strip(), re.ASCII) or int(text) >= 2**63:
+        raise ValueError
+    return int(text)
+
+
 def positive(text: str) -> int:
     """Return a number of 1 or more; a ValueError says that the text is none."""
-    number = int(text)
+    number = _count(text)
     if number < 1:
         raise ValueError
     return number
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
+def _filled(text: str) -> str:
+    if not text.strip():
         raise ValueError
-    return number
+    return text.strip()
 
 
 def _starting_version(text: str) -> int | str:
@@ -39,7 +45,7 @@ def _starting_version(text: str) -> int | str:
 
 
 def _byte_size(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(r"([0-9]+) *([bkmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
     if match is None:
         raise ValueError
     return positive(match[1]) * _SIZE_UNITS[match[2]]
@@ -50,6 +56,13 @@ def _boolean(text: str) -> bool:
     if text.strip().lower() not in values:
         raise ValueError
     return values[text.strip().lower()]
+
+
+def _blob_handling(text: str) -> str:
+    value = text.strip().lower()
+    if value not in ("blobs_descriptions", "all_binary"):
+        raise ValueError
+    return value
 
 
 def _column_list(text: str) -> tuple[str, ...]:
@@ -72,7 +85,7 @@ def _number_ranges(text: str) -> tuple[tuple[int, int], ...]:
     ranges: list[tuple[int, int]] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        ranges.append((int(first), int(last or first) + 1))
+        ranges.append((_count(first), _count(last or first) + 1))
     bounds = [0, *(bound for span in ranges for bound in span)]
     if any(start >= stop for start, stop in ranges) or bounds != sorted(bounds):
         raise ValueError
@@ -97,7 +110,13 @@ class Option:
 
 ROWS = (
     Option(
-        "path", str.strip, "a location", None, "both", "Location of the table; `load()` and `save()` set it."
+        "path",
+        str.strip,
+        "a location",
+        None,
+        "both",
+        "Location of the table; `load()` and `save()` set it.",
+        ("uri",),
     ),
     Option(
         "version",
@@ -108,11 +127,11 @@ ROWS = (
         "Version to read; the latest one if not given.",
         ("versionAsOf",),
     ),
-    Option("tag", str.strip, "a tag", None, "read", "Read the version that this tag names."),
-    Option("branch", str.strip, "a branch", None, "read", "Read this branch; `version` then counts on it."),
+    Option("tag", _filled, "a tag", None, "read", "Read the version that this tag names."),
+    Option("branch", _filled, "a branch", None, "read", "Read this branch; `version` then counts on it."),
     Option(
         "asof",
-        str.strip,
+        _filled,
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
@@ -121,7 +140,7 @@ ROWS = (
     ),
     Option(
         "table",
-        lambda text: text.strip().lower(),
+        lambda text: _filled(text).lower(),
         "the name of a metadata table",
         None,
         "read",
@@ -130,7 +149,7 @@ ROWS = (
     ),
     Option(
         "filter",
-        str.strip,
+        _filled,
         "an SQL condition",
         None,
         "read",
@@ -177,6 +196,14 @@ ROWS = (
         "read",
         "Read only the fragments with these numbers, such as `0-3,7`, each as a whole by one task.",
     ),
+    Option(
+        "blob_handling",
+        _blob_handling,
+        "blobs_descriptions or all_binary",
+        "blobs_descriptions",
+        "read",
+        "Blob columns as descriptions that tell where the bytes are, or, with `all_binary`, as their bytes.",
+    ),
     Option("with_row_id", _boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", _boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
     Option(
@@ -222,7 +249,7 @@ ROWS = (
     ),
     Option(
         "startingTimestamp",
-        str.strip,
+        _filled,
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
@@ -238,7 +265,7 @@ ROWS = (
     ),
     Option(
         "endingTimestamp",
-        str.strip,
+        _filled,
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
@@ -282,7 +309,7 @@ ROWS = (
         "true or false",
         False,
         "read",
-        "Streams: of versions that changed rows, deliver the inserted and the updated ones (as they are then).",
+        "Streams: of versions that changed rows, deliver inserted and updated rows (as they are then).",
     ),
     Option(
         "skipChangeCommits",
@@ -311,7 +338,7 @@ ROWS = (
     ),
     Option(
         "data_storage_version",
-        str.strip,
+        _filled,
         "a file version such as 2.2",
         None,
         "write",
@@ -356,7 +383,7 @@ ROWS = (
     ),
     Option(
         "replaceWhere",
-        str.strip,
+        _filled,
         "an SQL condition",
         None,
         "write",

@@ -5,13 +5,13 @@ Spark hands options over as strings with lower-cased names.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_lance.errors import OptionError
+from spark_lance.spark.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
 from spark_lance.spark.option_rows import ROWS, Option, positive
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "write_options",
 ]
 
-STORAGE_PREFIX = "storage."
 VECTOR_SIZE_SUFFIX = ".arrow.fixed-size-list.size"
 
 OPTIONS: Mapping[str, Option] = {option.name: option for option in ROWS}
@@ -35,46 +34,25 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in ROWS}
 # Spark lower-cases names; the alias tables therefore do so too.
 _BY_NAME = {name.lower(): option for option in ROWS for name in (option.name, *option.aliases)}
 
-# Names of storage options that may be given without the prefix, as other Lance connectors accept them.
-_STORAGE_NAMES = frozenset(
-    {
-        "access_key_id",
-        "allow_http",
-        "anon",
-        "aws_access_key_id",
-        "aws_default_region",
-        "aws_endpoint",
-        "aws_endpoint_url",
-        "aws_region",
-        "aws_secret_access_key",
-        "aws_server_side_encryption",
-        "aws_session_token",
-        "aws_sse_kms_key_id",
-        "aws_virtual_hosted_style_request",
-        "client_kwargs",
-        "client_max_retries",
-        "endpoint",
-        "endpoint_url",
-        "profile",
-        "region",
-        "request_timeout",
-        "secret_access_key",
-        "session_token",
-    }
-)
+# How the names of options of columns end.
+_SUFFIXES = (VECTOR_SIZE_SUFFIX,)
 
-# Options of Delta, Iceberg and pylance that change what is read or written: ignoring one would silently
-# give the user other data than asked for.
-_REFUSED = frozenset(
-    {
-        "partitionoverwritemode",
-    }
+# What has no meaning for a metadata table.
+_OF_ROWS = (
+    "readChangeFeed",
+    "fragments",
+    "with_row_id",
+    "with_row_address",
+    "with_row_offset",
+    "with_fragment_id",
+    "with_row_versions",
 )
 
 _MISSING_PATH = (
-    "option 'path' is missing: use load(path) or save(path). Spark does not hand the options of tables made "
-    "with CREATE TABLE ... USING lance to a Python data source; use CREATE TEMPORARY VIEW v USING lance "
-    "OPTIONS (path '...') instead"
+    "option 'path' is missing: use load(path) or save(path). Spark hands the options and the location of tables "
+    "in its catalog (CREATE TABLE ... USING lance, saveAsTable, writeTo) to no Python data source: use CREATE "
+    "TEMPORARY VIEW v USING lance OPTIONS (path '...') instead, or name the path in each statement, as in "
+    "SELECT * FROM t WITH (path '...')"
 )
 
 
@@ -94,6 +72,7 @@ class ReadOptions:
     batch_bytes: int
     partition_bytes: int | None
     fragments: tuple[tuple[int, int], ...] | None
+    blob_handling: str
     with_row_id: bool
     with_row_address: bool
     with_row_offset: bool
@@ -165,6 +144,10 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     given = [name for name in ("version", "tag", "asof") if values[name] is not None]
     if len(given) > 1 or (values["tag"] is not None and values["branch"] is not None):
         raise OptionError("give one of the options version, tag and asof, and no branch with a tag")
+    if values["table"] is not None:
+        strange = [name for name in _OF_ROWS if values[name] != OPTIONS[name].default]
+        if strange:
+            raise OptionError(f"option {strange[0]!r} is for rows: option 'table' reads a metadata table")
     return ReadOptions(**{name: values[name] for name in names}, storage=storage)
 
 
@@ -180,16 +163,28 @@ def check_batch(options: ReadOptions) -> None:
         raise OptionError(f"option {given[0]!r} is for streams and change feeds: add readChangeFeed=true")
 
 
-def write_options(raw: Mapping[str, str]) -> WriteOptions:
+def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptions:
     """Parse the options of a write.
 
+    Args:
+        raw: the options. Those for reading are left aside: a view has one set of options for both.
+        overwrite: whether the table's content is replaced.
+
     Raises:
-        OptionError: as `read_options`, or a version was given: only the latest one can be written to.
+        OptionError: as `read_options`; or a version was given, but only the latest one can be written to; or
+            what is read is a part of the table, which an overwrite would replace as a whole.
     """
     values, vector_sizes, storage = _parse(raw)
     for name in ("version", "tag", "asof"):
         if values[name] is not None:
             raise OptionError(f"option {name!r} is for reading: an old version cannot be written to")
+    if values["table"] is not None:
+        raise OptionError("option 'table' is for reading: metadata tables cannot be written to")
+    for name in ("columns", "filter", "fragments"):
+        if overwrite and values[name] is not None:
+            raise OptionError(
+                f"option {name!r} shows a part of the table, but an overwrite replaces all of it: leave it out"
+            )
     if values["branch"] is not None:
         raise OptionError("option 'branch' is for reading: give the branch's own path, {path}/tree/{branch}")
     if (values["txnAppId"] is None) != (values["txnVersion"] is None) or values["txnAppId"] == "":
@@ -214,7 +209,7 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int], dict
             given[option.name] = _value(option.name, option.parse, option.expects, text)
         elif name.startswith(STORAGE_PREFIX):
             storage[name.removeprefix(STORAGE_PREFIX)] = _storage_value(key, text)
-        elif name in _STORAGE_NAMES:
+        elif name in STORAGE_NAMES:
             storage[name] = _storage_value(key, text)
         elif name.endswith(VECTOR_SIZE_SUFFIX):
             column = name.removesuffix(VECTOR_SIZE_SUFFIX)
@@ -232,7 +227,7 @@ def _value(name: str, parse: Callable[[str], Any], expects: str, text: str) -> A
         return parse(text)
     except OptionError:
         raise
-    except ValueError:
+    except (ValueError, RecursionError):
         raise OptionError(f"option {name!r} must be {expects}, not {text!r}") from None
 
 
@@ -244,7 +239,7 @@ def _storage_value(key: str, text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise OptionError(f"option {key!r} starts like JSON but is not: {text!r}") from None
 
 
@@ -253,14 +248,10 @@ def _check_unknown(key: str, text: str) -> None:
 
     Others are ignored because Spark adds its own (`owner`, `provider`, ...).
     """
-    name = key.lower()
-    if name in _REFUSED and text.strip().lower() != "false":
-        raise OptionError(f"option {key!r} is not supported by this release")
-    if ".arrow." in name or ".lance." in name:
-        raise OptionError(f"unknown column option {key!r}: '<column>{VECTOR_SIZE_SUFFIX}' exists")
-    close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.8)
-    if close:
-        raise OptionError(f"unknown option {key!r}: did you mean {_BY_NAME[close[0]].name!r}?")
+    names = {name: option.name for name, option in _BY_NAME.items()}
+    problem = advice(key, text, names, _SUFFIXES)
+    if problem is not None:
+        raise OptionError(problem)
 
 
 def _location(path: str) -> str:

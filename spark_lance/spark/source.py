@@ -85,7 +85,7 @@ class LanceDataSource(DataSource):
         from spark_lance.spark.write import LanceWriter
 
         with one_line():
-            return LanceWriter(write_options(self.options), schema, overwrite)
+            return LanceWriter(write_options(self.options, overwrite), schema, overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
         """Fix the version before Spark copies this instance to the processes that plan reads.

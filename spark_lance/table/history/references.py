@@ -23,7 +23,7 @@ from spark_lance.table.history.refs import latest_version, list_versions
 from spark_lance.table.history.tag_files import read_tag
 from spark_lance.table.manifest import Manifest, read_manifest
 
-__all__ = ["MAIN", "Place", "Reference", "main_root", "resolve", "version_at"]
+__all__ = ["MAIN", "Place", "Reference", "main_root", "parse_moment", "resolve", "version_at"]
 
 Reference = Union[int, str, tuple[Union[str, None], Union[int, None]]]  # noqa: UP007
 
@@ -99,7 +99,7 @@ def version_at(store: Store, root: str, moment: datetime | str) -> int:
         VersionNotFoundError: every version is younger; the message tells when the oldest was made.
         OptionError: the text is no time.
     """
-    limit = _moment(moment)
+    limit = parse_moment(moment)
     oldest = None
     for file in reversed(list_versions(store, root)):
         oldest = read_manifest(store, file.path, file.naming).timestamp
@@ -110,7 +110,12 @@ def version_at(store: Store, root: str, moment: datetime | str) -> int:
     raise VersionNotFoundError(f"{root} has no version as old as {limit}; its oldest is of {oldest}")
 
 
-def _moment(moment: datetime | str) -> datetime:
+def parse_moment(moment: datetime | str) -> datetime:
+    """Return a time with a zone, from a time or its ISO 8601 text; without a zone it is in UTC.
+
+    Raises:
+        OptionError: the text is no time.
+    """
     if isinstance(moment, str):
         text = moment.strip()
         try:

@@ -1,0 +1,82 @@
+"""Which column of an older version a column of a newer one is.
+
+A column keeps its id for as long as the table keeps its rows: renaming does not change it. A cast gives it
+a new id in the same place. An overwrite numbers the columns anew, so that only names tell which is which. A
+column that was dropped and added again is another one: the rows in between had no values. (Lance table
+format, field ids.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_lance.file.schema import Field, Schema
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.transaction import Transaction
+
+__all__ = ["PastColumn", "Step", "before"]
+
+
+@dataclass(frozen=True)
+class PastColumn:
+    """A top-level column of a newer version as it is in an older one.
+
+    Attributes:
+        field: the column there.
+        is_same: whether ids of nested fields mean the same in both versions.
+    """
+
+    field: Field
+    is_same: bool = True
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the columns of one version have to do with those of the version before.
+
+    Attributes:
+        old, new: both schemas.
+        keeps_ids: whether one id means one column in both.
+        is_cast: whether a column may have got another id and kept its name.
+    """
+
+    old: Schema
+    new: Schema
+    keeps_ids: bool
+    is_cast: bool
+
+    @classmethod
+    def of(cls, old: Manifest, new: Manifest, transaction: Transaction) -> Step:
+        """Return the step that a transaction makes from `old` to `new`."""
+        name = transaction.name
+        keeps_ids = name not in ("clone", "overwrite") and (name != "restore" or _share_files(old, new))
+        schema = old.schema
+        same = old.message.fields == new.message.fields
+        return cls(schema, schema if same else new.schema, keeps_ids, name == "merge")
+
+
+def before(columns: Sequence[PastColumn | None], step: Step) -> list[PastColumn | None]:
+    """Return for columns of a version what they are in the version before; None if they are not there."""
+    if step.old is step.new:
+        return list(columns)
+    return [None if column is None else _before(column, step) for column in columns]
+
+
+def _before(column: PastColumn, step: Step) -> PastColumn | None:
+    field = column.field
+    named = next((old for old in step.old.fields if old.name == field.name), None)
+    if not step.keeps_ids:
+        return None if named is None else PastColumn(named, False)
+    same = next((old for old in step.old.fields if old.id == field.id), None)
+    if same is not None:
+        return PastColumn(same, column.is_same)
+    if named is not None and step.is_cast and all(new.id != named.id for new in step.new.fields):
+        return PastColumn(named, False)
+    return None
+
+
+def _share_files(one: Manifest, other: Manifest) -> bool:
+    """Whether two versions have a data file in common: then no overwrite lies between them."""
+    paths = {file.path for fragment in one.fragments for file in fragment.files}
+    return any(file.path in paths for fragment in other.fragments for file in fragment.files)

@@ -1,0 +1,352 @@
+"""What one version of a table changed: rows inserted, updated and deleted, told fragment by fragment.
+
+The transaction says what kind of change it was, the two manifests say where. Operations that move rows or
+touch no values (compaction, dropped columns, settings, indices) change nothing. For the others a fragment is
+compared with itself in the version before:
+
+    fragment is new            its live rows came
+    fragment is gone           its live rows went
+    other deletion file        rows went, or came back (restore)
+    other files for a column   the rows that the operation names were changed where they are (or all rows)
+
+With stable row ids, rows that came and rows that went with the same id are updates; if the version that last
+changed them is the same too, they only moved. Without stable row ids a row that was moved by an update cannot
+be told from an insert, so such an update is a delete and an insert; one that changed columns in place is an
+update.
+(Lance table format, transactions, stable row ids, change data feed.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import Message
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.lineage import LineageReader
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.system_columns import ROW_ID, UPDATED_AT
+from spark_lance.table.transaction import Transaction
+
+__all__ = ["DELETE", "INSERT", "POSTIMAGE", "PREIMAGE", "ChangedRows", "changes_of"]
+
+INSERT = "insert"
+DELETE = "delete"
+PREIMAGE = "update_preimage"
+POSTIMAGE = "update_postimage"
+
+Rows = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+Fragment = table_pb2.DataFragment
+
+# Operations after which every row is there as before, maybe elsewhere or without a column.
+_QUIET = frozenset(
+    {
+        "create_index",
+        "project",
+        "reserve_fragments",
+        "rewrite",
+        "update_bases",
+        "update_config",
+        "update_mem_wal_state",
+    }
+)
+# Operations after which a fragment may be another one than the fragment of the same number before.
+_RENUMBERING = frozenset({"clone", "overwrite", "restore"})
+# Operations that never give a row an id that another row had in the version before.
+_NEVER_MATCHING = frozenset({"append", "clone", "delete", "overwrite"})
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """Rows of one fragment that a version changed in one way.
+
+    Attributes:
+        kind: `insert`, `update_preimage`, `update_postimage` or `delete`; the second and the last are rows of
+            the version before.
+        fragment: the serialized DataFragment that holds them.
+        rows: which they are: a serialized Roaring bitmap of physical numbers; None for all live rows ...
+        without: ... but for those that live in this form of the fragment, too (serialized).
+        count: how many there are, by what the manifests say.
+    """
+
+    kind: str
+    fragment: bytes
+    rows: bytes | None
+    without: bytes | None
+    count: int
+
+    @property
+    def is_before(self) -> bool:
+        """Whether these are rows of the version before."""
+        return self.kind in (DELETE, PREIMAGE)
+
+    def offsets(self, store: Store, root: str, bases: Bases) -> Rows | None:
+        """Return the physical numbers of the rows, ascending; None for all live rows of the fragment.
+
+        Args:
+            store, root: the table.
+            bases: base paths of the version that holds the rows.
+
+        Raises:
+            FormatError, UnsupportedFormatError: a deletion file is missing or damaged.
+        """
+        if self.rows is not None:
+            return np.asarray(BitMap.deserialize(self.rows).to_array(), np.int64)
+        if self.without is None:
+            return None
+        here, other = Fragment.FromString(self.fragment), Fragment.FromString(self.without)
+        return _gone(_View(store, root, bases), here, other)
+
+
+@dataclass(frozen=True)
+class _View:
+    """Reads what belongs to fragments of one version."""
+
+    store: Store
+    root: str
+    bases: Bases
+
+    @classmethod
+    def of(cls, store: Store, root: str, manifest: Manifest) -> _View:
+        return cls(store, root, Bases.of(store, root, manifest.message))
+
+    def total(self, fragment: Fragment) -> int:
+        return physical_rows(self.store, self.root, fragment, self.bases)
+
+    def deleted(self, fragment: Fragment) -> Rows:
+        total = self.total(fragment)
+        return read_deletions(self.store, self.root, fragment, total, self.bases).astype(np.int64)
+
+    def live(self, fragment: Fragment) -> Rows:
+        return np.delete(np.arange(self.total(fragment), dtype=np.int64), self.deleted(fragment))
+
+    def lineage(self, fragment: Fragment, name: str, rows: Rows) -> UInt64Array:
+        total = self.total(fragment)
+        return LineageReader(self.store, self.root, fragment, name, total, self.bases).read(0, total)[rows]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows that came or went: all live rows of a fragment, but for those that another form of it has, too."""
+
+    fragment: Fragment
+    without: Fragment | None
+
+
+def changes_of(
+    store: Store, root: str, old: Manifest | None, new: Manifest, transaction: Transaction
+) -> list[ChangedRows]:
+    """Return what a version changed, in an order that depends on nothing but the version.
+
+    With stable row ids the ids of rows that an update or a restore moved are held in memory, some 40 bytes
+    each; other operations are told from the manifests, deletion files and row versions of changed fragments.
+
+    Args:
+        store, root: the table.
+        old: the version before; None for the empty table before the first version.
+        new: the version.
+        transaction: what made it.
+
+    Raises:
+        UnsupportedFormatError: the operation is not known to this release.
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+    """
+    if transaction.name is None:
+        raise UnsupportedFormatError(
+            f"version {new.version} was made by an operation that this release does not know", new.path
+        )
+    if old is not None and transaction.name in _QUIET:
+        return []
+    return _Comparison(store, root, old, new, transaction).changes()
+
+
+class _Comparison:
+    """A version and the one before it."""
+
+    def __init__(
+        self, store: Store, root: str, old: Manifest | None, new: Manifest, transaction: Transaction
+    ) -> None:
+        self._name = transaction.name or ""
+        self._operation = transaction.operation
+        self._stable = new.uses_stable_row_ids
+        self._new_fields = _field_ids(new)
+        # A column that is back counts as new, though its file may have been there all the time.
+        self._old_fields = self._new_fields & (set() if old is None else _field_ids(old))
+        self._before = _View.of(store, root, new if old is None else old)
+        self._after = _View.of(store, root, new)
+        self._old: Mapping[int, Fragment] = {} if old is None else {f.id: f for f in old.fragments}
+        self._new: Mapping[int, Fragment] = {f.id: f for f in new.fragments}
+
+    def changes(self) -> list[ChangedRows]:
+        went, came, kept = self._sorted()
+        found: list[ChangedRows] = []
+        if self._stable and went and came and self._name not in _NEVER_MATCHING:
+            found += self._matched(went, came)
+        else:
+            found += [_changed(DELETE, part, self._before) for part in went]
+            found += [_changed(INSERT, part, self._after) for part in came]
+        for one, other in kept:
+            found += self._in_place(one, other)
+        return [rows for rows in found if rows.count]
+
+    def _sorted(self) -> tuple[list[_Part], list[_Part], list[tuple[Fragment, Fragment]]]:
+        """Return what went, what came, and the fragments of which rows are in both versions."""
+        went, came, kept = [], [], []
+        for one in self._old.values():
+            other = self._counterpart(one, self._new)
+            if other is None:
+                went.append(_Part(one, None))
+            elif one != other:
+                kept.append((one, other))
+                if one.deletion_file != other.deletion_file:
+                    went.append(_Part(one, other))
+                    if self._name not in ("delete", "update"):
+                        came.append(_Part(other, one))
+        for fragment in self._new.values():
+            if self._counterpart(fragment, self._old) is None:
+                came.append(_Part(fragment, None))
+        return went, came, kept
+
+    def _counterpart(self, fragment: Fragment, others: Mapping[int, Fragment]) -> Fragment | None:
+        other = others.get(fragment.id)
+        if other is None or self._name not in _RENUMBERING or other == fragment:
+            return other
+        # Fragment numbers once began anew with an overwrite: files tell whether the rows are the same.
+        paths = {file.path for file in other.files}
+        return other if any(file.path in paths for file in fragment.files) else None
+
+    def _matched(self, went: Sequence[_Part], came: Sequence[_Part]) -> Iterator[ChangedRows]:
+        """Tell rows that were updated or moved, by their ids, from rows that came or went."""
+        before = [_identified(part, self._before) for part in went]
+        after = [_identified(part, self._after) for part in came]
+        old_ids = _concatenated([rows.ids for rows in before])
+        old_versions = _concatenated([rows.updated for rows in before])
+        order = np.argsort(old_ids, kind="stable")
+        ids = old_ids[order]
+        remains = np.zeros(len(ids), np.bool_)
+        changed = np.zeros(len(ids), np.bool_)
+        for rows in after:
+            known = np.zeros(len(rows.ids), np.bool_)
+            other = known.copy()
+            if len(ids):
+                places = np.minimum(np.searchsorted(ids, rows.ids), len(ids) - 1)
+                known = ids[places] == rows.ids
+                former = order[places[known]]
+                other[known] = old_versions[former] != rows.updated[known]
+                remains[former] = True
+                changed[former] = other[known]
+            yield _listed(INSERT, rows.fragment, rows.offsets[~known])
+            yield _listed(POSTIMAGE, rows.fragment, rows.offsets[other])
+        first = 0
+        for rows in before:
+            part = slice(first, first + len(rows.ids))
+            yield _listed(DELETE, rows.fragment, rows.offsets[~remains[part]])
+            yield _listed(PREIMAGE, rows.fragment, rows.offsets[changed[part]])
+            first += len(rows.ids)
+
+    def _in_place(self, one: Fragment, other: Fragment) -> list[ChangedRows]:
+        """Return the rows that kept their place and have other values in some column."""
+        if _homes(one, self._old_fields) == _homes(other, self._new_fields):
+            return []
+        rows = self._rewritten(one, other)
+        if rows is None and one.deletion_file == other.deletion_file:
+            return [
+                _changed(PREIMAGE, _Part(one, None), self._before),
+                _changed(POSTIMAGE, _Part(other, None), self._after),
+            ]
+        common = np.intersect1d(self._before.live(one), self._after.live(other), assume_unique=True)
+        if rows is not None:
+            common = np.intersect1d(common, rows, assume_unique=True)
+        return [_listed(PREIMAGE, one, common), _listed(POSTIMAGE, other, common)]
+
+    def _rewritten(self, one: Fragment, other: Fragment) -> Rows | None:
+        """Return the physical rows whose values may have changed, None for all."""
+        if self._stable:
+            every = np.arange(self._after.total(other), dtype=np.int64)
+            was = self._before.lineage(one, UPDATED_AT, every)
+            found: Rows = np.flatnonzero(was != self._after.lineage(other, UPDATED_AT, every))
+            # Who replaces a file without telling rows leaves their versions as they are.
+            return found if len(found) else None
+        return _named_rows(self._operation, other)
+
+
+def _field_ids(manifest: Manifest) -> set[int]:
+    return {node.id for field in manifest.schema.fields for node in field.walk()}
+
+
+def _homes(fragment: Fragment, fields: Container[int]) -> dict[int, tuple[str, int]]:
+    """Return the file that each of some fields comes from."""
+    return {
+        field: (file.path, file.base_id)
+        for file in fragment.files
+        for field in file.fields
+        if field in fields
+    }
+
+
+def _named_rows(operation: Message, fragment: Fragment) -> Rows | None:
+    """Return the rows of a fragment of which an update says that it changed columns; None if it is silent."""
+    if not isinstance(operation, transaction_pb2.Transaction.Update):
+        return None
+    data = operation.updated_fragment_offset_bitmaps.get(fragment.id)
+    if not data:
+        return None
+    try:
+        return np.asarray(BitMap.deserialize(data).to_array(), np.int64)
+    except (ValueError, IndexError) as error:
+        raise FormatError(f"undecodable offsets of rows in fragment {fragment.id}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Identified:
+    """Rows of a fragment: physical number, id, and the version that last changed it."""
+
+    fragment: Fragment
+    offsets: Rows
+    ids: UInt64Array
+    updated: UInt64Array
+
+
+def _identified(part: _Part, view: _View) -> _Identified:
+    fragment = part.fragment
+    offsets = view.live(fragment) if part.without is None else _gone(view, fragment, part.without)
+    ids, updated = (view.lineage(fragment, name, offsets) for name in (ROW_ID, UPDATED_AT))
+    return _Identified(fragment, offsets, ids, updated)
+
+
+def _concatenated(arrays: Sequence[UInt64Array]) -> UInt64Array:
+    return np.concatenate([np.empty(0, np.uint64), *arrays])
+
+
+def _gone(view: _View, fragment: Fragment, other: Fragment) -> Rows:
+    """Return the rows that are live in one form of a fragment and deleted in another."""
+    found: Rows = np.setdiff1d(view.deleted(other), view.deleted(fragment), assume_unique=True)
+    return found
+
+
+def _listed(kind: str, fragment: Fragment, rows: Rows) -> ChangedRows:
+    bitmap = BitMap(rows.astype(np.uint32))
+    bitmap.run_optimize()
+    return ChangedRows(kind, fragment.SerializeToString(), bitmap.serialize(), None, len(rows))
+
+
+def _changed(kind: str, part: _Part, view: _View) -> ChangedRows:
+    """Return rows that need not be listed; only a fragment of which rows come back has to be looked at."""
+    fragment, other = part.fragment, part.without
+    gone = int(fragment.deletion_file.num_deleted_rows)
+    if other is None:
+        return ChangedRows(kind, fragment.SerializeToString(), None, None, view.total(fragment) - gone)
+    if kind == DELETE and int(other.deletion_file.num_deleted_rows) > gone:
+        count = int(other.deletion_file.num_deleted_rows) - gone
+        return ChangedRows(kind, fragment.SerializeToString(), None, other.SerializeToString(), count)
+    return _listed(kind, fragment, _gone(view, fragment, other))
