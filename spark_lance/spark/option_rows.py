@@ -144,8 +144,8 @@ ROWS = (
         "the name of a metadata table",
         None,
         "read",
-        "Read not the rows but what is known of the table: `versions`, `history`, `transactions`, `fragments`, "
-        "`files`, `schema`, `indices`, `tags`, `branches` or `config`.",
+        "Read not the rows but what is known of the table: `versions`, `history`, `transactions`, "
+        "`fragments`, `files`, `schema`, `indices`, `tags`, `branches` or `config`.",
     ),
     Option(
         "filter",

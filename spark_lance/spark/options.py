@@ -49,10 +49,10 @@ _OF_ROWS = (
 )
 
 _MISSING_PATH = (
-    "option 'path' is missing: use load(path) or save(path). Spark hands the options and the location of tables "
-    "in its catalog (CREATE TABLE ... USING lance, saveAsTable, writeTo) to no Python data source: use CREATE "
-    "TEMPORARY VIEW v USING lance OPTIONS (path '...') instead, or name the path in each statement, as in "
-    "SELECT * FROM t WITH (path '...')"
+    "option 'path' is missing: use load(path) or save(path). Spark hands the options and the location of "
+    "tables in its catalog (CREATE TABLE ... USING lance, saveAsTable, writeTo) to no Python data source: "
+    "use CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...') instead, or name the path in each "
+    "statement, as in SELECT * FROM t WITH (path '...')"
 )
 
 
@@ -183,7 +183,7 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
     for name in ("columns", "filter", "fragments"):
         if overwrite and values[name] is not None:
             raise OptionError(
-                f"option {name!r} shows a part of the table, but an overwrite replaces all of it: leave it out"
+                f"option {name!r} is a part of the table, but an overwrite replaces all of it: leave it out"
             )
     if values["branch"] is not None:
         raise OptionError("option 'branch' is for reading: give the branch's own path, {path}/tree/{branch}")

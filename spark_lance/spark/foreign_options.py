@@ -1,0 +1,149 @@
+"""Options that are not ours: those of other connectors, and misspellings of our own.
+
+Spark adds options of its own to those of the user, so unknown ones are ignored, unless ignoring them would
+give the user other rows than asked for: then the message says what to use here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+
+__all__ = ["FOREIGN", "STORAGE_NAMES", "STORAGE_PREFIX", "advice"]
+
+STORAGE_PREFIX = "storage."
+
+# Names of storage options that may be given without the prefix, as other Lance connectors accept them.
+STORAGE_NAMES = frozenset(
+    {
+        "access_key_id",
+        "allow_http",
+        "anon",
+        "aws_access_key_id",
+        "aws_default_region",
+        "aws_endpoint",
+        "aws_endpoint_url",
+        "aws_region",
+        "aws_secret_access_key",
+        "aws_server_side_encryption",
+        "aws_session_token",
+        "aws_sse_kms_key_id",
+        "aws_virtual_hosted_style_request",
+        "client_kwargs",
+        "client_max_retries",
+        "endpoint",
+        "endpoint_url",
+        "profile",
+        "region",
+        "request_timeout",
+        "secret_access_key",
+        "session_token",
+    }
+)
+
+_ASOF = "use option 'asof' with a time such as 2026-01-31 12:00:00"
+_MODE = "use .mode('append') or .mode('overwrite')"
+_FILES = "a Lance table is no folder of files; use option 'filter'"
+
+# Options of Delta, Iceberg, lance-spark, pylance and of Spark's file sources, in lower case, that change what
+# is read or written there -> what to do here.
+FOREIGN = {
+    # Delta
+    "datachange": "LanceTable.optimize() rewrites rows without changing them",
+    "optimizewrite": "use option 'max_rows_per_file' or 'max_bytes_per_file'",
+    "partitionoverwritemode": "use option 'replaceWhere'",
+    "schematrackinglocation": "a stream ends at a change of the schema; start it anew",
+    # Iceberg
+    "as-of-timestamp": _ASOF,
+    "distribution-mode": "repartition the DataFrame",
+    "end-snapshot-id": "use options 'readChangeFeed' and 'endingVersion'",
+    "end-timestamp": "use options 'readChangeFeed' and 'endingTimestamp'",
+    "overwrite-mode": "use option 'replaceWhere'",
+    "snapshot-id": "use option 'version'",
+    "split-size": "use option 'partition_bytes'",
+    "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion'",
+    "start-timestamp": "use options 'readChangeFeed' and 'startingTimestamp'",
+    "stream-from-timestamp": "use option 'startingTimestamp'",
+    "streaming-skip-delete-snapshots": "use option 'ignoreDeletes'",
+    "streaming-skip-overwrite-snapshots": "use option 'ignoreChanges'",
+    "target-file-size-bytes": "use option 'max_bytes_per_file'",
+    "write-format": "data files are Lance files",
+    # lance-spark and pylance
+    "dataset_uri": "give the location to load() or save()",
+    "full_text_query": "use option 'filter' or search without Spark",
+    "include_deleted_rows": "deleted rows are not read; see option 'readChangeFeed'",
+    "limit": "use DataFrame.limit",
+    "mode": _MODE,
+    "nearest": "search without Spark",
+    "offset": "use DataFrame.offset",
+    "pushdownfilters": "spark_lance.enable(spark) pushes filters",
+    "snapshot_id": "use option 'version'",
+    "use_stable_row_ids": "use option 'enable_stable_row_ids'",
+    "write_mode": _MODE,
+    # Spark's file sources
+    "modifiedafter": _FILES,
+    "modifiedbefore": _FILES,
+    "pathglobfilter": _FILES,
+    # Hadoop
+    "fs.s3a.access.key": "use option 'aws_access_key_id'",
+    "fs.s3a.endpoint": "use option 'aws_endpoint'",
+    "fs.s3a.endpoint.region": "use option 'aws_region'",
+    "fs.s3a.path.style.access": "use option 'aws_virtual_hosted_style_request', which is the opposite",
+    "fs.s3a.secret.key": "use option 'aws_secret_access_key'",
+    "fs.s3a.session.token": "use option 'aws_session_token'",
+}
+
+_CLOSE = 0.8
+_PREFIX = re.compile(r"stor[a-z]*([._:-])", re.ASCII)
+_CLOUDS = ("aws_", "azure_", "gcs_", "google_", "s3_")
+
+
+def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[str]) -> str | None:
+    """Return why an unknown option cannot be ignored, None if it can.
+
+    Args:
+        key: the option's name as it was given.
+        text: its value.
+        names: the names and aliases of options -> the names that are documented.
+        suffixes: how the names of options of columns end.
+    """
+    name = key.lower()
+    if name in FOREIGN:
+        # Switched off, it asks for what is done here anyway.
+        off = text.strip().lower() == "false"
+        return None if off else f"option {key!r} is not supported: {FOREIGN[name]}"
+    storage = dict(zip(STORAGE_NAMES, STORAGE_NAMES, strict=True))
+    close = _close(name, names) or _close_suffix(name, suffixes) or _close(name, storage)
+    if close is None and (match := _PREFIX.match(name)):
+        close = f"{STORAGE_PREFIX}{name[match.end() :]}"
+    if close is not None:
+        return f"unknown option {key!r}: did you mean {close!r}?"
+    if name.startswith(_CLOUDS):
+        return f"unknown option {key!r}: settings of stores are named {STORAGE_PREFIX}{name}"
+    if ".arrow." in name or ".lance." in name:
+        return f"unknown option {key!r}: options of columns end with {', '.join(suffixes)}"
+    return None
+
+
+def _close(name: str, names: Mapping[str, str]) -> str | None:
+    """Return which of `names` a misspelt one may mean; whatever parts its words does not count."""
+    folded = {_folded(known): documented for known, documented in names.items()}
+    found = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=_CLOSE)
+    return folded[found[0]] if found else None
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[ ._-]", "", name.lower())
+
+
+def _close_suffix(name: str, suffixes: Collection[str]) -> str | None:
+    """Return the name that a misspelt option of a column may mean."""
+    best: tuple[float, str] = (_CLOSE, "")
+    for suffix in suffixes:
+        words = name.split(".")
+        for parts in range(1, min(len(words), suffix.count(".") + 1)):
+            column, ending = ".".join(words[:-parts]), ".".join(words[-parts:])
+            ratio = difflib.SequenceMatcher(None, _folded(ending), _folded(suffix)).ratio()
+            best = max(best, (ratio, f"{column}{suffix}")) if column and ratio > _CLOSE else best
+    return best[1] or None
