@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "spark_lance"
 LAYERS = ("errors", "proto", "io", "file", "table", "index", "spark")
-LATE_IMPORTS_ALLOWED = {"spark_lance/__init__.py", "spark_lance/spark/source.py"}
+LATE_IMPORTS_ALLOWED = {
+    "spark_lance/__init__.py",
+    "spark_lance/spark/source.py",
+    "spark_lance/table/predicates/predicate.py",
+}
 MODULE_LINES = 600
 FUNCTION_LINES = 80
 

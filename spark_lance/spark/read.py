@@ -7,7 +7,7 @@ that is special to a task into its partition. What tasks share, such as the filt
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_lance.errors import SchemaError
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
+from spark_lance.spark.blobs import read_blobs
 from spark_lance.spark.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.filters import translate
@@ -35,6 +36,7 @@ from spark_lance.spark.partitions import (
     share_rows,
 )
 from spark_lance.spark.types import arrow_schema
+from spark_lance.table.bases import Bases
 from spark_lance.table.history.references import MAIN, Place, Reference, resolve, version_at
 from spark_lance.table.history.refs import find_version, latest_version, load_version
 from spark_lance.table.manifest import Manifest
@@ -85,7 +87,8 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
         SchemaError: a column does not exist, or Spark has no type for it.
     """
     place, _, manifest = _open(options, place)
-    return place, described(manifest.schema, options.columns, options.system_columns)
+    schema = described(manifest.schema, options.columns, options.system_columns, options.blob_handling)
+    return place, schema
 
 
 def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> LanceReader:
@@ -130,6 +133,8 @@ class LanceReader(DataSourceReader):
         self._options = options
         self._table = manifest.schema
         self._names, self._fields = fit(manifest.schema, schema)
+        chosen = (field for field in manifest.schema.fields if field.name in self._names)
+        self._blobs = tuple(field for field in chosen if field.is_blob)
         if not self._names and not _KEEPS_ROWS_WITHOUT_COLUMNS:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
         self._scan = Scan.plan(
@@ -144,7 +149,7 @@ class LanceReader(DataSourceReader):
 
     def __getstate__(self) -> dict[str, Any]:
         # Every task gets a copy of the reader, and its own work in its partition.
-        kept = ("_schema", "_options", "_condition", "_limit")
+        kept = ("_schema", "_options", "_condition", "_limit", "_blobs")
         return {**{name: self.__dict__[name] for name in kept}, "_shared": self._shared}
 
     @cached_property
@@ -194,10 +199,24 @@ class LanceReader(DataSourceReader):
             if not task.names and self._condition is None:
                 yield rows_without_columns(live_rows(task))
                 continue
-            convert = BatchConverter.plan(task.arrow_schema, arrow_schema(self._schema))
-            size = min(self._options.batch_size, self._limit or self._options.batch_size)
-            for batch in task.batches(self._options.batch_bytes, size, self._condition):
-                yield convert(batch) if task.names else rows_without_columns(batch.num_rows)
+            yield from self._rows(task)
+
+    def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+        target = arrow_schema(self._schema)
+        convert: BatchConverter | None = None
+        most = self._options.batch_bytes
+        size = min(self._options.batch_size, self._limit or self._options.batch_size)
+        for batch in task.batches(most, size, self._condition):
+            if not task.names:
+                yield rows_without_columns(batch.num_rows)
+                continue
+            parts: Iterable[pa.RecordBatch] = [batch]
+            if self._blobs:
+                bases = task.bases or Bases(task.store, task.root)
+                parts = read_blobs(batch, self._blobs, self._schema, task.message, bases, most)
+            for part in parts:
+                convert = convert or BatchConverter.plan(part.schema, target)
+                yield convert(part)
 
 
 class PushdownReader(LanceReader):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
@@ -26,7 +25,6 @@ from spark_lance.table.predicates.expressions import (
     compute,
     describe,
 )
-from spark_lance.table.predicates.sql import parse_sql
 
 __all__ = ["Computed", "Condition", "Predicate", "compile_expression", "compile_predicate", "compile_tree"]
 
@@ -144,7 +142,7 @@ def compile_predicate(predicate: Predicate, schema: pa.Schema) -> Condition:
     """
     empty = _empty(schema)
     if isinstance(predicate, str):
-        tree = bind(parse_sql(predicate), schema)
+        tree = bind(_parse(predicate), schema)
         condition = Condition(predicate, columns(tree), _tree=tree)
     else:
         condition = Condition(str(predicate), (), _native=predicate)
@@ -171,8 +169,15 @@ def compile_expression(sql: str, schema: pa.Schema) -> Computed:
     Raises:
         ExpressionError: it is no expression over these columns.
     """
-    tree = bind(parse_sql(sql), schema)
+    tree = bind(_parse(sql), schema)
     return Computed(sql, columns(tree), compute(tree, _empty(schema)).type, tree)
+
+
+def _parse(sql: str) -> Expression:
+    # The parser takes a quarter of a second to import, which every process of a query without SQL would pay.
+    from spark_lance.table.predicates.sql import parse_sql
+
+    return parse_sql(sql)
 
 
 def _checked(condition: Condition, empty: pa.Table) -> Condition:
@@ -188,6 +193,9 @@ def _empty(schema: pa.Schema) -> pa.Table:
 
 def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
     """Return the values of a pyarrow expression."""
+    # Brings pandas with it, half a second that hardly any process needs to spend.
+    import pyarrow.acero as acero
+
     steps = [
         acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
         acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
