@@ -95,7 +95,7 @@ FOREIGN = {
 }
 
 _CLOSE = 0.8
-_PREFIX = re.compile(r"stor[a-z]*([._:-])", re.ASCII)
+_PREFIX = re.compile("(?:sto|str)[a-z]*[._:-]")
 _CLOUDS = ("aws_", "azure_", "gcs_", "google_", "s3_")
 
 
@@ -114,9 +114,10 @@ def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[s
         off = text.strip().lower() == "false"
         return None if off else f"option {key!r} is not supported: {FOREIGN[name]}"
     storage = dict(zip(STORAGE_NAMES, STORAGE_NAMES, strict=True))
-    close = _close(name, names) or _close_suffix(name, suffixes) or _close(name, storage)
+    close = _close(name, names) or _close_suffix(name, suffixes)
     if close is None and (match := _PREFIX.match(name)):
         close = f"{STORAGE_PREFIX}{name[match.end() :]}"
+    close = close or _close(name, storage)
     if close is not None:
         return f"unknown option {key!r}: did you mean {close!r}?"
     if name.startswith(_CLOUDS):
