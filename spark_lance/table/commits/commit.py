@@ -22,7 +22,6 @@ from itertools import chain
 from google.protobuf.message import Message
 
 from spark_lance.errors import (
-    AlreadyCommittedError,
     AtomicPutUnsupportedError,
     CommitOutcomeUnknownError,
     FormatError,
@@ -404,13 +403,7 @@ def _look_up(commit: _Commit, once: Once, latest: Manifest) -> Manifest | None:
                 return theirs
             commit.doubt = None
     commit.ledger.learn(commit.store, commit.root, latest)
-    found = commit.ledger.find(once)
-    if found is not None:
-        raise AlreadyCommittedError(
-            f"{once.application} has committed number {once.number} or a later one to {commit.root}, as "
-            f"version {found}: nothing was committed",
-            found,
-        )
+    commit.ledger.refuse(once, commit.root)
     return None
 
 

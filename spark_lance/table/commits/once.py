@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from spark_lance.errors import FormatError, OptionError
+from spark_lance.errors import AlreadyCommittedError, FormatError, OptionError
 from spark_lance.io.store import Store
 from spark_lance.table.history.refs import list_versions
 from spark_lance.table.manifest import Manifest, read_manifest
@@ -136,6 +136,20 @@ class Ledger:
         """Return the version that makes a pair superfluous, None if there is none."""
         number, version = self.numbers.get(once.key, (-1, 0))
         return version if number >= once.number else None
+
+    def refuse(self, once: Once, root: str) -> None:
+        """Raise if a pair is superfluous.
+
+        Raises:
+            AlreadyCommittedError: it is.
+        """
+        version = self.find(once)
+        if version is not None:
+            raise AlreadyCommittedError(
+                f"{once.application} has committed number {once.number} or a later one to {root}, as "
+                f"version {version}: nothing was committed",
+                version,
+            )
 
     def learn(self, store: Store, root: str, latest: Manifest) -> None:
         """Take in every pair of the history up to `latest`.
