@@ -24,7 +24,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.paths import deletion_path
 
-__all__ = ["MAX_ARROW_ROWS", "keep_mask", "read_deletions", "write_deletions"]
+__all__ = ["MAX_ARROW_ROWS", "keep_mask", "pack_deletions", "read_deletions", "write_deletions"]
 
 UInt32Array = npt.NDArray[np.uint32]
 
@@ -100,6 +100,15 @@ def write_deletions(
         version: the version that the deletion is computed from.
         bitmap: write a bitmap even for few rows.
     """
+    entry, data = pack_deletions(fragment, offsets, version=version, bitmap=bitmap)
+    store.put(deletion_path(root, fragment.id, entry), data)
+    return entry
+
+
+def pack_deletions(
+    fragment: table_pb2.DataFragment, offsets: UInt32Array, *, version: int, bitmap: bool = False
+) -> tuple[table_pb2.DeletionFile, bytes]:
+    """Return the entry of a new deletion file and its bytes; arguments as for `write_deletions`."""
     kinds = table_pb2.DeletionFile
     was_bitmap = fragment.HasField("deletion_file") and fragment.deletion_file.file_type == kinds.BITMAP
     as_bitmap = bitmap or was_bitmap or len(offsets) > MAX_ARROW_ROWS
@@ -109,9 +118,7 @@ def write_deletions(
         id=secrets.randbits(64),
         num_deleted_rows=len(offsets),
     )
-    data = BitMap(offsets).serialize() if as_bitmap else _pack_arrow(offsets)
-    store.put(deletion_path(root, fragment.id, entry), data)
-    return entry
+    return entry, BitMap(offsets).serialize() if as_bitmap else _pack_arrow(offsets)
 
 
 def keep_mask(deleted: UInt32Array, start: int, stop: int) -> npt.NDArray[np.bool_]:

@@ -8,24 +8,29 @@ files are the same and no row was deleted by both; otherwise the operation is ru
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
 from spark_lance.errors import RetryableConflictError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import read_deletions, write_deletions
+from spark_lance.table.deletion import pack_deletions, read_deletions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import deletion_path
 from spark_lance.table.reading.fragment import physical_rows
 
-__all__ = ["Outcome", "RowChanges"]
+__all__ = ["Outcome", "RowBitmaps", "RowChanges"]
 
 logger = logging.getLogger(__name__)
+
+# Deletion files that are written at once; so many fragments are no reason for threads.
+_PARALLEL_FILES = 8
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,25 @@ class Outcome:
     removed: list[int]
 
 
+@dataclass(frozen=True)
+class RowBitmaps(Mapping[int, npt.NDArray[np.uint32]]):
+    """Rows of many fragments, kept as bitmaps and given out as offsets."""
+
+    bitmaps: Mapping[int, BitMap]
+
+    def __getitem__(self, number: int) -> npt.NDArray[np.uint32]:
+        """Return the offsets of the rows of a fragment, ascending."""
+        return np.asarray(self.bitmaps[number].to_array(), np.uint32)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of the fragments."""
+        return iter(self.bitmaps)
+
+    def __len__(self) -> int:
+        """Return how many fragments have rows here."""
+        return len(self.bitmaps)
+
+
 @dataclass
 class RowChanges:
     """Rows to delete by fragment.
@@ -43,12 +67,12 @@ class RowChanges:
     Attributes:
         source: the version in which the rows were found.
         rows: fragment id -> physical offsets, uint32, ascending; all of them live rows of `source`.
-        written: paths of the deletion files written so far, whether or not they are still of use.
+        written: paths and sizes of the deletion files written so far, whether or not they are still of use.
     """
 
     source: Manifest
     rows: Mapping[int, npt.NDArray[np.uint32]]
-    written: list[str] = field(default_factory=list)
+    written: dict[str, int] = field(default_factory=dict)
     _done: dict[int, tuple[table_pb2.DataFragment, table_pb2.DataFragment | None]] = field(
         default_factory=dict, repr=False
     )
@@ -65,18 +89,28 @@ class RowChanges:
         before = {fragment.id: fragment for fragment in self.source.fragments}
         now = {fragment.id: fragment for fragment in base.fragments}
         outcome = Outcome([], [])
-        for number, offsets in self.rows.items():
+        for number in self.rows:
             fragment = now.get(number)
             if fragment is None or list(fragment.files) != list(before[number].files):
                 raise _conflict(base, root, f"fragment {number} has been rewritten or removed")
-            known = self._done.get(number)
-            if known is None or known[0] != fragment:
-                known = fragment, self._mark(store, root, fragment, offsets, base)
-                self._done[number] = known
-            if known[1] is None:
+        stale = [n for n in self.rows if n not in self._done or self._done[n][0] != now[n]]
+
+        def mark(number: int) -> None:
+            fragment = now[number]
+            self._done[number] = fragment, self._mark(store, root, fragment, self.rows[number], base)
+
+        if len(stale) <= _PARALLEL_FILES:
+            for number in stale:
+                mark(number)
+        else:
+            with ThreadPoolExecutor(_PARALLEL_FILES) as pool:
+                list(pool.map(mark, stale))
+        for number in self.rows:
+            marked = self._done[number][1]
+            if marked is None:
                 outcome.removed.append(number)
             else:
-                outcome.updated.append(known[1])
+                outcome.updated.append(marked)
         return outcome
 
     def discard(self, store: Store, root: str, committed: Manifest | None = None) -> None:
@@ -116,8 +150,10 @@ class RowChanges:
         if len(both) == total:
             return None
         rebased = base.version != self.source.version
-        entry = write_deletions(store, root, fragment, both, version=base.version, bitmap=rebased)
-        self.written.append(deletion_path(root, fragment.id, entry))
+        entry, data = pack_deletions(fragment, both, version=base.version, bitmap=rebased)
+        path = deletion_path(root, fragment.id, entry)
+        self.written[path] = len(data)
+        store.put(path, data)
         marked = table_pb2.DataFragment()
         marked.CopyFrom(fragment)
         marked.deletion_file.CopyFrom(entry)

@@ -96,7 +96,12 @@ class MovedIds:
 
 
 def write_moved(
-    store: Store, root: str, manifest: Manifest, tables: Iterable[pa.Table], ids: MovedIds
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    tables: Iterable[pa.Table],
+    ids: MovedIds,
+    operation: str = "",
 ) -> list[table_pb2.DataFragment]:
     """Write rows to new fragments of the version's schema and return their messages, of id 0.
 
@@ -106,12 +111,15 @@ def write_moved(
         manifest: the version that is changed.
         tables: the changed rows and then the inserted ones, with all columns.
         ids: filled while the tables are drawn; gives the ids of the first rows.
+        operation: what the names of all files of the operation have in common, see `new_data_file_name`.
 
     Raises:
         SchemaError: a null where the schema allows none.
         OSError: the store failed. Files written before an error are deleted.
     """
-    written = write_fragments(_batches(tables), store, root, manifest.schema, version=manifest.file_version)
+    written = write_fragments(
+        _batches(tables), store, root, manifest.schema, version=manifest.file_version, operation=operation
+    )
     fragments = [table_pb2.DataFragment.FromString(data) for data in written]
     ids.give(fragments)
     return fragments

@@ -37,6 +37,7 @@ def write_fragments(
     version: FileVersion = DEFAULT_VERSION,
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+    operation: str = "",
 ) -> list[bytes]:
     """Write batches of exactly `schema` to new data files of the table at `root`.
 
@@ -46,6 +47,7 @@ def write_fragments(
         version: version of the data files.
         max_rows_per_file: rows after which a new file (and fragment) is begun.
         max_bytes_per_file: bytes after which a new file is begun; looked at after every batch.
+        operation: see `new_data_file_name`.
 
     Returns:
         Serialized `DataFragment` messages, one per file, with id 0: the commit numbers them.
@@ -62,7 +64,7 @@ def write_fragments(
         for batch in batches:
             for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
                 if writer is None:
-                    name = new_data_file_name()
+                    name = new_data_file_name(operation)
                     writer = FileWriter(store, join(root, DATA_DIR, name), schema, version)
                 writer.write(part)
                 if writer.rows_written >= max_rows_per_file or writer.bytes_written >= max_bytes_per_file:

@@ -1,0 +1,164 @@
+"""Deleting and updating rows by Spark jobs: no shuffle, one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from spark_lance.errors import OptionError
+from spark_lance.spark.jobs import gather
+from spark_lance.spark.lance_table.expressions import (
+    analysed,
+    as_column,
+    functions_of,
+    is_ansi,
+    quoted,
+    types_of,
+)
+from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.needs import Expression, text_of
+from spark_lance.spark.lance_table.reading import few_partitions, read_needed
+from spark_lance.spark.lance_table.row_commits import (
+    RETRIES,
+    RETRY_TIMEOUT,
+    Attempt,
+    Changed,
+    policy,
+    run_attempts,
+)
+from spark_lance.spark.lance_table.row_tasks import Action, ChangeRows, MarkRows
+from spark_lance.spark.lance_table.targets import Assignments
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.row_lookup import find_rows
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.rows.row_moves import check_movable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Changing"]
+
+
+class Changing(TableFace):
+    """Deleting and updating rows."""
+
+    def delete(
+        self,
+        condition: Expression | None = None,
+        *,
+        conflict_retries: int = RETRIES,
+        retry_timeout: timedelta = RETRY_TIMEOUT,
+    ) -> DataFrame:
+        """Delete the rows for which a condition is true; all rows without one.
+
+        Spark reads the columns that the condition names; deletion files say which rows are gone. Fragments
+        without a row left are dropped. If no row matches, no version is made.
+
+        Args:
+            condition: SQL such as "day < '2024-01-01'", or a Column.
+            conflict_retries: how often to look for the rows again because another writer changed them.
+            retry_timeout: no new attempt is begun after this time.
+
+        Returns:
+            One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,
+            version.
+
+        Raises:
+            ExpressionError: the condition does not fit the table.
+            CommitError: other writers were in the way; see its subclasses.
+            UnsupportedFormatError: the table needs a feature that is not written here.
+        """
+
+        def attempt(at: Attempt) -> Changed:
+            if condition is None:
+                return at.delete_all(find_rows(at.store, at.root, at.manifest, None))
+            frame = _where(self, at.manifest, condition, [])
+            marked = frame.select(quoted(ROW_ADDRESS))
+            return at.delete_rows(gather(marked, MarkRows()), text_of(condition))
+
+        reruns = policy(conflict_retries, retry_timeout)
+        return run_attempts(self._dataset(), attempt, reruns).frame(self.spark)
+
+    def update(
+        self,
+        condition: Expression | None = None,
+        set: Mapping[str, Expression] | None = None,
+        *,
+        conflict_retries: int = RETRIES,
+        retry_timeout: timedelta = RETRY_TIMEOUT,
+    ) -> DataFrame:
+        """Set columns of the rows for which a condition is true, of all rows without one.
+
+        All values are computed from the old row. They are cast by Spark's rules of store assignment: a
+        number too large for its column is an error. The changed rows are written anew, and only they;
+        columns without a new value do not pass through Spark. With stable row ids rows keep their `_rowid`.
+
+        Args:
+            condition: SQL or a Column.
+            set: column, or field inside one (`a.b`) -> SQL text or Column.
+            conflict_retries: how often to compute the change again because another writer changed its rows.
+            retry_timeout: no new attempt is begun after this time.
+
+        Returns:
+            One row, as `delete`.
+
+        Raises:
+            OptionError: nothing is set.
+            ExpressionError: the condition or a value does not fit the table.
+            SchemaError: a column does not exist, is set twice, or cannot hold values of that type.
+            CommitError: other writers were in the way; see its subclasses.
+            UnsupportedFormatError: the table uses what is not written here.
+        """
+        if not set:
+            raise OptionError('an update needs at least one column: update(condition, set={"a": "a + 1"})')
+
+        def attempt(at: Attempt) -> Changed:
+            check_movable(at.manifest)
+            assigned = Assignments.of(at.manifest.schema, set, self.aliased)
+            needed = [*assigned.expressions, *map(quoted, assigned.partly)]
+            frame = _where(self, at.manifest, condition, needed)
+            changed = _new_values(self, frame, assigned)
+            names = tuple(field.name for field in assigned.fields)
+            action = Action("update", names, tuple(range(len(names))))
+            work = ChangeRows(at.pinned(), (action,), at.operation)
+            packed = few_partitions(changed, at.manifest, functions_of(self.spark))
+            answers = at.run(lambda: gather(packed, work))
+            return at.change_rows(answers, assigned.field_ids)
+
+        reruns = policy(conflict_retries, retry_timeout)
+        return run_attempts(self._dataset(), attempt, reruns).frame(self.spark)
+
+
+def _where(
+    table: TableFace, manifest: Manifest, condition: Expression | None, values: list[Expression]
+) -> DataFrame:
+    """Return the rows for which a condition is true, with what it and the values need."""
+    functions = functions_of(table.spark)
+    named = values if condition is None else [condition, *values]
+    frame = read_needed(table, manifest, named)
+    if condition is None:
+        return frame
+    known = [field.name for field in manifest.schema.fields]
+    with analysed(f"the condition {text_of(condition)!r}", known):
+        found = frame.where(as_column(functions, condition))
+        assert found.schema  # Spark Connect analyses only when it is asked for something
+    return found
+
+
+def _new_values(table: TableFace, frame: DataFrame, assigned: Assignments) -> DataFrame:
+    """Return action, address and new values of the rows of a frame."""
+    functions = functions_of(table.spark)
+    with analysed("the new values", [field.name for field in assigned.schema.fields]):
+        raw = [as_column(functions, expression) for expression in assigned.expressions]
+        types = types_of(frame, raw)
+    ansi = is_ansi(table.spark)
+    values = assigned.columns(functions, raw, types, ansi, lambda name: functions.col(quoted(name)))
+    head = [
+        functions.lit(0).cast("int").alias("action"),
+        functions.col(quoted(ROW_ADDRESS)).alias("address"),
+    ]
+    with analysed("the new values"):
+        result = frame.select(*head, *[value.alias(f"v{i}") for i, value in enumerate(values)])
+        assert result.schema
+    return result

@@ -1,0 +1,192 @@
+"""Expressions of users, fitted to DataFrames: errors before any job runs, and values in the types of columns.
+
+Values are assigned to columns by Spark's rules of store assignment (ANSI): a number fits every type of
+numbers, a date every type of times, everything simple fits a string; text does not fit a number. A value that
+the column's type cannot hold is an error, never null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.types as st
+from pyspark.errors import AnalysisException
+
+from spark_lance.errors import ExpressionError, SchemaError
+from spark_lance.spark.lance_table.needs import Expression
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["analysed", "as_column", "functions_of", "is_ansi", "quoted", "stored", "types_of"]
+
+
+def functions_of(spark: SparkSession) -> Any:
+    """Return the module of Spark's functions that belongs to a session: the classic one or Connect's."""
+    connect = type(spark).__module__.startswith("pyspark.sql.connect")
+    return import_module("pyspark.sql.connect.functions" if connect else "pyspark.sql.functions")
+
+
+def quoted(*names: str) -> str:
+    """Return the name of a column, or of a field inside one, as SQL."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+@contextmanager
+def analysed(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
+    """Turn Spark's complaints about an expression into ours.
+
+    Args:
+        what: the expression, for the message.
+        columns: the columns there are, if Spark knows only some of them.
+
+    Raises:
+        ExpressionError: Spark cannot parse or resolve what the block gives it.
+    """
+    try:
+        yield
+    except AnalysisException as error:
+        reason = str(error).strip().splitlines()[0]
+        known = ", ".join(columns)
+        hint = f" (the table has the columns {known})" if known and "UNRESOLVED" in reason else ""
+        raise ExpressionError(f"{what}: {reason}{hint}") from error
+
+
+def as_column(functions: Any, expression: Expression) -> Column:
+    """Return an expression as a Column; SQL text is parsed."""
+    column: Column = functions.expr(expression) if isinstance(expression, str) else expression
+    return column
+
+
+def types_of(frame: DataFrame, columns: Sequence[Column]) -> list[st.DataType]:
+    """Return the types of expressions over a DataFrame; Spark analyses them, no job runs."""
+    if not columns:
+        return []
+    schema = frame.select(*[column.alias(f"e{place}") for place, column in enumerate(columns)]).schema
+    return [field.dataType for field in schema.fields]
+
+
+def is_ansi(spark: SparkSession) -> bool:
+    """Whether casts of the session fail where a value does not fit."""
+    return str(spark.conf.get("spark.sql.ansi.enabled", "true")).lower() == "true"
+
+
+def stored(
+    functions: Any, value: Column, given: st.DataType, target: st.DataType, place: str, ansi: bool
+) -> Column:
+    """Return a value in the type of its column.
+
+    Args:
+        functions: see `functions_of`.
+        value: the value, of the type `given`.
+        given: its type.
+        target: the column's type.
+        place: the column, for messages.
+        ansi: see `is_ansi`.
+
+    Raises:
+        SchemaError: values of the type do not fit the column.
+    """
+    if _same(given, target):
+        return value
+    if isinstance(given, st.StructType) and isinstance(target, st.StructType):
+        return _stored_struct(functions, value, given, target, place, ansi)
+    if isinstance(given, st.ArrayType) and isinstance(target, st.ArrayType) and _has_struct(target):
+        inner, wanted = given.elementType, target.elementType
+        item = f"{place}.element"
+        result: Column = functions.transform(
+            value, lambda each: stored(functions, each, inner, wanted, item, ansi)
+        )
+        return result
+    if not _assignable(given, target):
+        raise SchemaError(
+            f"column {place} is {target.simpleString()}; values of type {given.simpleString()} do not fit it "
+            "(a cast may help)"
+        )
+    if ansi or isinstance(given, st.NullType) or isinstance(target, st.StringType):
+        return value.cast(target)
+    if _has_items(target):
+        raise SchemaError(
+            f"column {place} is {target.simpleString()}, not {given.simpleString()}: cast the values, or set "
+            "spark.sql.ansi.enabled, so that values that do not fit are found"
+        )
+    tried = value.try_cast(target)
+    message = f"a value for column {place} does not fit its type {target.simpleString()}"
+    checked: Column = (
+        functions.when(value.isNull(), functions.lit(None).cast(target))
+        .when(tried.isNotNull(), tried)
+        .otherwise(functions.raise_error(functions.lit(message)))
+    )
+    return checked
+
+
+def _stored_struct(
+    functions: Any, value: Column, given: st.StructType, target: st.StructType, place: str, ansi: bool
+) -> Column:
+    """Return a struct field by field, found by name."""
+    own = {name.lower(): name for name in given.names}
+    extra = sorted(set(own) - {name.lower() for name in target.names})
+    missing = [field.name for field in target if field.name.lower() not in own]
+    if extra or missing:
+        raise SchemaError(
+            f"column {place} is {target.simpleString()}, and the values are {given.simpleString()}: the "
+            "fields differ"
+        )
+    parts = [
+        stored(
+            functions,
+            value.getField(own[field.name.lower()]),
+            given[own[field.name.lower()]].dataType,
+            field.dataType,
+            f"{place}.{field.name}",
+            ansi,
+        ).alias(field.name)
+        for field in target
+    ]
+    whole: Column = functions.when(value.isNotNull(), functions.struct(*parts))
+    return whole
+
+
+def _same(given: st.DataType, target: st.DataType) -> bool:
+    """Whether the types are equal but for nullability, which is checked when rows are written."""
+    if isinstance(given, st.StringType) and isinstance(target, st.StringType):
+        return True
+    if isinstance(given, st.StructType) and isinstance(target, st.StructType):
+        return given.names == target.names and all(
+            _same(mine.dataType, other.dataType) for mine, other in zip(given, target, strict=True)
+        )
+    if isinstance(given, st.ArrayType) and isinstance(target, st.ArrayType):
+        return _same(given.elementType, target.elementType)
+    if isinstance(given, st.MapType) and isinstance(target, st.MapType):
+        return _same(given.keyType, target.keyType) and _same(given.valueType, target.valueType)
+    return given == target
+
+
+def _has_items(kind: st.DataType) -> bool:
+    return isinstance(kind, (st.ArrayType, st.MapType, st.StructType))
+
+
+def _has_struct(kind: st.DataType) -> bool:
+    if isinstance(kind, st.ArrayType):
+        return _has_struct(kind.elementType)
+    return isinstance(kind, st.StructType)
+
+
+def _assignable(given: st.DataType, target: st.DataType) -> bool:
+    """Whether Spark's ANSI store assignment takes values of a type for another."""
+    if _same(given, target) or isinstance(given, st.NullType):
+        return True
+    if isinstance(given, st.ArrayType) and isinstance(target, st.ArrayType):
+        return _assignable(given.elementType, target.elementType)
+    if isinstance(given, st.MapType) and isinstance(target, st.MapType):
+        return _assignable(given.keyType, target.keyType) and _assignable(given.valueType, target.valueType)
+    times = (st.DateType, st.TimestampType, st.TimestampNTZType)
+    return (
+        (isinstance(given, st.NumericType) and isinstance(target, st.NumericType))
+        or (isinstance(given, st.AtomicType) and isinstance(target, st.StringType))
+        or (isinstance(given, times) and isinstance(target, times))
+        or (isinstance(given, st.DayTimeIntervalType) and isinstance(target, st.DayTimeIntervalType))
+    )

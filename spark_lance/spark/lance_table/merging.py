@@ -1,0 +1,223 @@
+"""Merging a DataFrame into a table, with the words of Delta."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.spark.jobs import gather
+from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
+from spark_lance.spark.lance_table.needs import Expression
+from spark_lance.spark.lance_table.row_commits import (
+    RETRIES,
+    RETRY_TIMEOUT,
+    Attempt,
+    Changed,
+    policy,
+    run_attempts,
+)
+from spark_lance.spark.lance_table.row_tasks import ChangeRows
+from spark_lance.spark.types import new_field
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.rows.row_moves import check_movable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["MergeBuilder", "Merging"]
+
+_EVOLUTIONS = 5
+
+
+class Merging(TableFace):
+    """Merging rows into the table."""
+
+    def merge(self, source: DataFrame, condition: Expression) -> MergeBuilder:
+        """Return a builder of a merge: update, insert and delete rows by comparing them with a source.
+
+            table.alias("t").merge(changes.alias("s"), "t.id = s.id")
+                .whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+        Args:
+            source: the rows to merge, a DataFrame of the same session.
+            condition: SQL or a Column that is true for a row of the table and one of the source that match;
+                null keys match nothing.
+        """
+        return MergeBuilder(self, source, condition)
+
+
+class MergeBuilder:
+    """A merge in the making. Its methods change it and return it, so that calls can be chained.
+
+    Clauses of one kind are looked at in the order in which they were added; the first whose condition is
+    true counts, and rows for which none is stay as they are. Expressions of matched clauses name columns of
+    both sides, those of inserts columns of the source, and those of clauses for rows that are not matched by
+    the source columns of the table. A row of the table that several rows of the source would change is an
+    error, unless the only matched clause deletes without a condition.
+    """
+
+    def __init__(self, table: TableFace, source: DataFrame, condition: Expression) -> None:
+        self._table = table
+        self._source = source
+        self._condition = condition
+        self._clauses: list[Clause] = []
+        self._evolving = False
+        self._retries = RETRIES
+        self._timeout = RETRY_TIMEOUT
+
+    def whenMatchedUpdate(
+        self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
+    ) -> MergeBuilder:
+        """Set columns of rows that match: column or field inside one -> SQL or Column over both sides."""
+        return self._with(Clause(MATCHED, "update", condition, _given(set, "set")))
+
+    def whenMatchedUpdateAll(
+        self, condition: Expression | None = None, exceptCols: Sequence[str] = ()
+    ) -> MergeBuilder:
+        """Set all columns of rows that match to the source's columns of the same name, but some."""
+        return self._with(Clause(MATCHED, "update", condition, None, tuple(exceptCols)))
+
+    def whenMatchedDelete(self, condition: Expression | None = None) -> MergeBuilder:
+        """Delete rows that match."""
+        return self._with(Clause(MATCHED, "delete", condition))
+
+    def whenNotMatchedInsert(
+        self, condition: Expression | None = None, values: Mapping[str, Expression] | None = None
+    ) -> MergeBuilder:
+        """Insert rows of the source that match none: column -> value; other columns become null."""
+        return self._with(Clause(NEW, "insert", condition, _given(values, "values")))
+
+    def whenNotMatchedInsertAll(
+        self, condition: Expression | None = None, exceptCols: Sequence[str] = ()
+    ) -> MergeBuilder:
+        """Insert rows of the source that match none, with the columns of the same names, but some."""
+        return self._with(Clause(NEW, "insert", condition, None, tuple(exceptCols)))
+
+    def whenNotMatchedBySourceUpdate(
+        self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
+    ) -> MergeBuilder:
+        """Set columns of rows of the table that no row of the source matches."""
+        return self._with(Clause(MISSING, "update", condition, _given(set, "set")))
+
+    def whenNotMatchedBySourceDelete(self, condition: Expression | None = None) -> MergeBuilder:
+        """Delete rows of the table that no row of the source matches."""
+        return self._with(Clause(MISSING, "delete", condition))
+
+    def withSchemaEvolution(self) -> MergeBuilder:
+        """Let the table take in columns that only the source has, and let the source lack some.
+
+        The new columns are added, null everywhere, by a version of their own before that of the merge.
+        Fields inside columns are not added.
+        """
+        self._evolving = True
+        return self
+
+    def withRetries(
+        self, conflict_retries: int = RETRIES, retry_timeout: timedelta = RETRY_TIMEOUT
+    ) -> MergeBuilder:
+        """Set how often, and for how long, to merge again because another writer changed the same rows."""
+        policy(conflict_retries, retry_timeout)
+        self._retries, self._timeout = conflict_retries, retry_timeout
+        return self
+
+    def execute(self) -> DataFrame:
+        """Merge, in one transaction, and return what was done. If nothing changes, no version is made.
+
+        Of two merges that insert the same key at once the later one begins anew and finds the key. For that
+        it tells its keys with its commit, if the condition says that columns are equal and the inserts store
+        these; otherwise any concurrent insert makes it begin anew. The source is evaluated once in each
+        attempt.
+
+        Returns:
+            One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,
+            version.
+
+        Raises:
+            OptionError: there is no clause, or one that can never count.
+            ExpressionError: an expression does not fit table and source.
+            SchemaError: a column does not exist, is set twice, or cannot hold values of that type.
+            MergeError: several rows of the source would change one row of the table.
+            CommitError: other writers were in the way; see its subclasses.
+            UnsupportedFormatError: the table uses what is not written here.
+        """
+        _check_order(self._clauses)
+        dataset = self._table._dataset()
+        self._plan(dataset.manifest)
+        if self._evolving:
+            self._evolve()
+            dataset = self._table._dataset()
+        reruns = policy(self._retries, self._timeout)
+        return run_attempts(dataset, self._attempt, reruns).frame(self._table.spark)
+
+    def _with(self, clause: Clause) -> MergeBuilder:
+        self._clauses.append(clause)
+        return self
+
+    def _plan(self, manifest: Manifest) -> MergePlan:
+        return MergePlan.of(
+            self._table, manifest, self._source, self._condition, self._clauses, self._evolving
+        )
+
+    def _attempt(self, at: Attempt) -> Changed:
+        check_movable(at.manifest)
+        plan = self._plan(at.manifest)
+        matched = [clause for clause in self._clauses if clause.rows == MATCHED]
+        # Deleted in any case, so it does not matter how often they are found.
+        repeated = len(matched) == 1 and matched[0].kind == "delete" and matched[0].condition is None
+        inserts = any(clause.kind == "insert" for clause in self._clauses)
+        names = None if plan.key is None else tuple(key.name for key in plan.key)
+        work = ChangeRows(at.pinned(), plan.actions, at.operation, names, repeated)
+        answers = at.run(lambda: gather(plan.frame, work))
+        ids = None if plan.key is None else [key.id for key in plan.key]
+        return at.change_rows(answers, plan.field_ids, ids, inserts=inserts, repeated=repeated)
+
+    def _evolve(self) -> None:
+        """Add the columns that only the source has."""
+        for left in range(_EVOLUTIONS, 0, -1):
+            dataset = self._table._dataset()
+            known = {top.name.lower() for top in dataset.manifest.schema.fields}
+            wanted = self._wanted()
+            fresh = [
+                new_field(one, {})
+                for one in self._source.schema.fields
+                if one.name.lower() not in known and one.name.lower() in wanted
+            ]
+            if not fresh:
+                return
+            try:
+                dataset.add_columns(fresh)
+            except SchemaError:
+                # Another merge may have added them meanwhile.
+                if left == 1:
+                    raise
+
+    def _wanted(self) -> set[str]:
+        """Return the names of columns that clauses take from the source."""
+        wanted: set[str] = set()
+        for clause in self._clauses:
+            if clause.is_all:
+                names = {name.lower() for name in self._source.columns}
+                wanted |= names - {name.lower() for name in clause.without}
+        return wanted
+
+
+def _given(values: Mapping[str, Expression] | None, name: str) -> Mapping[str, Expression]:
+    if not values:
+        raise OptionError(f'give {name} as a dict from columns to values, such as {{"a": "s.a"}}')
+    return dict(values)
+
+
+def _check_order(clauses: Sequence[Clause]) -> None:
+    """Refuse clauses that can never count."""
+    if not clauses:
+        raise OptionError("a merge needs a clause: say what is done with rows that match or do not")
+    for rows in (MATCHED, NEW, MISSING):
+        kind = [clause for clause in clauses if clause.rows == rows]
+        if any(clause.condition is None for clause in kind[:-1]):
+            raise OptionError(
+                f"of several clauses when {rows} only the last may have no condition: those behind it would "
+                "never count"
+            )

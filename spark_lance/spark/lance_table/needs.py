@@ -1,0 +1,76 @@
+"""Which columns of a table conditions and expressions need.
+
+Spark reads Python data sources with all columns, so a job that evaluates a condition says itself what is read
+(option `columns`). What an expression names is taken from its text: for a column of the table a word of its
+text is enough. That finds too much now and then, never too little; where the text does not show everything
+(a star, a subquery), all columns are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["Expression", "columns_option", "needed_columns", "text_of"]
+
+# What users give: SQL text, or a Column of their session, classic or of Spark Connect.
+Expression: TypeAlias = "str | Column"
+
+_REPR = re.compile(r"Column<'(.*)'>", re.DOTALL)
+# The end of a text before a name with a qualifier.
+_QUALIFIED = re.compile(r"(\w+|`(?:[^`]|``)*`)\s*\.\s*`?\Z")
+# A star that is no multiplication (which is written "*(" in the text of a Column), a query, shortened text.
+_OPAQUE = re.compile(r"(?:^|[(,.])\s*\*(?!\()|\bselect\b|subquery|exists|\.\.\.", re.IGNORECASE)
+
+
+def text_of(expression: Expression) -> str:
+    """Return an expression as text: that of the user, or Spark's for a Column."""
+    if isinstance(expression, str):
+        return expression
+    text = str(expression)
+    found = _REPR.fullmatch(text)
+    return found[1] if found else text
+
+
+def needed_columns(
+    names: Iterable[str], expressions: Iterable[Expression], alias: str | None = None
+) -> list[str]:
+    """Return the columns among `names` that expressions may need, in their order.
+
+    Names are compared as Spark does by default, whatever their case.
+
+    Args:
+        names: the columns there are, system columns too.
+        expressions: conditions and values.
+        alias: the table's; a word behind a dot is a column of the table only if that stands before the dot.
+    """
+    text = "\n".join(text_of(expression) for expression in expressions)
+    if _OPAQUE.search(text):
+        return list(names)
+    return [name for name in names if _named(name, text, alias)]
+
+
+def _named(name: str, text: str, alias: str | None) -> bool:
+    pattern = re.escape(name.replace("`", "``"))
+    before = r"(?<!\w)" if re.match(r"\w", name) else ""
+    after = r"(?!\w)" if re.search(r"\w\Z", name) else ""
+    found = re.finditer(before + pattern + after, text, re.IGNORECASE)
+    return any(_is_own(text[: place.start()], alias) for place in found)
+
+
+def _is_own(before: str, alias: str | None) -> bool:
+    """Whether what stands before a name lets it be a column of the table."""
+    qualified = _QUALIFIED.search(before)
+    if qualified is None:
+        return True
+    return alias is not None and qualified[1].strip("`").lower() == alias.lower()
+
+
+def columns_option(names: Iterable[str]) -> str:
+    """Return names as the value of the option `columns`."""
+    return json.dumps(list(names))

@@ -1,0 +1,46 @@
+"""Reading a version of a table for a change of its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["few_partitions", "read_needed"]
+
+# From so many fragments or rows on, changed rows are brought together before they are written: every task
+# of a large scan may find some, and each would write a small file.
+_MANY_FRAGMENTS = 64
+_MANY_ROWS = 1 << 25
+_FRAGMENT = "__lance_fragment"
+
+
+def read_needed(table: TableFace, manifest: Manifest, expressions: list[Expression]) -> DataFrame:
+    """Return a version's row addresses with the columns that expressions need, under the table's alias."""
+    known = [field.name for field in manifest.schema.fields]
+    system = [name for name in SYSTEM_COLUMNS if name not in known]
+    names = needed_columns([*known, *system], expressions, table.aliased)
+    if len(names) == len(known) + len(system):
+        names = known
+    columns = list(dict.fromkeys([*names, ROW_ADDRESS]))
+    frame = table._read(version=manifest.version, columns=columns_option(columns))
+    return frame if table.aliased is None else frame.alias(table.aliased)
+
+
+def few_partitions(frame: DataFrame, manifest: Manifest, functions: Any) -> DataFrame:
+    """Bring rows of one fragment together, in as many partitions as their bytes call for, if there are many.
+
+    The frame has the columns of `ChangeRows`, `action` and `address` first.
+    """
+    rows = sum(fragment.physical_rows for fragment in manifest.fragments)
+    if len(manifest.fragments) < _MANY_FRAGMENTS and rows < _MANY_ROWS:
+        return frame
+    number = functions.shiftright(functions.col("address"), 32)
+    gathered = frame.withColumn(_FRAGMENT, number).hint("rebalance", functions.col(_FRAGMENT))
+    return gathered.sortWithinPartitions("action", "address").drop(_FRAGMENT)

@@ -1,0 +1,167 @@
+"""What an update or a clause of a merge sets: columns, or fields inside them, and their new values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyspark.sql.types as st
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.fit import find_column
+from spark_lance.spark.lance_table.expressions import quoted, stored
+from spark_lance.spark.lance_table.needs import Expression
+from spark_lance.spark.types import spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["Assignments"]
+
+_PART = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
+
+# The number of the value of a column or field, or values by the lower-cased names of the fields inside.
+_Tree: TypeAlias = "int | dict[str, _Tree]"
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """New values of columns.
+
+    Attributes:
+        expressions: the values, as the user gave them.
+        targets: by column, which value it gets, or which values its fields get.
+        schema: the table's.
+    """
+
+    expressions: tuple[Expression, ...]
+    targets: Mapping[str, _Tree]
+    schema: Schema
+
+    @classmethod
+    def of(cls, schema: Schema, given: Mapping[str, Expression], alias: str | None = None) -> Assignments:
+        """Parse what is set.
+
+        Args:
+            schema: the table's.
+            given: column or dotted path -> value.
+            alias: the table's alias, which paths may begin with.
+
+        Raises:
+            SchemaError: a column or field does not exist, is inside a list, or is set twice.
+        """
+        targets: dict[str, _Tree] = {}
+        for number, name in enumerate(given):
+            _assign(targets, _path(schema, name, alias), number, name)
+        return cls(tuple(given.values()), targets, schema)
+
+    @property
+    def fields(self) -> list[Field]:
+        """The columns that get values, wholly or in part."""
+        return [self.schema.field(name) for name in self.targets]
+
+    @property
+    def field_ids(self) -> list[int]:
+        """The ids of these columns and of all fields inside them."""
+        return sorted(node.id for field in self.fields for node in field.walk())
+
+    @property
+    def partly(self) -> list[str]:
+        """The columns of which only fields get values: their old values are needed, too."""
+        return [name for name, tree in self.targets.items() if not isinstance(tree, int)]
+
+    def columns(
+        self,
+        functions: Any,
+        values: Sequence[Column],
+        types: Sequence[st.DataType],
+        ansi: bool,
+        old: Callable[[str], Column],
+    ) -> list[Column]:
+        """Return the new values of `fields`, in their types.
+
+        Args:
+            functions: of the session.
+            values: the expressions as Columns.
+            types: their types.
+            ansi: whether casts fail where a value does not fit.
+            old: returns the present values of a column.
+
+        Raises:
+            SchemaError: values of such a type do not fit a column.
+        """
+
+        def build(tree: _Tree, target: st.DataType, base: Callable[[], Column], place: str) -> Column:
+            if isinstance(tree, int):
+                return stored(functions, values[tree], types[tree], target, place, ansi)
+            assert isinstance(target, st.StructType)
+            parts = []
+            for field in target:
+                inner = tree.get(field.name.lower())
+                whole = base().getField(field.name)
+                if inner is not None:
+                    whole = build(inner, field.dataType, lambda w=whole: w, f"{place}.{field.name}")  # type: ignore[misc]
+                parts.append(whole.alias(field.name))
+            made: Column = functions.struct(*parts)
+            return made
+
+        return [
+            build(
+                self.targets[field.name],
+                spark_type(field.arrow_type()),
+                lambda name=field.name: old(name),  # type: ignore[misc]
+                quoted(field.name),
+            )
+            for field in self.fields
+        ]
+
+
+def _path(schema: Schema, name: str, alias: str | None) -> list[str]:
+    """Return the names of a column and of the fields that lead to what is set, as the table spells them."""
+    folded = [field.name for field in schema.fields if field.name.lower() == name.lower()]
+    parts = [name] if folded else _split(name)
+    if len(parts) > 1 and alias is not None and parts[0].lower() == alias.lower():
+        own = [field.name.lower() for field in schema.fields]
+        parts = parts[1:] if parts[0].lower() not in own else parts
+    field = find_column(schema, parts[0])
+    path = [field.name]
+    for part in parts[1:]:
+        inside = [child for child in field.children if child.name.lower() == part.lower()]
+        exact = [child for child in inside if child.name == part]
+        if field.kind not in ("struct", "packed_struct") or len(exact or inside) != 1:
+            raise SchemaError(f"there is no field {part!r} to set in {'.'.join(path)!r}")
+        field = (exact or inside)[0]
+        path.append(field.name)
+    return path
+
+
+def _split(name: str) -> list[str]:
+    """Split a dotted path; names with dots are in backquotes."""
+    parts, place = [], 0
+    while place < len(name):
+        found = _PART.match(name, place)
+        if found is None:
+            raise SchemaError(f"{name!r} is no name of a column or field")
+        parts.append(found[1].replace("``", "`") if found[1] else found[2])
+        place = found.end()
+        if place < len(name):
+            if name[place] != "." or place + 1 == len(name):
+                raise SchemaError(f"{name!r} is no name of a column or field")
+            place += 1
+    return parts or [name]
+
+
+def _assign(targets: dict[str, _Tree], path: list[str], number: int, name: str) -> None:
+    level = targets
+    keys = [path[0], *(part.lower() for part in path[1:])]
+    for key in keys[:-1]:
+        inner = level.setdefault(key, {})
+        if isinstance(inner, int):
+            raise SchemaError(f"{name!r} and the column that it is in are both set")
+        level = inner
+    if keys[-1] in level:
+        raise SchemaError(f"{name!r} is set twice, wholly or in part")
+    level[keys[-1]] = number
