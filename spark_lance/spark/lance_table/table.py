@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_lance.errors import TableNotFoundError
+from spark_lance.spark.lance_table.builder import TableBuilder, option_texts
+from spark_lance.spark.lance_table.changing import Changing
 from spark_lance.spark.lance_table.describing import Describing
+from spark_lance.spark.lance_table.evolving import Evolving
 from spark_lance.spark.lance_table.maintaining import Maintaining
+from spark_lance.spark.lance_table.merging import Merging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,7 +20,7 @@ __all__ = ["LanceTable"]
 
 
 @dataclass(frozen=True)
-class LanceTable(Describing, Maintaining):
+class LanceTable(Describing, Changing, Merging, Evolving, Maintaining):
     """A Lance table in a Spark session: changed, evolved and looked after by Spark jobs.
 
     Made by `forPath`. All work on rows is done by DataFrames, so a session of Spark Connect does as well;
@@ -31,15 +35,17 @@ class LanceTable(Describing, Maintaining):
             spark: the session, classic or of Spark Connect.
             path: where the table is.
             options: options of the data source for every read and write, such as those of the store;
-                `storage={"key": ...}` stands for the options `storage.key`, ....
+                `storage={"key": ...}` stands for the options `storage.key`, .... With `branch` the table is
+                that branch.
 
         Raises:
             TableNotFoundError: there is no table.
             OptionError: an option cannot be used.
         """
-        found = cls(spark, path, _texts(options))
+        branch = options.pop("branch", None)
+        found = cls(spark, path, option_texts(options))
         found._dataset()
-        return found
+        return found if branch is None else found.branches.get(str(branch))  # type: ignore[return-value]
 
     @classmethod
     def isLanceTable(cls, spark: SparkSession, path: str, **options: object) -> bool:
@@ -50,13 +56,27 @@ class LanceTable(Describing, Maintaining):
             return False
         return True
 
+    @classmethod
+    def create(cls, spark: SparkSession, **options: object) -> TableBuilder[LanceTable]:
+        """Begin to make an empty table where there is none.
 
-def _texts(options: dict[str, object]) -> dict[str, str]:
-    """Return options as the data source takes them: text by name."""
-    texts: dict[str, str] = {}
-    for name, value in options.items():
-        if isinstance(value, dict):
-            texts.update({f"{name}.{key}": str(item) for key, item in value.items()})
-        else:
-            texts[name] = str(value)
-    return texts
+        Args:
+            spark: the session, classic or of Spark Connect.
+            options: as for `forPath`; also `enable_stable_row_ids` and `data_storage_version`.
+        """
+        return TableBuilder(spark, "create", cls, option_texts(options))
+
+    @classmethod
+    def createIfNotExists(cls, spark: SparkSession, **options: object) -> TableBuilder[LanceTable]:
+        """Begin to make an empty table, or to take the one that is there as it is; see `create`."""
+        return TableBuilder(spark, "create_if_not_exists", cls, option_texts(options))
+
+    @classmethod
+    def replace(cls, spark: SparkSession, **options: object) -> TableBuilder[LanceTable]:
+        """Begin to replace the columns and rows of a table by other columns and no rows; see `create`."""
+        return TableBuilder(spark, "replace", cls, option_texts(options))
+
+    @classmethod
+    def createOrReplace(cls, spark: SparkSession, **options: object) -> TableBuilder[LanceTable]:
+        """Begin to make an empty table, whether or not there is one; see `create` and `replace`."""
+        return TableBuilder(spark, "create_or_replace", cls, option_texts(options))
