@@ -31,12 +31,13 @@ from spark_lance.file.schema import Field
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.failures import from_tasks
-from spark_lance.spark.lance_table.column_sources import Source, fields_among
+from spark_lance.spark.lance_table.column_sources import Source, fields_among, over_fragments
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.table.bases import Bases
+from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.columns.schema_changes import add_fields
+from spark_lance.table.columns.schema_changes import Alteration, add_fields
 from spark_lance.table.columns.work import ColumnWork, Others
 from spark_lance.table.commits.commit import REAL, commit_operation
 from spark_lance.table.commits.commit_options import commit_options
@@ -47,7 +48,7 @@ from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.writing.column_files import delete_column_files
 
-__all__ = ["ColumnJob", "Outcome"]
+__all__ = ["ColumnJob", "Outcome", "cast_columns"]
 
 logger = logging.getLogger(__name__)
 
@@ -172,10 +173,11 @@ class ColumnJob:
         except (LanceError, OSError, PySparkException):
             # Every other failure says that nothing was committed.
             if self.resume is None:
-                self._clean(set())
+                clean_up(self._records, set())
             raise
         files = [done for done in self._used.values() if done.file is not None]
-        self._clean(_paths(files))
+        # What an earlier run has left is not touched: that run may have committed it.
+        clean_up(self._records, _paths(files) | self._found)
         return Outcome(
             version.version,
             len(files),
@@ -183,19 +185,6 @@ class ColumnJob:
             len(_paths(files) & self._found),
             sum(file.file_size_bytes for done in files if (file := done.data_file) is not None),
         )
-
-    def _clean(self, used: set[str]) -> None:
-        """Delete the files of the job that it does not need, and its records.
-
-        What an earlier run has left is not touched: that run may have committed it.
-        """
-        store, root = self._start.store, self._start.root
-        try:
-            unused = set(self._records.written()) - used - self._found
-            delete_column_files(store, root, [table_pb2.DataFile(path=path) for path in sorted(unused)])
-            self._records.clear()
-        except OSError as error:
-            logger.warning("files of a job are left to clean-up: %s", error)
 
     def _compute(self, version: Manifest, fields: tuple[Field, ...]) -> _Files:
         """Return what is finished of all fragments of a version; compute what is missing."""
@@ -219,6 +208,8 @@ class ColumnJob:
                 files[fragment.id] = done
         if missing:
             work = ColumnWork(
+                store,
+                root,
                 self._records,
                 fields,
                 sources,
@@ -275,6 +266,41 @@ class ColumnJob:
                     f"{done.values} values were computed for the {rows} rows of fragment {done.fragment}, so "
                     "nothing was committed; this is a bug"
                 )
+
+
+def cast_columns(table: TableFace, alterations: Sequence[Alteration]) -> None:
+    """Alter columns; those that get another type are written anew by Spark tasks.
+
+    Raises:
+        SchemaError, CommitError, UnsupportedFormatError: see `alter_columns` of the table layer.
+    """
+    dataset = table._dataset()
+    store, root = dataset.store, dataset.root
+    records = JobRecords(store, root, f"auto-{uuid.uuid4().hex}", "cast")
+
+    def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
+        with from_tasks():
+            return over_fragments(table.spark, fragments, cast.recorded(records))
+
+    try:
+        committed = alter_columns(store, root, dataset.manifest, alterations, execute=execute)
+    except CommitOutcomeUnknownError:
+        raise
+    except (LanceError, OSError, PySparkException):
+        clean_up(records, set())
+        raise
+    clean_up(records, {file.path for fragment in committed.fragments for file in fragment.files})
+
+
+def clean_up(records: JobRecords, used: set[str]) -> None:
+    """Delete the files of a job that are not in use, and its records."""
+    try:
+        unused = sorted(set(records.written()) - used)
+        files = [table_pb2.DataFile(path=path) for path in unused]
+        delete_column_files(records.store, records.root, files)
+        records.clear()
+    except OSError as error:
+        logger.warning("files of a job are left to clean-up: %s", error)
 
 
 def _paths(files: Sequence[Finished]) -> set[str]:

@@ -30,9 +30,9 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["Expressions", "Function", "Joined", "Source"]
+__all__ = ["Expressions", "Function", "Joined", "Source", "fields_among", "over_fragments"]
 
 _MOST_TASKS = 512
 
@@ -209,11 +209,21 @@ class Function:
 
             return gather(found.select(ROW_ADDRESS), on_some)
 
-        def on_all(numbers: Sequence[int]) -> list[Finished]:
-            return [work.compute(number, inputs, call, most) for number in numbers]
+        return over_fragments(
+            self.table.spark, fragments, lambda number: work.compute(number, inputs, call, most)
+        )
 
-        groups = [group.tolist() for group in np.array_split(fragments, min(len(fragments), _MOST_TASKS))]
-        return [done for group in spread(self.table.spark, groups, on_all) for done in group]
+
+def over_fragments(
+    spark: SparkSession, fragments: Sequence[int], work: Callable[[int], Finished]
+) -> list[Finished]:
+    """Run `work` on fragments, named by their ids, in Spark tasks of some neighbours each."""
+
+    def on_group(numbers: Sequence[int]) -> list[Finished]:
+        return [work(number) for number in numbers]
+
+    groups = [group.tolist() for group in np.array_split(fragments, min(len(fragments), _MOST_TASKS))]
+    return [done for group in spread(spark, groups, on_group) for done in group]
 
 
 def _offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:

@@ -11,15 +11,24 @@ from pyspark.sql import DataFrame
 
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark.fit import find_column
-from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome
+from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome, cast_columns
 from spark_lance.spark.lance_table.column_sources import Expressions, Function, Joined
-from spark_lance.spark.lance_table.expressions import functions_of, is_ansi, quoted, stored, types_of
+from spark_lance.spark.lance_table.expressions import (
+    analysed,
+    functions_of,
+    is_ansi,
+    quoted,
+    stored,
+    types_of,
+)
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression
 from spark_lance.spark.types import new_field, spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
+from spark_lance.table.columns.schema_changes import Alteration
 from spark_lance.table.columns.work import Others
 from spark_lance.table.dataset import LanceDataset
+from spark_lance.table.faces.evolving import read_alteration
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
@@ -179,6 +188,96 @@ class Evolving(TableFace):
         computation = function(BatchUDF(columns, target), seen, lambda: _sample(dataset, seen))
         made = Function(self, seen, computation.compute, given, _rows(batch_size), where)
         return self._metrics(ColumnJob(self, made, Others.KEPT, resume).update(given))
+
+    def dropColumns(self, *columns: str) -> None:
+        """Drop columns, or fields of structs ("a.b"). Only the schema changes, no file is rewritten.
+
+        The values stay in older versions, and in files that hold other columns too until these are compacted.
+
+        Raises:
+            SchemaError: a column does not exist, none would be left, or a part of a primary key would go.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        self._dataset().drop_columns(columns)
+
+    def renameColumn(self, existing: str, new: str) -> None:
+        """Rename a column, or a field of a struct ("a.b", which becomes "a.c" if `new` is "c").
+
+        Raises:
+            SchemaError: it does not exist, or the name is taken.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        self.renameColumns({existing: new})
+
+    def renameColumns(self, names: Mapping[str, str]) -> None:
+        """Rename several columns at once; keys are present names, see `renameColumn`."""
+        cast_columns(self, [Alteration(path, name=name) for path, name in names.items()])
+
+    def alterColumn(
+        self,
+        name: str,
+        *,
+        type: st.DataType | pa.DataType | str | None = None,
+        nullable: bool | None = None,
+        comment: str | None = None,
+    ) -> None:
+        """Change what a column is; several changes are versions of their own, in the order of the arguments.
+
+        Args:
+            name: the column, "a.b" for a field b of a struct a, "l.item" for the items of a list.
+            type: its new type, of the same family (integers, floating-point numbers, texts, lists, ...), as
+                Spark type, as text such as "bigint", or as pyarrow type. The column is written anew, by one
+                task per fragment; other columns are not touched.
+            nullable: whether it may be null from now on; False needs a look at all its values.
+            comment: its new comment; an empty one takes it away.
+
+        Raises:
+            SchemaError: it does not exist, there are nulls, or values that the new type cannot hold; an index
+                is on a column to be cast.
+            OptionError: there is nothing to change.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        if type is None and nullable is None and comment is None:
+            raise OptionError("give a type, nullable or a comment")
+        if type is not None:
+            cast_columns(self, [Alteration(name, data_type=self._arrow_type(type))])
+        if nullable is not None:
+            cast_columns(self, [Alteration(name, nullable=nullable)])
+        if comment is not None:
+            self._dataset().update_field_metadata({name: {"comment": comment or None}})
+
+    def add_columns(
+        self,
+        transforms: Any,
+        read_columns: Sequence[str] | None = None,
+        reader_schema: pa.Schema | None = None,
+        batch_size: int | None = None,
+    ) -> DataFrame:
+        """Add columns: `addColumns`, by pylance's names for it and for its arguments."""
+        rows = BATCH_ROWS if batch_size is None else batch_size
+        schema = getattr(transforms, "output_schema", None) or reader_schema
+        return self.addColumns(transforms, inputs=read_columns, schema=schema, batch_size=rows)
+
+    def drop_columns(self, columns: Sequence[str]) -> None:
+        """Drop columns: `dropColumns`, by pylance's name."""
+        self.dropColumns(*columns)
+
+    def alter_columns(self, *alterations: Mapping[str, Any]) -> None:
+        """Alter columns by dicts with the keys "path", "name", "nullable" and "data_type", as in pylance.
+
+        Raises:
+            OptionError: a dict has other keys, or none of the last three.
+            SchemaError, CommitError: see `alterColumn`.
+        """
+        cast_columns(self, [read_alteration(alteration) for alteration in alterations])
+
+    def _arrow_type(self, given: st.DataType | pa.DataType | str) -> pa.DataType:
+        if isinstance(given, pa.DataType):
+            return given
+        if isinstance(given, str):
+            with analysed(f"the type {given!r}"):
+                given = self.spark.createDataFrame([], f"x {given}").schema["x"].dataType
+        return new_field(st.StructField("x", given), {}).type
 
     def _check(self, columns: Any, **given: Any) -> None:
         """Refuse arguments that say nothing about this kind of source."""

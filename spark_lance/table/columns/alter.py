@@ -6,17 +6,18 @@ files that they share with other columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import CommitError, SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
 from spark_lance.table.columns.casts import cast_column
 from spark_lance.table.columns.evolve import (
     BATCH_BYTES,
@@ -26,6 +27,7 @@ from spark_lance.table.columns.evolve import (
     refuse_mem_wal,
     with_files,
 )
+from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.schema_changes import (
     Alteration,
     Casts,
@@ -34,15 +36,16 @@ from spark_lance.table.columns.schema_changes import (
     schema_protos,
     tightened_fields,
 )
+from spark_lance.table.columns.work import ColumnWork, Others
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.operations.project import drop_idle_files, project_message
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.writing.column_files import each_fragment, write_live_rows
+from spark_lance.table.writing.column_files import each_fragment
 
-__all__ = ["alter_columns", "drop_columns"]
+__all__ = ["Cast", "Execute", "alter_columns", "drop_columns"]
 
 
 def drop_columns(
@@ -77,6 +80,7 @@ def alter_columns(
     manifest: Manifest,
     alterations: Sequence[Alteration],
     *,
+    execute: Execute | None = None,
     reruns: RetryPolicy = RERUNS,
     surroundings: Surroundings = REAL,
 ) -> Manifest:
@@ -84,6 +88,14 @@ def alter_columns(
 
     Fields that must no longer be null are read to see that no live row has a null. Fields of a new type are
     read and written anew under new ids.
+
+    Args:
+        store, root: the table.
+        manifest: the version to begin with.
+        alterations: what is to become of which fields.
+        execute: casts fragments, named by their ids; in this process by default.
+        reruns: how often to begin anew because of other writers.
+        surroundings: clock, sleep and random numbers.
 
     Raises:
         SchemaError: see `alter_fields`; or there are nulls, a value cannot be cast, the field has an index,
@@ -101,7 +113,7 @@ def alter_columns(
                 raise SchemaError("cast first, and then forbid nulls: not both at once")
             refuse_mem_wal(version)
             _refuse_indexed(version, altered)
-            fragments = _cast_fragments(files, version, altered)
+            fragments = _cast_fragments(files, version, altered, execute or _here(files))
             return commit_files(store, root, version, altered.schema, fragments, surroundings)
         for number in tightened:
             _refuse_nulls(store, root, version, number)
@@ -165,7 +177,21 @@ def _items(array: pa.Array) -> pa.Array:
     return array.flatten()
 
 
-def _cast_fragments(files: ColumnFiles, version: Manifest, altered: Casts) -> list[table_pb2.DataFragment]:
+Execute = Callable[["Cast", Sequence[int]], list[Finished]]
+
+
+def _here(files: ColumnFiles) -> Execute:
+    """Return what casts fragments in this process."""
+
+    def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
+        return each_fragment(files.store, fragments, lambda number: files.keep(cast(number)))
+
+    return execute
+
+
+def _cast_fragments(
+    files: ColumnFiles, version: Manifest, altered: Casts, execute: Execute
+) -> list[table_pb2.DataFragment]:
     """Write the new values of all fragments and return the fragments with the new files."""
     new_ids = {part.id for field in altered.replaced.values() for part in field.walk()}
     pairs = []
@@ -181,32 +207,53 @@ def _cast_fragments(files: ColumnFiles, version: Manifest, altered: Casts) -> li
     ids = tuple(part.id for field in fields for part in field.walk())
     # Names may change in the same go; the files know their columns by ids.
     reads = tuple(_named_as(old, new) for old, new in pairs)
-    targets = [field.arrow_type() for field in fields]
-    schema = Schema(fields).to_arrow()
-    scan = Scan.plan(files.store, files.root, version, [old.name for old, _ in pairs])
+    names = tuple(field.name for field in reads)
+    bases = Bases.of(files.store, files.root, version.message)
+    found = {fragment.id: files.found(fragment, ids, reads, bases) for fragment in version.fragments}
+    missing = [fragment for fragment in version.fragments if found[fragment.id] is None]
+    work = ColumnWork(
+        files.store,
+        files.root,
+        None,
+        fields,
+        reads,
+        Others.FORBIDDEN,
+        version.file_version,
+        bases,
+        version.uses_stable_row_ids,
+        {fragment.id: fragment.SerializeToString() for fragment in missing},
+    )
+    cast = Cast(work, names)
+    for done in execute(cast, [fragment.id for fragment in missing]) if missing else ():
+        files.keep(done)
+        found[done.fragment] = done
     live = {field.id for field in altered.schema.walk()}
+    return [_with_file(fragment, found[fragment.id], live) for fragment in version.fragments]
 
-    def recast(fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
-        file = files.find(fragment, ids, reads, scan.bases)
-        if file is None:
-            task = replace(scan.task(fragment), names=tuple(f.name for f in reads), fields=reads)
-            batches = (
-                pa.RecordBatch.from_arrays(
-                    [
-                        cast_column(column, target, field.name)
-                        for column, target, field in zip(batch.columns, targets, fields, strict=True)
-                    ],
-                    schema=schema,
-                )
-                for batch in task.batches(BATCH_BYTES, BATCH_ROWS)
-            )
-            written = write_live_rows(
-                files.store, files.root, fragment, fields, batches, version.file_version, scan.bases
-            )
-            file = files.add(fragment, ids, reads, written)
-        return _with_file(fragment, file, live)
 
-    return each_fragment(files.store, version.fragments, recast)
+@dataclass(frozen=True)
+class Cast:
+    """The cast of columns of fragments. Can be pickled."""
+
+    work: ColumnWork
+    names: tuple[str, ...]
+
+    def __call__(self, number: int) -> Finished:
+        """Write the columns of a fragment with their new types."""
+        schema = Schema(self.work.fields).to_arrow()
+
+        def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+            columns = [
+                cast_column(column, field.type, field.name)
+                for column, field in zip(batch.columns, schema, strict=True)
+            ]
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        return self.work.compute(number, self.names, cast, BATCH_ROWS)
+
+    def recorded(self, records: JobRecords) -> Cast:
+        """Return the same, with the finished fragments recorded."""
+        return replace(self, work=replace(self.work, records=records))
 
 
 def _named_as(old: Field, new: Field) -> Field:
@@ -218,11 +265,14 @@ def _named_as(old: Field, new: Field) -> Field:
 
 
 def _with_file(
-    fragment: table_pb2.DataFragment, file: table_pb2.DataFile, live: set[int]
+    fragment: table_pb2.DataFragment, done: Finished | None, live: set[int]
 ) -> table_pb2.DataFragment:
     """Return a fragment with one more file, and without files that hold no field of the table."""
     longer = table_pb2.DataFragment()
     longer.CopyFrom(fragment)
+    file = None if done is None else done.data_file
+    if file is None:
+        raise CommitError(f"fragment {fragment.id} has not been written, so nothing was committed")
     place_file(longer, file)
     drop_idle_files(longer, live)
     return longer

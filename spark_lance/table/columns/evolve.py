@@ -96,9 +96,10 @@ class ColumnFiles:
         self.keep(Finished.of(fragment, sources, ids, file, deleted))
         return file
 
-    def keep(self, done: Finished) -> None:
-        """Keep what is finished of a fragment."""
+    def keep(self, done: Finished) -> Finished:
+        """Keep what is finished of a fragment, and return it."""
         self._known[done.fragment] = done
+        return done
 
     def discard(self, committed: Manifest | None = None) -> None:
         """Delete the files that `committed` does not name; all of them if nothing was committed."""

@@ -19,6 +19,7 @@ from pyroaring import BitMap
 from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.columns.fill import Run, overlaid, with_nulls
@@ -49,7 +50,8 @@ class ColumnWork:
     """What a task has to know to write columns of fragments. Can be pickled.
 
     Attributes:
-        records: where finished fragments are recorded; it tells the table, too.
+        store, root: the table.
+        records: where finished fragments are recorded; None for nowhere.
         fields: the columns to write, possibly pruned, with their ids.
         sources: the fields that the values are computed from.
         others: what becomes of rows without a value.
@@ -60,7 +62,9 @@ class ColumnWork:
         elsewhere: the ids of the table's other fragments; values for them are passed over.
     """
 
-    records: JobRecords
+    store: Store
+    root: str
+    records: JobRecords | None
     fields: tuple[Field, ...]
     sources: tuple[Field, ...]
     others: Others
@@ -156,7 +160,7 @@ class ColumnWork:
         Raises:
             SchemaError, MergeError: see `write`.
         """
-        store, root = self.records.store, self.records.root
+        store, root = self.store, self.root
         fragment = table_pb2.DataFragment.FromString(self.fragments[number])
         rows = physical_rows(store, root, fragment, self.bases)
         deleted = read_deletions(store, root, fragment, rows, self.bases)
@@ -178,7 +182,8 @@ class ColumnWork:
             offsets=given.offsets if self.others is Others.KEPT else None,
             values=given.count,
         )
-        self.records.add(done)
+        if self.records is not None:
+            self.records.add(done)
         return done
 
     def _filled(
@@ -216,8 +221,8 @@ class ColumnWork:
     def _task(self, number: int, names: tuple[str, ...], fields: tuple[Field, ...]) -> ScanTask:
         known = {field.name: field.described() for field in fields}
         return ScanTask(
-            self.records.store,
-            self.records.root,
+            self.store,
+            self.root,
             names,
             tuple(known[name] for name in names if name in known),
             self.fragments[number],

@@ -18,7 +18,7 @@ from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.rows.column_updates import update_columns
 from spark_lance.table.writing.inputs import as_reader
 
-__all__ = ["Evolving"]
+__all__ = ["Evolving", "read_alteration"]
 
 _SAMPLE_BYTES = 1 << 20
 
@@ -164,7 +164,7 @@ class Evolving(Face):
             OptionError: a dict has other keys, or none of the last three.
             CommitError: other writers were in the way; see its subclasses.
         """
-        parsed = [_alteration(alteration) for alteration in alterations]
+        parsed = [read_alteration(alteration) for alteration in alterations]
         if not parsed:
             return self
         return self._at(alter_columns(self.store, self.root, self.manifest, parsed))
@@ -195,7 +195,12 @@ def _sample(face: Face, columns: Sequence[str]) -> pa.RecordBatch:
 _KEYS = {"path", "name", "nullable", "data_type"}
 
 
-def _alteration(given: Mapping[str, Any]) -> Alteration:
+def read_alteration(given: Mapping[str, Any]) -> Alteration:
+    """Return what a dict says about a column; see `Evolving.alter_columns`.
+
+    Raises:
+        OptionError: it has other keys, or says nothing.
+    """
     if unknown := given.keys() - _KEYS:
         raise OptionError(
             f"an alteration has no {', '.join(sorted(unknown))}; use {', '.join(sorted(_KEYS))}"

@@ -8,7 +8,7 @@ name, and
     no version at all names it     after 7 days, for a writer may yet commit it; sooner only when asked
 
     data/*.lance, with its data/{stem}/*.blob     _deletions/*.arrow, *.bin     _indices/{uuid}/*
-    _transactions/*.txn     _versions/.tmp*
+    _transactions/*.txn     _versions/.tmp*     _column_jobs/{job}/*
 
 What an interrupted local write leaves has a name of its own that ends like the file's. Everything else is
 left alone. Files are told apart by their names, which are unique, so it does not matter in which words a
@@ -37,6 +37,7 @@ from spark_lance.table.history.refs import VersionFile, list_versions
 from spark_lance.table.history.tag_files import list_tags
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.paths import (
+    COLUMN_JOBS_DIR,
     DATA_DIR,
     DELETIONS_DIR,
     INDICES_DIR,
@@ -65,6 +66,7 @@ _PLACES = (
     (INDICES_DIR, re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/.+"), "index"),
     (TRANSACTIONS_DIR, re.compile(r"([^/]+\.txn)"), "transaction"),
     (VERSIONS_DIR, re.compile(r"(\.tmp[^/]*)"), "temporary"),
+    (COLUMN_JOBS_DIR, re.compile(r"([^/]+/[^/]+)"), "temporary"),
 )
 _DETACHED = re.compile(r"d[0-9]+\.manifest", re.ASCII)
 # Files of these kinds are written when the operation is computed, long before it is committed.
@@ -309,9 +311,9 @@ class _Line:
     def doomed(self) -> Iterator[CleanupFile]:
         """Yield the files that go, manifests first."""
         manifests = {file.path for file in self._gone_files.values()}
-        for directory in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR, TRANSACTIONS_DIR):
+        for directory in dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]):
             prefix = join(self._root, directory) + "/"
-            recursive = directory in (DATA_DIR, INDICES_DIR)
+            recursive = directory in (DATA_DIR, INDICES_DIR, COLUMN_JOBS_DIR)
             for found in self._store.list_objects(prefix[:-1], recursive=recursive):
                 if found.path in manifests:
                     yield CleanupFile(found.path, "manifest", found.size, unverified=False)

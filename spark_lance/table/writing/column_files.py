@@ -33,6 +33,7 @@ __all__ = ["delete_column_files", "each_fragment", "fill_deleted", "write_column
 
 logger = logging.getLogger(__name__)
 
+Fragment = TypeVar("Fragment")
 Outcome = TypeVar("Outcome")
 
 # Fragments worked on at once where every request is waited for.
@@ -41,10 +42,10 @@ _AT_ONCE = 8
 
 def each_fragment(
     store: Store,
-    fragments: Sequence[table_pb2.DataFragment],
-    work: Callable[[table_pb2.DataFragment], Outcome],
+    fragments: Sequence[Fragment],
+    work: Callable[[Fragment], Outcome],
 ) -> list[Outcome]:
-    """Return what `work` gives for each fragment, in order; in several threads unless the store is local."""
+    """Return what `work` gives for each fragment, or id, in order; in threads unless the store is local."""
     if store.is_local or len(fragments) < 2:
         return [work(fragment) for fragment in fragments]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
