@@ -2,10 +2,266 @@
 
 from __future__ import annotations
 
-from spark_lance.spark.lance_table.face import TableFace
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Maintaining"]
+from spark_lance.errors import (
+    CommitOutcomeUnknownError,
+    LanceError,
+    OptionError,
+    RetryableConflictError,
+    SchemaError,
+)
+from spark_lance.spark.jobs import spread
+from spark_lance.spark.lance_table.clustering import Clustering
+from spark_lance.spark.lance_table.expressions import analysed
+from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns
+from spark_lance.table.commits.reruns import rerun
+from spark_lance.table.dataset import LanceDataset
+from spark_lance.table.maintenance.cleanup import CleanupFile, CleanupStats
+from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
+from spark_lance.table.maintenance.compact import compact_table
+from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
+from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.writing.write import delete_fragment_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Maintaining", "Optimizing"]
+
+logger = logging.getLogger(__name__)
+
+_METRICS = "fragments_removed bigint, fragments_added bigint, files_removed bigint, files_added bigint"
+_CLEANUP = (
+    "bytes_removed bigint, old_versions bigint, data_files_removed bigint, transaction_files_removed bigint, "
+    "index_files_removed bigint, deletion_files_removed bigint, failed_deletes bigint"
+)
+_DOOMED = "path string, kind string, size_bytes bigint, unverified boolean"
 
 
 class Maintaining(TableFace):
     """Compaction, clustering and clean-up."""
+
+    def optimize(self, **options: Any) -> Optimizing:
+        """Begin to rewrite data files; what is to be done with them is said by a method of the result.
+
+        Args:
+            options: those of `LanceDataset.compact_files`, such as `target_rows_per_fragment`,
+                `max_bytes_per_file`, `max_source_bytes`, `defer_index_remap`, `data_storage_version`.
+        """
+        return Optimizing(self, options)
+
+    def compact_files(self, **options: Any) -> DataFrame:
+        """Return `optimize(**options).executeCompaction()`, by pylance's name."""
+        return self.optimize(**options).executeCompaction()
+
+    def vacuum(
+        self,
+        retentionHours: float | None = None,
+        dryRun: bool = False,
+        *,
+        retainVersions: int | None = None,
+        deleteUnverified: bool = False,
+    ) -> DataFrame:
+        """Delete old versions and the files that only they need.
+
+        The newest version stays, and so do tagged versions, those at which a branch begins, and every file
+        that one of these or a branch needs. Files that no version names go when they are seven days old.
+
+        Args:
+            retentionHours: age of the versions that go; two weeks if neither this nor `retainVersions` is
+                given.
+            dryRun: delete nothing.
+            retainVersions: how many of the newest versions stay, whatever their age.
+            deleteUnverified: delete files that no version names whatever their age. Do so only while nobody
+                writes to the table.
+
+        Returns:
+            One row with the numbers of bytes, versions and files that went; for a dry run a row for each
+            file that would go.
+
+        Raises:
+            OptionError: a number cannot be used.
+            FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
+        """
+        if retentionHours is not None and retentionHours < 0:
+            raise OptionError(f"retentionHours cannot be negative: {retentionHours}")
+        stats = self._dataset().cleanup_old_versions(
+            older_than=None if retentionHours is None else timedelta(hours=retentionHours),
+            retain_versions=retainVersions,
+            delete_unverified=deleteUnverified,
+            error_if_tagged_old_versions=False,
+            dry_run=dryRun,
+        )
+        if dryRun:
+            return self.spark.createDataFrame([_doomed(file) for file in stats.files], _DOOMED)
+        return self._removed(stats)
+
+    def cleanup_old_versions(
+        self, older_than: timedelta | None = None, retain_versions: int | None = None, **options: Any
+    ) -> DataFrame:
+        """Delete old versions: `LanceDataset.cleanup_old_versions`, with the numbers as a DataFrame."""
+        return self._removed(self._dataset().cleanup_old_versions(older_than, retain_versions, **options))
+
+    def _removed(self, stats: CleanupStats) -> DataFrame:
+        names = [column.split()[0] for column in _CLEANUP.split(", ")]
+        return self.spark.createDataFrame([tuple(getattr(stats, name) for name in names)], _CLEANUP)
+
+
+def _doomed(file: CleanupFile) -> tuple[str, str, int, bool]:
+    return file.path, file.kind, file.size_bytes, file.unverified
+
+
+@dataclass(frozen=True)
+class Optimizing:
+    """Data files about to be rewritten. Made by `LanceTable.optimize`.
+
+    All methods that rewrite return one row: `fragments_removed`, `fragments_added`, `files_removed` and
+    `files_added`. Other writers need not stop meanwhile: appends go in between, and where another writer
+    changes rows of a fragment that is being rewritten, what was done to that fragment is done again.
+
+    Attributes:
+        table: the table.
+        options: how.
+        conditions: only fragments that hold a row for which all of them are true.
+    """
+
+    table: TableFace
+    options: Mapping[str, Any] = field(default_factory=dict)
+    conditions: tuple[Expression, ...] = ()
+
+    def where(self, condition: Expression) -> Optimizing:
+        """Return the same for the fragments that hold at least one row for which a condition is true.
+
+        Spark looks for them once, before anything is rewritten. Other rows of these fragments are rewritten
+        as well; files are not cut by conditions.
+
+        Args:
+            condition: SQL text or a Column.
+        """
+        return replace(self, conditions=(*self.conditions, condition))
+
+    def executeCompaction(self) -> DataFrame:
+        """Put small fragments together and drop deleted rows, see `LanceDataset.compact_files`.
+
+        Each group of fragments is one Spark task, which needs memory for some pages only; all new files
+        become one version. `max_source_bytes` bounds one call; calling again goes on where it ended.
+
+        Raises:
+            OptionError: an option does not exist or its value cannot be used.
+            RetryableConflictError: other writers were in the way each time.
+            CommitError: the commit failed; see its other subclasses.
+            UnsupportedFormatError: the table uses what is not rewritten here.
+        """
+        dataset = self.table._dataset()
+        chosen = read_options(dataset.manifest.config, self.options)
+
+        def execute(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
+            return spread(self.table.spark, tasks, CompactionTask.execute)
+
+        only = self._matching(dataset) if self.conditions else None
+        metrics = compact_table(
+            dataset.store, dataset.root, dataset.manifest, chosen, only=only, execute=execute
+        )
+        return self._metrics(metrics)
+
+    def sortBy(self, *columns: str) -> DataFrame:
+        """Rewrite the rows sorted by columns, nulls first, so that readers can skip what they do not need.
+
+        The files get about `target_rows_per_fragment` rows each, and the sorted rows stand behind those that
+        are not rewritten. With stable row ids the rows keep them, and indices of row ids stay as they
+        are; without, indices lose the rewritten rows. Ids in no order take some bytes a row in each
+        later version's manifest: cluster large tables without stable row ids, or rebuild them sorted.
+
+        Args:
+            columns: names; dots lead into structs.
+
+        Raises:
+            SchemaError: a column does not exist, or Spark has no type for it.
+            RetryableConflictError: other writers changed the rows each time.
+            CommitError: the commit failed; see its other subclasses.
+            UnsupportedFormatError: the table has blobs, or uses what is not written here.
+        """
+        return self._cluster(columns, interleaved=False)
+
+    def zOrderBy(self, *columns: str) -> DataFrame:
+        """Rewrite the rows so that those that are close in all of some columns lie close; see `sortBy`.
+
+        The ranges of the columns are found from a sample, so they may be as uneven as they like.
+        """
+        return self._cluster(columns, interleaved=True)
+
+    executeSortBy = sortBy
+    executeZOrderBy = zOrderBy
+
+    def _cluster(self, columns: Sequence[str], *, interleaved: bool) -> DataFrame:
+        if not columns or not all(isinstance(column, str) for column in columns):
+            raise SchemaError("give the names of one or more columns to sort by")
+        dataset = self.table._dataset()
+        chosen = read_options(dataset.manifest.config, self.options)
+        if chosen.defer_index_remap:
+            raise OptionError("defer_index_remap is for compaction: it cannot tell where sorted rows went")
+
+        def attempt(manifest: Manifest) -> CompactionMetrics:
+            return self._cluster_once(dataset._at(manifest), tuple(columns), chosen, interleaved)
+
+        return self._metrics(rerun(dataset.store, dataset.root, dataset.manifest, attempt))
+
+    def _cluster_once(
+        self, dataset: LanceDataset, columns: tuple[str, ...], options: CompactionOptions, interleaved: bool
+    ) -> CompactionMetrics:
+        """Rewrite one version's rows and commit; nothing is left behind if that fails."""
+        store, root, manifest = dataset.store, dataset.root, dataset.manifest
+        check_clusterable(manifest)
+        old = {fragment.id for fragment in manifest.fragments} - set(options.excluded_fragment_ids)
+        if self.conditions:
+            old &= self._matching(dataset)
+        if not old:
+            return CompactionMetrics()
+        work = Clustering(self.table.spark, store, root, manifest, frozenset(old), columns, options)
+        parts = work.run(interleaved=interleaved)
+        try:
+            check_parts(store, root, manifest, old, parts)
+            commit_parts(store, root, manifest, old, parts)
+        except CommitOutcomeUnknownError:
+            raise
+        except (LanceError, OSError) as error:
+            # Every other failure says that nothing was committed.
+            delete_fragment_files(store, root, [data for part in parts for data in part.new])
+            if isinstance(error, RetryableConflictError):
+                logger.info("sorting %s: %s", root, error)
+            raise
+        return _moved(manifest, old, parts)
+
+    def _matching(self, dataset: LanceDataset) -> set[int]:
+        """Return the ids of the fragments of a version that hold a row of the condition."""
+        columns = [*needed_columns(dataset.schema.names, self.conditions), ROW_ADDRESS]
+        rows = self.table._read(version=dataset.version, columns=columns_option(columns))
+        with analysed("the condition of optimize().where"):
+            for condition in self.conditions:
+                rows = rows.where(condition)
+        found = rows.selectExpr(f"shiftright(`{ROW_ADDRESS}`, 32) AS fragment").distinct().collect()
+        return {row.fragment for row in found}
+
+    def _metrics(self, metrics: CompactionMetrics) -> DataFrame:
+        row = (
+            metrics.fragments_removed,
+            metrics.fragments_added,
+            metrics.files_removed,
+            metrics.files_added,
+        )
+        return self.table.spark.createDataFrame([row], _METRICS)
+
+
+def _moved(manifest: Manifest, old: set[int], parts: Sequence[ClusterPart]) -> CompactionMetrics:
+    gone = [fragment for fragment in manifest.fragments if fragment.id in old]
+    files = sum(len(fragment.files) + fragment.HasField("deletion_file") for fragment in gone)
+    added = sum(len(part.new) for part in parts)
+    return CompactionMetrics(len(gone), added, files, added)

@@ -31,7 +31,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.features import check_writable
 from spark_lance.table.history.refs import load_version
-from spark_lance.table.lineage import LINEAGE_FIELDS
+from spark_lance.table.lineage import LINEAGE_COLUMNS
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import Scan
@@ -114,7 +114,7 @@ class ClusterWriter:
         came = _Came(keeps_lineage=self.stable_row_ids and not self.spills)
         schema = self.schema
         if self.spills:
-            schema = replace(schema, fields=(*schema.fields, *LINEAGE_FIELDS))
+            schema = replace(schema, fields=(*schema.fields, *LINEAGE_COLUMNS))
         new = write_fragments(
             self._aligned(batches, came),
             self.store,
@@ -160,7 +160,7 @@ class ClusterWriter:
             if aligner is None:
                 aligner = Aligner(whole.schema, self.schema)
             aligned = aligner.align(whole)
-            for spilled in LINEAGE_FIELDS if self.spills else ():
+            for spilled in LINEAGE_COLUMNS if self.spills else ():
                 aligned = aligned.append_column(spilled.arrow_field(), pa.array(numbers[spilled.name]))
             yield aligned
 
@@ -191,7 +191,7 @@ class _Came:
         self.rows += len(numbers[ROW_ADDRESS])
         self.mark = (self.mark + _mark(numbers[ROW_ADDRESS])) % 2**64
         if self.keeps_lineage:
-            for kept, spilled in zip(self.lineage, LINEAGE_FIELDS, strict=True):
+            for kept, spilled in zip(self.lineage, LINEAGE_COLUMNS, strict=True):
                 kept.append(numbers[spilled.name])
 
     def give_lineage(self, fragments: Sequence[table_pb2.DataFragment]) -> None:

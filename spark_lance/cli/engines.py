@@ -1,0 +1,121 @@
+"""Which engines can read and write a table, as far as that is known.
+
+Feature flags decide: whoever meets one that he does not know must not go on (table format, feature flags).
+Beside them, data files have to be of a version that the engine reads. The rows say what was found out by
+experiment, or by reading the sources of that time; what was not found out is not said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_lance.file.version import FileVersion
+from spark_lance.table.features import FEATURES, feature_names
+
+__all__ = ["ENGINES", "Engine", "Verdict", "judge"]
+
+_FLAGS_OF_2025 = 1 | 2 | 4 | 8 | 16 | 32
+_FLAGS_OF_14 = _FLAGS_OF_2025 | 128 | 256 | 1024 | 2048 | 16384 | 32768
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What one engine supports.
+
+    Attributes:
+        name: the engine.
+        reads, writes: the feature flags with which it reads and writes a table.
+        read_versions, written_versions: the versions of data files.
+        flags_known, versions_known: whether what is not among the flags and versions is refused; if not, it
+            is not known whether newer releases take it.
+        note: what else is known.
+    """
+
+    name: str
+    reads: int
+    writes: int
+    read_versions: frozenset[str]
+    written_versions: frozenset[str]
+    flags_known: bool = True
+    versions_known: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an engine can read or write a table: "yes", "no" or "unknown", and why."""
+
+    engine: str
+    read: str
+    write: str
+    reason: str
+
+
+ENGINES = (
+    Engine(
+        "spark_lance (this package)",
+        sum(feature.bit for feature in FEATURES if feature.reads),
+        sum(feature.bit for feature in FEATURES if feature.writes),
+        frozenset(version.text for version in FileVersion),
+        frozenset(version.text for version in FileVersion if version.writable),
+    ),
+    Engine(
+        "pylance 14",
+        _FLAGS_OF_14,
+        _FLAGS_OF_14,
+        frozenset({"0.1", "2.0", "2.1", "2.2", "2.3"}),
+        frozenset({"0.1", "2.0", "2.1", "2.2", "2.3"}),
+    ),
+    Engine(
+        "Lance libraries of November 2025",
+        _FLAGS_OF_2025,
+        _FLAGS_OF_2025,
+        frozenset({"0.1", "2.0", "2.1"}),
+        frozenset({"0.1", "2.0", "2.1"}),
+        versions_known=False,
+        note="whether they take files of version 2.2 was not tried",
+    ),
+    Engine(
+        "lance-spark",
+        _FLAGS_OF_2025,
+        _FLAGS_OF_2025,
+        frozenset({"2.0", "2.1"}),
+        frozenset({"2.0", "2.1"}),
+        flags_known=False,
+        versions_known=False,
+        note="the Lance library inside it decides, and newer releases have newer ones",
+    ),
+)
+
+
+def judge(engine: Engine, reader_flags: int, writer_flags: int, versions: frozenset[str]) -> Verdict:
+    """Return whether an engine can read and write a table.
+
+    Args:
+        engine: a row of `ENGINES`.
+        reader_flags, writer_flags: the feature flags of the table.
+        versions: the versions of its data files.
+    """
+    unread = reader_flags & ~engine.reads
+    unwritten = (reader_flags | writer_flags) & ~engine.writes
+    old = versions - engine.read_versions
+    fixed = versions - engine.written_versions
+    reasons = [f"{name}: not for reading" for name in feature_names(unread)]
+    reasons += [f"{name}: not for writing" for name in feature_names(unwritten & ~unread)]
+    reasons += [f"files of version {version}: not read" for version in sorted(old)]
+    reasons += [f"files of version {version}: not written" for version in sorted(fixed - old)]
+    if reasons and engine.note:
+        reasons.append(engine.note)
+    return Verdict(
+        engine.name,
+        _answer(engine, bool(unread), bool(old)),
+        _answer(engine, bool(unread or unwritten), bool(old or fixed)),
+        "; ".join(reasons),
+    )
+
+
+def _answer(engine: Engine, new_flags: bool, new_versions: bool) -> str:
+    """Return whether it works, given what the table has that the engine's row lacks."""
+    if (new_flags and engine.flags_known) or (new_versions and engine.versions_known):
+        return "no"
+    return "unknown" if new_flags or new_versions else "yes"

@@ -1,0 +1,346 @@
+"""Checking a table: everything that a version names is there, can be read, and agrees with everything else.
+
+What is looked at, in this order:
+
+    versions     every manifest of the line can be read; tags and branches name versions that exist
+    fragments    ids are in use once and below the mark; data files have the size that the manifest tells
+    rows         every page of every column decodes; the fragment's deletion file fits it; counts agree
+    row ids      sequences fit their fragments; no id is in use twice, none is at or above the mark
+    indices      entries name fields that exist and fragments that are not from the future; files are there
+    orphans      files that no version of any line names
+
+A finding of level "damage" means that rows, or a promise of the format, are lost. A "warning" costs something
+else, such as the record of what a commit did. A "note" is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap, BitMap64
+
+from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
+from spark_lance.file.schema import Field
+from spark_lance.io.store import Store, join
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.history.branches import Branches, branch_root
+from spark_lance.table.history.references import main_root
+from spark_lance.table.history.refs import find_version, latest_version, list_versions
+from spark_lance.table.history.tag_files import list_tags
+from spark_lance.table.lineage import fragment_lineage
+from spark_lance.table.maintenance.cleanup import CleanupPolicy, cleanup
+from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.reading.blob_values import blob_values
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.row_lookup import by_blob_bytes
+from spark_lance.table.reading.scan import Scan, ScanTask
+from spark_lance.table.transaction import read_transaction
+
+__all__ = ["Finding", "Verification", "verify"]
+
+_TABLE_BYTES = 32 << 20
+_BLOB_BYTES = 16 << 20
+# More versions than any line has: an orphan is what none of them names.
+_ALL_VERSIONS = 1 << 62
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be, or worth to know.
+
+    Attributes:
+        level: "damage", "warning" or "note".
+        where: what it is about: a file, a fragment, an index.
+        message: what is wrong.
+    """
+
+    level: str
+    where: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was looked at, and found.
+
+    Attributes:
+        version: the version whose rows were read.
+        versions, fragments, data_files, rows, bytes, indices: how much was looked at.
+        findings: what was found.
+    """
+
+    version: int
+    versions: int
+    fragments: int
+    data_files: int
+    rows: int
+    bytes: int
+    indices: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something is lost."""
+        return any(finding.level == "damage" for finding in self.findings)
+
+
+def verify(store: Store, root: str, manifest: Manifest, progress: Progress | None = None) -> Verification:
+    """Read a version as a whole and check what the format promises of it.
+
+    Args:
+        store: where the table is.
+        root: the root path of the line.
+        manifest: the version.
+        progress: called with the bytes of data files that were read and those of all.
+    """
+    fragments = list(manifest.fragments)
+    files = [file for fragment in fragments for file in fragment.files]
+    total = sum(file.file_size_bytes for file in files)
+    line = _Line(store, root, manifest)
+    findings = list(line.versions())
+    rows = done = 0
+    for fragment in fragments:
+        found, live = line.fragment(fragment)
+        findings += found
+        rows += live
+        done += sum(file.file_size_bytes for file in fragment.files)
+        if progress is not None:
+            progress(done, total)
+    findings += [*line.numbers(), *line.indices(), *line.orphans()]
+    return Verification(
+        version=manifest.version,
+        versions=line.version_count,
+        fragments=len(fragments),
+        data_files=len(files),
+        rows=rows,
+        bytes=total,
+        indices=len({entry.name for entry in manifest.indices if entry.fields}),
+        findings=tuple(findings),
+    )
+
+
+class _Line:
+    """One version and the line around it."""
+
+    def __init__(self, store: Store, root: str, manifest: Manifest) -> None:
+        self._store = store
+        self._root = root
+        self._manifest = manifest
+        self._bases = Bases.of(store, root, manifest.message)
+        self._ids = BitMap64()
+        self.version_count = 0
+
+    def versions(self) -> Iterator[Finding]:
+        """Look at the manifests of the line, at what made this version, and at the names of versions."""
+        for file in list_versions(self._store, self._root):
+            self.version_count += 1
+            try:
+                found = read_manifest(self._store, file.path, file.naming)
+                if found.version != file.version:
+                    yield _damage(file.path, f"says that it is version {found.version}")
+            except (LanceError, OSError) as error:
+                yield _damage(file.path, error)
+        try:
+            read_transaction(self._store, self._root, self._manifest)
+        except (LanceError, OSError) as error:
+            yield Finding("warning", "transaction", str(error))
+        try:
+            yield from self._names()
+        except (LanceError, OSError) as error:
+            yield _damage("tags and branches", error)
+
+    def _names(self) -> Iterator[Finding]:
+        """Look whether the versions that tags and branches name exist."""
+        main = main_root(self._root, self._manifest)
+        for name, tag in list_tags(self._store, main).items():
+            line = branch_root(main, tag["branch"]) if tag["branch"] else main
+            yield from _exists(f"tag {name}", partial(find_version, self._store, line, tag["version"]))
+        for name, branch in Branches(self._store, main).list().items():
+            where = f"branch {name}"
+            yield from _exists(where, partial(latest_version, self._store, branch_root(main, name)))
+            parent = branch["parent_branch"]
+            above = branch_root(main, parent) if parent else main
+            begin = partial(find_version, self._store, above, branch["parent_version"])
+            for finding in _exists(where, begin):
+                yield Finding("warning", where, f"the version that it begins with is gone: {finding.message}")
+
+    def fragment(self, fragment: table_pb2.DataFragment) -> tuple[list[Finding], int]:
+        """Read a fragment as a whole; return what is wrong with it, and its live rows."""
+        where = f"fragment {fragment.id}"
+        findings = [*self._sizes(fragment)]
+        try:
+            stored = physical_rows(self._store, self._root, fragment, self._bases)
+            deleted = read_deletions(self._store, self._root, fragment, stored, self._bases)
+        except (LanceError, OSError) as error:
+            return [*findings, _damage(where, error)], 0
+        live = stored - len(deleted)
+        try:
+            read = self._read(fragment, self._manifest.schema.fields)
+            if read != live:
+                findings.append(_damage(where, f"{read} rows were read, and {live} should be there"))
+        except (LanceError, OSError, pa.ArrowInvalid):
+            findings += self._columns(fragment)
+        if self._manifest.uses_stable_row_ids:
+            try:
+                findings += self._lineage(fragment, keep_mask(deleted, 0, stored))
+            except (LanceError, OSError) as error:
+                findings.append(_damage(where, error))
+        return findings, live
+
+    def _sizes(self, fragment: table_pb2.DataFragment) -> Iterator[Finding]:
+        for file in fragment.files:
+            try:
+                store, path = self._bases.data_file(file)
+                size = store.size(path)
+            except FileNotFoundError:
+                yield _damage(f"data file {file.path}", "does not exist")
+                continue
+            except (LanceError, OSError) as error:
+                yield _damage(f"data file {file.path}", error)
+                continue
+            if file.file_size_bytes and size != file.file_size_bytes:
+                message = f"has {size} bytes, and {file.file_size_bytes} in the manifest"
+                yield _damage(f"data file {file.path}", message)
+
+    def _columns(self, fragment: table_pb2.DataFragment) -> Iterator[Finding]:
+        """Read column by column, to tell which ones are damaged."""
+        for top in self._manifest.schema.fields:
+            where = f"fragment {fragment.id}, column {top.name}"
+            try:
+                self._read(fragment, [top])
+            except UnsupportedFormatError as error:
+                yield Finding("warning", where, f"was not checked: {error}")
+            except (LanceError, OSError, pa.ArrowInvalid) as error:
+                yield _damage(where, error)
+
+    def _read(self, fragment: table_pb2.DataFragment, tops: Sequence[Field]) -> int:
+        """Decode all values of columns of a fragment; return the number of rows."""
+        names = [top.name for top in tops]
+        scan = Scan.plan(self._store, self._root, self._manifest, names, fragments=[fragment])
+        blobs = [(place, top) for place, top in enumerate(tops) if top.is_blob]
+        rows = 0
+        for task in scan.tasks():
+            for table in task.tables(_TABLE_BYTES):
+                table.validate(full=True)
+                rows += table.num_rows
+                self._read_blobs(table, blobs, task)
+        return rows
+
+    def _read_blobs(self, table: pa.Table, blobs: Sequence[tuple[int, Field]], task: ScanTask) -> None:
+        for part in by_blob_bytes(table, blobs, _BLOB_BYTES) if blobs else ():
+            rows = table.slice(part.start, part.stop - part.start)
+            for place, top in blobs:
+                blob_values(self._bases, top, rows.column(place), task.message)
+
+    def _lineage(self, fragment: table_pb2.DataFragment, keep: npt.NDArray[np.bool_]) -> Iterator[Finding]:
+        where = f"fragment {fragment.id}"
+        ids, created, updated = fragment_lineage(self._store, self._root, fragment, self._bases)
+        assert ids is not None
+        assert created is not None
+        assert updated is not None
+        live = BitMap64(ids[keep])
+        if len(live) != int(keep.sum()) or not live.isdisjoint(self._ids):
+            yield _damage(where, "two rows have the same row id")
+        self._ids |= live
+        if len(live) and live.max() >= self._manifest.message.next_row_id:
+            mark = self._manifest.message.next_row_id
+            yield _damage(where, f"has row id {live.max()}, and {mark} is the next to be given")
+        if np.any(created[keep] > updated[keep]):
+            yield _damage(where, "a row was changed before it was there")
+        if np.any(updated[keep] > self._manifest.version):
+            yield _damage(where, "a row was changed in a version that is still to come")
+
+    def numbers(self) -> Iterator[Finding]:
+        """Look at the ids of fragments and fields."""
+        message = self._manifest.message
+        ids = [fragment.id for fragment in message.fragments]
+        if len(set(ids)) != len(ids):
+            yield _damage("manifest", "two fragments have the same id")
+        if ids and message.HasField("max_fragment_id") and max(ids) > message.max_fragment_id:
+            yield _damage("manifest", f"fragment {max(ids)} is above the mark {message.max_fragment_id}")
+        fields = [field.id for field in message.fields]
+        if len(set(fields)) != len(fields):
+            yield _damage("manifest", "two fields have the same id")
+
+    def indices(self) -> Iterator[Finding]:
+        """Look at what the version says of its indices, and whether their files are there."""
+        fields = {field.id for field in self._manifest.message.fields}
+        for entry in self._manifest.indices:
+            where = f"index {entry.name}"
+            if missing := set(entry.fields) - fields:
+                yield _damage(where, f"is of fields that do not exist: {sorted(missing)}")
+            yield from self._coverage(entry, where)
+            if entry.name not in (FRAGMENT_REUSE, MEM_WAL):
+                yield from self._index_files(entry, where)
+
+    def _coverage(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
+        if not entry.fragment_bitmap:
+            return
+        try:
+            covered = BitMap.deserialize(entry.fragment_bitmap)
+        except (ValueError, IndexError) as error:
+            yield _damage(where, f"undecodable fragment bitmap: {error}")
+            return
+        message = self._manifest.message
+        if len(covered) and message.HasField("max_fragment_id") and covered.max() > message.max_fragment_id:
+            yield _damage(where, f"covers fragment {covered.max()}, which does not exist yet")
+        present = BitMap(fragment.id for fragment in self._manifest.fragments)
+        if uncovered := len(present - covered):
+            yield Finding("note", where, f"{uncovered} of {len(present)} fragments are not covered")
+
+    def _index_files(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
+        try:
+            store, directory = self._bases.index_dir(entry)
+            prefix = directory + "/"
+            found = {
+                file.path.removeprefix(prefix): file.size
+                for file in store.list_objects(directory, recursive=True)
+            }
+        except (LanceError, OSError) as error:
+            yield _damage(where, error)
+            return
+        if not found:
+            yield _damage(where, f"its files are gone: {directory}")
+        for file in entry.files:
+            if file.path not in found:
+                yield _damage(where, f"its file {file.path} is gone")
+            elif file.size_bytes and found[file.path] != file.size_bytes:
+                sizes = f"{found[file.path]} bytes, and {file.size_bytes} in the manifest"
+                yield _damage(where, f"its file {file.path} has {sizes}")
+
+    def orphans(self) -> Iterator[Finding]:
+        """Look for files that no version of any line names."""
+        policy = CleanupPolicy(retain_versions=_ALL_VERSIONS, delete_unverified=True, error_if_tagged=False)
+        try:
+            stats = cleanup(self._store, self._root, self._manifest, policy, dry_run=True)
+        except (LanceError, OSError) as error:
+            yield Finding("note", "orphans", f"were not looked for: {error}")
+            return
+        base = join(self._root, "")
+        for file in stats.files:
+            yield Finding(
+                "note", file.path.removeprefix(base), f"no version names it ({file.size_bytes} bytes)"
+            )
+
+
+def _exists(where: str, find: Callable[[], object]) -> Iterator[Finding]:
+    try:
+        find()
+    except (LanceError, OSError) as error:
+        yield _damage(where, error)
+
+
+def _damage(where: str, what: object) -> Finding:
+    text = what.message if isinstance(what, (FormatError, UnsupportedFormatError)) else str(what)
+    place = getattr(what, "path", None)
+    return Finding("damage", where, f"{text} ({place})" if place and place not in text else text)
