@@ -189,7 +189,9 @@ def _quantizer(recipe: Recipe, sample: Vectors, ivf: Ivf, dtype: np.dtype[Any]) 
     if recipe.metric != "dot":
         sample = sample - ivf.centroids[ivf.assign(sample)]
     parts = recipe.num_sub_vectors or next((dim // n for n in (16, 8) if dim % n == 0), 1)
-    return ProductQuantizer.train(sample, parts, bits, recipe.metric, iterations=recipe.max_iterations)
+    return ProductQuantizer.train(
+        sample, parts, bits, recipe.metric, dtype=dtype, iterations=recipe.max_iterations
+    )
 
 
 def write_rows(

@@ -112,7 +112,8 @@ def _means(rows: _Matrix, owners: Ints, centroids: _Matrix) -> _Matrix:
     """Return the mean of every cluster; empty ones take half of the largest."""
     clusters = len(centroids)
     counts = np.bincount(owners, minlength=clusters)
-    order = np.argsort(owners, kind="stable")
+    # Numpy sorts 16-bit numbers by radix, which is many times faster.
+    order = np.argsort(owners.astype(np.uint16) if clusters <= 1 << 16 else owners, kind="stable")
     full = np.flatnonzero(counts)
     starts = (np.cumsum(counts) - counts)[full]
     means: _Matrix = centroids.copy()

@@ -47,7 +47,7 @@ class ProductQuantizer(Quantizer):
     """Codewords of the parts of a vector.
 
     Attributes:
-        codebook: (sub_vectors, codewords, dim / sub_vectors) floats.
+        codebook: (sub_vectors, codewords, dim / sub_vectors), in the type of the column.
         bits: of a code, 8 or 4.
         metric: of the index.
         transposed: whether partitions are stored column by column.
@@ -61,9 +61,22 @@ class ProductQuantizer(Quantizer):
 
     @classmethod
     def train(
-        cls, sample: Vectors, sub_vectors: int, bits: int, metric: Metric, *, iterations: int = 50
+        cls,
+        sample: Vectors,
+        sub_vectors: int,
+        bits: int,
+        metric: Metric,
+        *,
+        dtype: npt.DTypeLike = np.float32,
+        iterations: int = 50,
     ) -> ProductQuantizer:
         """Find codewords for a sample (n, dim), centroids already taken off where the metric wants that.
+
+        Args:
+            sample: (n, dim) floats.
+            sub_vectors, bits, metric: of the codes.
+            dtype: in which the column, and so the codebook, is stored.
+            iterations: most passes of k-means over the sample.
 
         Raises:
             OptionError: the vectors cannot be cut so.
@@ -76,7 +89,7 @@ class ProductQuantizer(Quantizer):
             )
         parts = np.split(sample, sub_vectors, axis=1)
         books = [train_kmeans(part, 1 << bits, iterations=iterations, seed=i) for i, part in enumerate(parts)]
-        return cls(np.stack(books), bits, metric)
+        return cls(np.stack(books).astype(dtype), bits, metric)
 
     @property
     def _sub_vectors(self) -> int:
@@ -171,4 +184,4 @@ class ProductQuantizer(Quantizer):
                 f"{codebook.size} values are no codebook of {parts} sub-vectors of {dim} values, {bits} bits"
             )
         shaped = codebook.reshape(parts, 1 << bits, dim // parts)
-        return cls(shaped.astype(np.float32), bits, metric, bool(notes.get("transposed", False)))
+        return cls(shaped, bits, metric, bool(notes.get("transposed", False)))

@@ -89,18 +89,18 @@ def pack_extra(codes: Bytes, width: int) -> Bytes:
     parts = [_pack_lower(values & ((1 << bits) - 1), width, bits)]
     if width != bits:
         parts.append(_pack_top(values >> bits))
-    return np.concatenate(parts, axis=2).reshape(count, -1)
+    return np.concatenate(parts, axis=2).reshape(count, extra_bytes(dim, width))
 
 
 def unpack_extra(stored: Bytes, dim: int, width: int) -> Bytes:
     """Return stored extra codes as (n, dim)."""
     count = len(stored)
-    blocks = stored.reshape(count, -1, _BLOCK_DIMS * width // 8)
+    blocks = stored.reshape(count, -(-dim // _BLOCK_DIMS), _BLOCK_DIMS * width // 8)
     bits = _LOWER[width]
     values = _unpack_lower(blocks[:, :, : _BLOCK_DIMS * bits // 8], width, bits)
     if width != bits:
         values = values | (_unpack_top(blocks[:, :, -8:]) << bits)
-    return np.ascontiguousarray(values.reshape(count, -1)[:, :dim])
+    return np.ascontiguousarray(values.reshape(count, len(_TOP_BITS) * blocks.shape[1])[:, :dim])
 
 
 def _pack_lower(values: Bytes, width: int, bits: int) -> Bytes:

@@ -1,0 +1,191 @@
+"""Vector indices of all types, both ways: ours searches what pylance built, and pylance what we built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pytest
+
+from spark_lance import dataset
+from spark_lance.index.vector.build import Recipe
+from spark_lance.index.vector.create import create_vector_index, extend_vector_index, open_segment
+from spark_lance.index.vector.graph import GraphParams
+from spark_lance.index.vector.metrics import Metric
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import VectorSearch
+from tests.index.vectors import (
+    Matrix,
+    clustered,
+    exact_neighbours,
+    pylance_neighbours,
+    table_of,
+    write_pylance,
+)
+
+ROWS, DIM, PARTITIONS = 1500, 16, 5
+VECTORS = clustered(ROWS, DIM)
+QUERIES = clustered(6, DIM, seed=1)
+METRICS: tuple[Metric, ...] = ("l2", "cosine", "dot")
+TYPES: list[tuple[str, dict[str, Any]]] = [
+    ("IVF_FLAT", {}),
+    ("IVF_PQ", {"num_sub_vectors": 8, "num_bits": 4}),
+    ("IVF_PQ", {"num_sub_vectors": 4, "num_bits": 8}),
+    ("IVF_SQ", {}),
+    ("IVF_RQ", {"num_bits": 1}),
+    ("IVF_RQ", {"num_bits": 5}),
+    ("IVF_HNSW_FLAT", {}),
+    ("IVF_HNSW_SQ", {}),
+    ("IVF_HNSW_PQ", {"num_sub_vectors": 4}),
+]
+CASES = [
+    pytest.param(kind, options, metric, id=f"{kind}-{options.get('num_bits', '')}-{metric}")
+    for kind, options in TYPES
+    for metric in METRICS
+]
+
+
+def searched(path: Path) -> VectorSearch:
+    found = dataset(path)
+    return VectorSearch(found.store, found.root, found.manifest, "v")
+
+
+def ours(path: Path, query: Matrix, k: int, **options: Any) -> tuple[list[int], list[float]]:
+    """Return ids and distances that we find; the tables here have ids in the order of their rows."""
+    search = searched(path)
+    (found,) = search.run(VectorQuery.parse({"column": "v", "q": query, "k": k, **options}))
+    rows = dataset(path).to_table(["id"], with_row_address=True)
+    ids = dict(zip(rows["_rowaddr"].to_pylist(), rows["id"].to_pylist(), strict=True))
+    return [ids[address] for address in found.addresses.tolist()], found.distances.tolist()
+
+
+def scale_of(kind: str, metric: Metric) -> float:
+    """Pylance shows twice the cosine distance where codes estimate it."""
+    return 2.0 if metric == "cosine" and "FLAT" not in kind else 1.0
+
+
+def is_rough(kind: str) -> bool:
+    """Pylance's search estimates RQ distances by tables of eight bits."""
+    return kind == "IVF_RQ"
+
+
+def assert_alike(path: Path, kind: str, metric: Metric) -> None:
+    """Pylance and we find the same rows at the same distances in every partition of an index."""
+    graph = {"ef": 200} if "HNSW" in kind else {}
+    for query in QUERIES:
+        options = {"metric": metric, "nprobes": PARTITIONS}
+        their_ids, their_distances = pylance_neighbours(path, query, 20, **options, **graph)
+        our_ids, our_distances = ours(path, query, 20, **options)
+        known = dict(zip(our_ids, our_distances, strict=True))
+        common = set(our_ids) & set(their_ids)
+        assert len(common) >= (14 if is_rough(kind) else 18)
+        for number, distance in zip(their_ids, their_distances, strict=True):
+            if number in common:
+                scaled = distance / scale_of(kind, metric)
+                allowed = 0.2 * max(1.0, abs(scaled)) if is_rough(kind) else 1e-4 * max(1.0, abs(scaled))
+                assert abs(scaled - known[number]) <= allowed
+
+
+@pytest.mark.parametrize(("kind", "options", "metric"), CASES)
+def test_we_search_what_pylance_built(
+    kind: str, options: dict[str, Any], metric: Metric, tmp_path: Path
+) -> None:
+    table = write_pylance(tmp_path / "t", VECTORS)
+    table.create_index("v", kind, metric=metric, num_partitions=PARTITIONS, **options)
+    assert_alike(tmp_path / "t", kind, metric)
+
+
+@pytest.mark.parametrize(("kind", "options", "metric"), CASES)
+def test_pylance_searches_what_we_built(
+    kind: str, options: dict[str, Any], metric: Metric, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    write_pylance(path, VECTORS, max_rows_per_file=600)
+    build(path, Recipe(kind, metric, num_partitions=PARTITIONS, **options))
+    nearest = {"column": "v", "q": QUERIES[0], "k": 3, "metric": metric}
+    plan = lance.dataset(str(path)).scanner(nearest=nearest).explain_plan(True)
+    assert "ANN" in plan
+    assert "v_idx" in plan
+    assert_alike(path, kind, metric)
+
+
+def build(path: Path, recipe: Recipe) -> None:
+    found = dataset(path)
+    create_vector_index(found.store, found.root, found.manifest, "v", recipe)
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_bits": bits} for bits in (2, 3, 4, 6, 7, 8, 9)] + [{"rotation": "matrix"}]
+)
+def test_pylance_reads_all_forms_of_rq_codes(options: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_pylance(path, VECTORS)
+    build(path, Recipe("IVF_RQ", "l2", num_partitions=PARTITIONS, **options))
+    assert_alike(path, "IVF_RQ", "l2")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ"])
+def test_other_floats(kind: str, dtype: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_pylance(path, VECTORS.astype(dtype))
+    build(path, Recipe(kind, "l2", num_partitions=PARTITIONS))
+    ids, distances = pylance_neighbours(path, QUERIES[0].astype(dtype), 20, nprobes=PARTITIONS)
+    our_ids, our_distances = ours(path, QUERIES[0].astype(dtype), 20, nprobes=PARTITIONS)
+    assert len(set(ids) & set(our_ids)) >= (14 if is_rough(kind) else 18)
+    if not is_rough(kind):
+        assert np.allclose(distances, our_distances, rtol=5e-3)
+
+
+def test_bits_are_compared_by_hamming(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    vectors = np.random.default_rng(0).integers(0, 256, (800, 8)).astype(np.uint8)
+    write_pylance(path, vectors)
+    build(path, Recipe("IVF_FLAT", "hamming", num_partitions=4))
+    ids, distances = ours(path, vectors[3], 10, nprobes=4)
+    theirs = pylance_neighbours(path, vectors[3], 10, nprobes=4, metric="hamming")
+    assert ids[0] == 3
+    assert distances == theirs[1]
+    assert distances == sorted(exact_of(vectors, vectors[3]))[:10]
+
+
+def exact_of(vectors: Matrix, query: Matrix) -> list[float]:
+    apart: Matrix = np.unpackbits(np.bitwise_xor(vectors, query).astype(np.uint8), axis=1)
+    return [float(bits) for bits in apart.sum(axis=1)]
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_HNSW_SQ"])
+def test_both_extend_one_index_in_turns(kind: str, stable: bool, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    options: dict[str, Any] = {"num_sub_vectors": 4, "num_bits": 4} if "PQ" in kind else {}
+    write_pylance(path, VECTORS[:600], enable_stable_row_ids=stable)
+    build(path, Recipe(kind, "l2", num_partitions=PARTITIONS, graph=GraphParams(m=8), **options))
+    lance.write_dataset(table_of(VECTORS[600:900], 600), str(path), mode="append")
+    lance.dataset(str(path)).optimize.optimize_indices(num_indices_to_merge=0)
+    lance.write_dataset(table_of(VECTORS[900:1200], 900), str(path), mode="append")
+    found = dataset(path)
+    extend_vector_index(found.store, found.root, found.manifest, "v_idx", merge=0)
+    assert len(dataset(path).manifest.indices) == 3
+    assert_finds_all(path, kind, 1200)
+    found = dataset(path)
+    extend_vector_index(found.store, found.root, found.manifest, "v_idx")
+    assert len(dataset(path).manifest.indices) == 1
+    assert_finds_all(path, kind, 1200)
+    lance.write_dataset(table_of(VECTORS[1200:], 1200), str(path), mode="append")
+    lance.dataset(str(path)).optimize.optimize_indices(num_indices_to_merge=1)
+    assert_finds_all(path, kind, ROWS)
+    (segment,) = searched(path)._segments
+    assert open_segment(segment[0]).num_rows == ROWS
+
+
+def assert_finds_all(path: Path, kind: str, rows: int) -> None:
+    """Pylance and we find the nearest rows of all there are, by exact distances."""
+    for query in QUERIES[:3]:
+        exact = exact_neighbours(VECTORS[:rows], query, 10, "l2")
+        options = {"nprobes": PARTITIONS, "refine_factor": 20}
+        graph = {"ef": 200} if "HNSW" in kind else {}
+        assert len(set(pylance_neighbours(path, query, 10, **options, **graph)[0]) & set(exact)) >= 9
+        assert len(set(ours(path, query, 10, **options)[0]) & set(exact)) >= 9
