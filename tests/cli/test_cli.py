@@ -1,0 +1,312 @@
+"""The command line: on good, damaged, evolved and branched tables, and on those that pylance wrote."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import spark_lance
+from spark_lance.cli.engines import ENGINES, judge
+from spark_lance.cli.main import COMMANDS, main
+from spark_lance.cli.output import Progress, as_json, print_table, size_text
+from spark_lance.table.features import FEATURES
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Captured = pytest.CaptureFixture[str]
+
+
+def rows(start: int, count: int = 50) -> pa.Table:
+    return pa.table({"id": pa.array(range(start, start + count), pa.int64()), "t": ["x"] * count})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A table of four fragments with deleted rows, an added column, an index, a tag and a branch."""
+    made = tmp_path / "t"
+    for start in range(0, 200, 50):
+        spark_lance.write_dataset(rows(start), made, mode="append")
+    ds = spark_lance.dataset(made).delete("id % 7 = 3").add_columns({"twice": "id * 2"})
+    theirs: Any = lance.dataset(str(made))
+    theirs.create_scalar_index("id", "BTREE")
+    ds = spark_lance.dataset(made).update_config({"owner": "etl"})
+    ds.tags.create("checked")
+    branch = ds.create_branch("dev")
+    spark_lance.write_dataset(pa.table({"id": [1000]}), branch.uri, mode="append")
+    return made
+
+
+def said(capsys: Captured, *arguments: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code and what it printed."""
+    code = main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def parsed(capsys: Captured, *arguments: object) -> Any:
+    code, out, err = said(capsys, *arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_inspect(path: Path, capsys: Captured) -> None:
+    code, out, _ = said(capsys, "inspect", path)
+    assert code == 0
+    for words in ("twice", "id_idx", "BTree", "checked -> 8", "dev", "owner=etl", "171 (29 more"):
+        assert words in out
+    found = parsed(capsys, "inspect", path)
+    assert [column["name"] for column in found["columns"]] == ["id", "t", "twice"]
+    assert found["table"]["num_rows"] == 171
+    assert parsed(capsys, "inspect", path, "--branch", "dev")["table"]["num_rows"] == 172
+    assert parsed(capsys, "inspect", path, "--version", "2")["table"]["num_rows"] == 100
+    assert parsed(capsys, "inspect", path, "--version", "checked")["table"]["version"] == 8
+
+
+def test_history(path: Path, capsys: Captured) -> None:
+    code, out, _ = said(capsys, "history", path, "--limit", 2)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["version", "8", "7"]
+    found = parsed(capsys, "history", path)
+    assert [row["version"] for row in found] == list(range(8, 0, -1))
+    assert found[-1]["operation"] == "Overwrite"
+    assert datetime.fromisoformat(found[0]["timestamp"]) <= datetime.now(timezone.utc)
+
+
+def test_doctor(path: Path, capsys: Captured) -> None:
+    code, out, _ = said(capsys, "doctor", path)
+    assert code == 0
+    assert "deletion files" in out
+    assert "pylance 14" in out
+    found = parsed(capsys, "doctor", path)
+    features = {row["feature"]: (row["reading"], row["writing"]) for row in found["features"]}
+    assert features == {"deletion files": (True, True), "table config": (False, True)}
+    engines = {row["engine"]: (row["read"], row["write"]) for row in found["engines"]}
+    assert engines["spark_lance (this package)"] == engines["pylance 14"] == ("yes", "yes")
+    assert [row["command"] for row in found["advice"]] == ["compact"]
+    spark_lance.dataset(path).compact_files()
+    advice = parsed(capsys, "doctor", path)["advice"]
+    assert [row["command"] for row in advice] == ["indices"]
+    assert "lacks 171 of 171" in advice[0]["reason"]
+
+
+def test_compact(path: Path, capsys: Captured) -> None:
+    groups = parsed(capsys, "compact", path, "--dry-run")
+    assert [(group["fragments"], group["rows"], group["deleted_rows"]) for group in groups] == [(4, 171, 29)]
+    assert spark_lance.dataset(path).version == 8
+    assert "171" in said(capsys, "compact", path, "--dry-run")[1]
+    found = parsed(capsys, "compact", path, "--file-version", "2.1", "--target-rows", 100)
+    assert (found["fragments_removed"], found["fragments_added"]) == (4, 1)
+    ds = spark_lance.dataset(path)
+    assert ds.count_rows() == 171
+    assert {file.file_minor_version for f in ds.manifest.fragments for file in f.files} == {1}
+    theirs: Any = lance.dataset(str(path))
+    theirs.validate()
+    assert said(capsys, "compact", path, "--dry-run", "--target-rows", 100)[1] == "nothing to do\n"
+
+
+def test_vacuum(path: Path, capsys: Captured) -> None:
+    files = sorted(path.rglob("*"))
+    found = parsed(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")
+    assert found["old_versions"] == 7
+    assert {file["kind"] for file in found["files"]} == {"manifest", "transaction"}
+    assert "would go" in said(capsys, "vacuum", path, "--older-than", "0s", "--dry-run")[1]
+    assert sorted(path.rglob("*")) == files
+    code, out, _ = said(capsys, "vacuum", path, "--retain-versions", 1)
+    assert code == 0
+    assert ["old", "versions", "7"] in [line.split() for line in out.splitlines()]
+    assert len(spark_lance.dataset(path).versions()) == 1
+    assert parsed(capsys, "verify", path)["findings"] == []
+    assert spark_lance.dataset(path, version=("dev", None)).count_rows() == 172
+
+
+def test_verify(path: Path, capsys: Captured) -> None:
+    code, out, err = said(capsys, "verify", path)
+    assert (code, err) == (0, "")
+    assert "no damage found" in out
+    next(path.glob("data/*.lance")).unlink()
+    code, out, err = said(capsys, "verify", path)
+    assert (code, err) == (1, "")
+    assert "does not exist" in out
+    assert out.endswith("damaged\n")
+    code, out, _ = said(capsys, "verify", path, "--json")
+    assert code == 1
+    assert json.loads(out)["damaged"] is True
+
+
+@pytest.mark.parametrize("version", ["legacy", "2.0", "2.2"])
+def test_every_command_on_tables_of_pylance(tmp_path: Path, capsys: Captured, version: str) -> None:
+    path = str(tmp_path / "t")
+    for start in (0, 50):
+        lance.write_dataset(rows(start), path, mode="append", data_storage_version=version)
+    for command in ("inspect", "history", "doctor", "verify"):
+        code, out, err = said(capsys, command, path)
+        assert (code, err) == (0, "")
+        assert out
+    for command in ("compact", "vacuum"):
+        code, _, err = said(capsys, command, path)
+        assert (code == 2 and "legacy" in err) if version == "legacy" else (code, err) == (0, "")
+
+
+def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
+    newest = min(path.glob("_versions/*.manifest"))
+    newest.write_bytes(b"nothing")
+    for command in COMMANDS:
+        code, out, err = said(capsys, command, path)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "{}/none"], "no Lance table"),
+        (["inspect", "{}/t", "--version", "77"], "version 77"),
+        (["inspect", "{}/t", "--version", "nope"], "tag 'nope'"),
+        (["inspect", "{}/t", "--branch", "nope"], "branch 'nope'"),
+        (["inspect", "{}/t", "--branch", "dev", "--version", "checked"], "give no --branch"),
+        (["inspect", "{}/t", "--storage", "nope"], "NAME=VALUE"),
+        (["compact", "{}/t", "--file-version", "9"], "'9'"),
+        (["vacuum", "{}/t", "--older-than", "soon"], "no duration"),
+        (["vacuum", "{}/t", "--retain-versions", "0"], "at least 1"),
+        (["inspect"], "usage"),
+        (["nothing", "{}/t"], "usage"),
+    ],
+)
+def test_mistakes(path: Path, capsys: Captured, arguments: list[str], words: str) -> None:
+    code, out, err = said(capsys, *(argument.format(path.parent) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_as_a_program(path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "spark_lance", *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    done = run("verify", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no damage found" in done.stdout
+    done = run("inspect", str(path / "none"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no Lance table")
+
+
+def test_nothing_of_spark_is_imported(path: Path) -> None:
+    program = (
+        "import sys; from spark_lance.cli.main import main; "
+        f"main(['inspect', {str(path)!r}]); print([name for name in sys.modules if 'pyspark' in name])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_has_seen_enough(path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "spark_lance", "inspect", str(path), "--json"]
+    with os.fdopen(writing, "w") as out:
+        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_shows_on_terminals_only() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        progress = Progress("reading", stream)
+        progress(512, 1024)
+        progress(1024, 1024)
+        progress.finish()
+    assert file.getvalue() == ""
+    assert " 50% of 1.0 KiB" in terminal.getvalue()
+    assert "[##############################] 100%" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_tables_are_aligned(capsys: Captured) -> None:
+    print_table(("name", "count"), [("a", 5), ("longer", 1000), ("line\nbreak", None)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["name        count", "a               5", "longer       1000", "line break      -"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB"), (None, "unknown")],
+)
+def test_sizes(count: int | None, text: str) -> None:
+    assert size_text(count) == text
+
+
+def test_json_of_odd_values() -> None:
+    now = datetime(2026, 1, 31, tzinfo=timezone.utc)
+    assert json.loads(as_json({"t": now, "s": frozenset({2, 1}), "p": Path("x")})) == {
+        "t": now.isoformat(),
+        "s": [1, 2],
+        "p": "x",
+    }
+
+
+def test_what_this_package_supports_is_what_it_says() -> None:
+    ours = ENGINES[0]
+    for feature in FEATURES:
+        verdict = judge(ours, feature.bit, feature.bit, frozenset({"2.2"}))
+        assert (verdict.read, verdict.write) == tuple(
+            "yes" if able else "no" for able in (feature.reads, feature.writes)
+        )
+        assert (feature.name in verdict.reason) == (not feature.writes)
+    assert judge(ours, 0, 0, frozenset({"0.1"})).write == "no"
+    assert judge(ours, 1 << 40, 0, frozenset()).reason == "flag 1099511627776: not for reading"
+
+
+def _flagged(path: Path, bit: int) -> None:
+    """Set a feature flag in both words of the newest manifest."""
+    manifest = spark_lance.dataset(path).manifest
+    message = type(manifest.message)()
+    message.CopyFrom(manifest.message)
+    message.reader_feature_flags |= bit
+    message.writer_feature_flags |= bit
+    old = manifest.message.SerializeToString()
+    file = Path(manifest.path)
+    data = file.read_bytes()
+    at = data.index(len(old).to_bytes(4, "little") + old)
+    new = message.SerializeToString()
+    file.write_bytes(data[:at] + len(new).to_bytes(4, "little") + new + data[-16:])
+
+
+# Without the flags that need content which goes with them.
+@pytest.mark.parametrize(
+    "bit", [1 << place for place in range(18) if 1 << place not in (2, 1024, 2048, 32768)]
+)
+def test_what_pylance_supports_is_what_is_said(tmp_path: Path, bit: int) -> None:
+    path = tmp_path / "t"
+    spark_lance.write_dataset(pa.table({"id": [1]}), path)
+    _flagged(path, bit)
+    verdict = judge(ENGINES[1], bit, bit, frozenset({"2.2"}))
+    reads = _works(lambda: lance.dataset(str(path)).count_rows())
+    assert verdict.read == ("yes" if reads else "no")
+
+
+def _works(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except (ValueError, OSError):
+        return False
+    return True
