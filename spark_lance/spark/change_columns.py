@@ -72,6 +72,7 @@ class ChangeColumns:
         table: the schema of the version whose columns these are.
         asked: the Spark columns, in order.
         filter: an SQL condition on any column of the table, system columns and those of the feed.
+        feed: whether there are the three columns that tell what happened to a row.
 
     Attributes:
         names: the columns asked for.
@@ -83,11 +84,13 @@ class ChangeColumns:
         ExpressionError: the filter does not fit.
     """
 
-    def __init__(self, table: Schema, asked: st.StructType, filter: str | None) -> None:
-        plain = st.StructType([field for field in asked if field.name not in FEED_COLUMNS])
+    def __init__(self, table: Schema, asked: st.StructType, filter: str | None, *, feed: bool = True) -> None:
+        self._feed = FEED_COLUMNS if feed else ()
+        plain = st.StructType([field for field in asked if field.name not in self._feed])
         stored, fields = fit(table, plain)
         spelled = dict(zip(plain.names, stored, strict=True))
         self.names = tuple(spelled.get(name, name) for name in asked.names)
+        self._required = {spelled.get(field.name) for field in plain if not field.nullable}
         self.condition = self._condition(table, filter)
         read = self.condition.columns if self.condition else ()
         extra = [name for name in read if name not in self.names]
@@ -144,19 +147,19 @@ class ChangeColumns:
         return found
 
     def _arrow(self, name: str) -> pa.Field:
-        if name in FEED_COLUMNS:
+        if name in self._feed:
             return feed_field(name)
         if name in SYSTEM_COLUMNS:
             return system_field(name)
-        return next(field for field in self._narrowed if field.name == name).arrow_field()
+        field = next(field for field in self._narrowed if field.name == name).arrow_field()
+        return field.with_nullable(field.name not in self._required)
 
-    @staticmethod
-    def _condition(table: Schema, filter: str | None) -> Condition | None:
+    def _condition(self, table: Schema, filter: str | None) -> Condition | None:
         if filter is None:
             return None
         system = [system_field(name) for name in SYSTEM_COLUMNS if name != ROW_OFFSET]
         stored = [field.arrow_field() for field in table.fields]
-        return compile_predicate(filter, pa.schema([*stored, *system, *map(feed_field, FEED_COLUMNS)]))
+        return compile_predicate(filter, pa.schema([*stored, *system, *map(feed_field, self._feed)]))
 
 
 def _past(field: Field, column: PastColumn, version: int) -> Field:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import SchemaError, VersionNotFoundError
 from spark_lance.file.schema import Field
 from spark_lance.spark.change_columns import ChangeColumns
 from spark_lance.spark.convert import BatchConverter, rows_without_columns
@@ -31,7 +31,7 @@ from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.past_columns import PastColumn, Step, before
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.scan_task import in_batches
-from spark_lance.table.reading.version_changes import INSERT, ChangedRows, changes_of
+from spark_lance.table.reading.version_changes import INSERT, ChangedRows, before_append, changes_of
 
 __all__ = ["ChangePartition", "Feed", "pack_changes", "read_changes"]
 
@@ -67,13 +67,19 @@ class Feed:
         """Return what a version changed.
 
         Raises:
-            VersionNotFoundError: it, or the one before it, has been cleaned up.
+            VersionNotFoundError: it has been cleaned up, or the one before it, if it did more than append.
             FormatError, UnsupportedFormatError: see `changes_of`.
         """
         if version not in self._changes:
             walk = self.walk
-            old, new = walk.before(version), walk.manifest(version)
-            self._changes[version] = changes_of(walk.store, walk.root, old, new, walk.transaction(version))
+            new, transaction = walk.manifest(version), walk.transaction(version)
+            try:
+                old = walk.before(version)
+            except VersionNotFoundError:
+                if transaction.name != "append":
+                    raise
+                old = before_append(new, transaction)
+            self._changes[version] = changes_of(walk.store, walk.root, old, new, transaction)
             if len(self._changes) > _VERSIONS_KEPT:
                 self._changes.popitem(last=False)
         return self._changes[version]

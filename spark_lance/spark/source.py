@@ -20,7 +20,11 @@ from spark_lance.spark.failures import one_line
 from spark_lance.spark.options import ReadOptions, check_batch, read_options, write_options
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
     from pyspark.sql.types import StructType
 
     from spark_lance.spark.write import LanceWriter
@@ -80,12 +84,26 @@ class LanceDataSource(DataSource):
         self._place = reader.place
         return reader  # type: ignore[no-any-return]
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of the columns of `schema` for a stream."""
+        from spark_lance.spark.stream_read import LanceStreamReader
+
+        with one_line():
+            return LanceStreamReader(read_options(self.options), schema, self._place)
+
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         """Return the writer of rows of `schema`, which are appended to the table or take its place."""
         from spark_lance.spark.write import LanceWriter
 
         with one_line():
             return LanceWriter(write_options(self.options, overwrite), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the writer of micro-batches, which are appended or take the place of the table's content."""
+        from spark_lance.spark.stream_write import stream_writer
+
+        with one_line():
+            return stream_writer(write_options(self.options, overwrite), schema, overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
         """Fix the version before Spark copies this instance to the processes that plan reads.

@@ -11,8 +11,8 @@ learns reaches the next except through the messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -23,20 +23,21 @@ from spark_lance.errors import (
     CommitError,
 )
 from spark_lance.io.atomic import PUT_IF_ABSENT
+from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.commit_once import commit_once
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options import WriteOptions
 from spark_lance.spark.write_schema import plan_rows
+from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.once import Once
+from spark_lance.table.history.references import resolve
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
+from spark_lance.table.writing.write_plan import WritePlan
 
 __all__ = ["LanceCommitMessage", "LanceWriter"]
-
-# The transaction property that Lance reserves for it.
-_COMMIT_MESSAGE = "__lance_commit_message"
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,15 @@ class LanceWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: st.StructType, overwrite: bool) -> None:
         self._store, self._root = open_store(options.path, options.storage)
         _check_store(self._store)
+        if options.branch is not None:
+            self._root = resolve(self._store, self._root, (options.branch, None)).root
         self._options = options
         self._names, self._plan = plan_rows(self._store, self._root, options, schema, overwrite)
+
+    @property
+    def plan(self) -> WritePlan:
+        """How the rows are written."""
+        return self._plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceCommitMessage:
         """Write the rows of one task to data files.
@@ -116,14 +124,27 @@ class LanceWriter(DataSourceArrowWriter):
             CommitError, SchemaError: nothing was committed; the files were deleted.
         """
         done = [message for message in messages if isinstance(message, LanceCommitMessage)]
-        fragments = [data for message in done for data in message.fragments]
+        self.commit_files(done, self._plan, self._once())
+
+    def commit_files(
+        self, messages: Sequence[LanceCommitMessage], plan: WritePlan, once: Once | None
+    ) -> None:
+        """Make the files of all tasks a version of the table; errors as `commit`.
+
+        Args:
+            messages: of all tasks.
+            plan: by which the files were written.
+            once: name of the job and number of this write, if it is to land once.
+        """
+        fragments = [data for message in messages for data in message.fragments]
         with one_line():
             try:
-                _check_rows(done)
+                _check_rows(messages)
             except CommitError:
                 delete_fragment_files(self._store, self._root, fragments)
                 raise
-            commit_once(self._store, self._root, self._plan, fragments, self._properties(), self._once())
+            with commit_options(retry=self._patience(), message=self._options.commit_message):
+                commit_once(self._store, self._root, plan, fragments, once=once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the files of the tasks that finished, unless a commit has been tried.
@@ -141,9 +162,14 @@ class LanceWriter(DataSourceArrowWriter):
         name, number = self._options.txnAppId, self._options.txnVersion
         return None if name is None or number is None else Once(name, number)
 
-    def _properties(self) -> Mapping[str, str]:
-        text = self._options.commit_message
-        return {} if text is None else {_COMMIT_MESSAGE: text}
+    def _patience(self) -> RetryPolicy:
+        usual = RetryPolicy()
+        retries, seconds = self._options.commit_retries, self._options.commit_timeout
+        return replace(
+            usual,
+            attempts=usual.attempts if retries is None else retries + 1,
+            total_seconds=usual.total_seconds if seconds is None else seconds,
+        )
 
 
 def _check_store(store: Store) -> None:
@@ -153,7 +179,7 @@ def _check_store(store: Store) -> None:
         )
 
 
-def _check_rows(messages: list[LanceCommitMessage]) -> None:
+def _check_rows(messages: Sequence[LanceCommitMessage]) -> None:
     """Compare the rows that Spark handed to the tasks with those in the files that they wrote."""
     received = sum(message.rows for message in messages)
     stored = sum(

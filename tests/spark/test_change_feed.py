@@ -135,6 +135,12 @@ def told(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(tuple(change[name] for name in names) for change in changes)
 
 
+def made_at(path: Path) -> dict[int, datetime.datetime]:
+    """Return when versions were committed, by pylance."""
+    versions: Any = lance.dataset(str(path)).versions()
+    return {version["version"]: version["timestamp"].astimezone() for version in versions}
+
+
 def test_spark_reads_the_feed(spark: SparkSession, path: Path) -> None:
     read = spark.read.format("lance").option("readChangeFeed", "true")
     changes = read.option("startingVersion", 2).option("endingVersion", 4).load(str(path))
@@ -149,7 +155,7 @@ def test_spark_reads_the_feed(spark: SparkSession, path: Path) -> None:
         (3, "delete", 0, ""),
     ]
     seconds = changes.select("_commit_version", f.col("_commit_timestamp").cast("double")).collect()
-    made = {v["version"]: v["timestamp"].timestamp() for v in lance.dataset(str(path)).versions()}
+    made = {number: at.timestamp() for number, at in made_at(path).items()}
     assert all(abs(at - made[version]) < 1 for version, at in seconds)
 
 
@@ -191,7 +197,7 @@ def test_columns_of_the_last_version_count(path: Path) -> None:
 
 
 def test_times_choose_versions(path: Path) -> None:
-    made = {v["version"]: v["timestamp"].astimezone() for v in lance.dataset(str(path)).versions()}
+    made = made_at(path)
     raw = {"startingTimestamp": made[2].isoformat(), "endingTimestamp": made[3].isoformat()}
     options = read_options({"path": str(path), "readChangeFeed": "true", **raw})
     assert told(read_feed(options)) == told(feed(path, 2, 3))

@@ -69,7 +69,7 @@ class ChangeTask:
             condition: keep the rows for which it is true; it may name the columns of `schema`.
 
         Raises:
-            SchemaError: a value does not fit the type that its column has in `schema`.
+            SchemaError: a value does not fit the type that its column has in `schema`, or is null.
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the condition does not fit the columns.
         """
@@ -112,6 +112,10 @@ class ChangeTask:
                 columns.append(pa.chunked_array([pa.repeat(value, rows)]))
             else:
                 columns.append(pa.chunked_array([pa.nulls(rows, field.type)]))
+            if columns[-1].null_count and not field.nullable:
+                raise SchemaError(
+                    f"column {field.name!r} is NOT NULL now, but was null in version {self.version}"
+                )
         return pa.Table.from_arrays(columns, schema=self.schema)
 
 

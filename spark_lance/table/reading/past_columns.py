@@ -38,7 +38,7 @@ class Step:
     Attributes:
         old, new: both schemas.
         keeps_ids: whether one id means one column in both.
-        is_cast: whether a column may have got another id and kept its name.
+        is_cast: whether a column may have got another id and kept its name, or lost it again.
     """
 
     old: Schema
@@ -53,7 +53,7 @@ class Step:
         keeps_ids = name not in ("clone", "overwrite") and (name != "restore" or _share_files(old, new))
         schema = old.schema
         same = old.message.fields == new.message.fields
-        return cls(schema, schema if same else new.schema, keeps_ids, name == "merge")
+        return cls(schema, schema if same else new.schema, keeps_ids, name in ("merge", "restore"))
 
 
 def before(columns: Sequence[PastColumn | None], step: Step) -> list[PastColumn | None]:

@@ -19,7 +19,7 @@ update.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.system_columns import ROW_ID, UPDATED_AT
 from spark_lance.table.transaction import Transaction
 
-__all__ = ["DELETE", "INSERT", "POSTIMAGE", "PREIMAGE", "ChangedRows", "changes_of"]
+__all__ = ["DELETE", "INSERT", "POSTIMAGE", "PREIMAGE", "ChangedRows", "before_append", "changes_of"]
 
 INSERT = "insert"
 DELETE = "delete"
@@ -168,6 +168,17 @@ def changes_of(
     if old is not None and transaction.name in _QUIET:
         return []
     return _Comparison(store, root, old, new, transaction).changes()
+
+
+def before_append(new: Manifest, transaction: Transaction) -> Manifest:
+    """Return the fragments of the version before one that an append made, by what it added."""
+    assert isinstance(transaction.operation, transaction_pb2.Transaction.Append)
+    paths = {file.path for fragment in transaction.operation.fragments for file in fragment.files}
+    message = table_pb2.Manifest()
+    message.CopyFrom(new.message)
+    message.ClearField("fragments")
+    message.fragments.extend(f for f in new.fragments if paths.isdisjoint(file.path for file in f.files))
+    return replace(new, message=message)
 
 
 class _Comparison:
