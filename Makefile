@@ -18,7 +18,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-s3 test-cluster test-spark-versions test-all lint format proto proto-check clean
-.PHONY: bench bench-file bench-size bench-memory bench-commit bench-compact bench-scale
+.PHONY: bench bench-file bench-size bench-memory bench-commit bench-compact bench-scale bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -83,6 +83,9 @@ bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small 
 
 bench-scale: $(VENV)/.installed-bench ## measure tables of up to a million fragments
 	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
+
+bench-delta: .venv-spark-4.2.0/.installed ## measure changes of tables against Delta Lake, which is downloaded
+	.venv-spark-4.2.0/bin/python -m benchmarks.bench_delta $(ARGS)
 
 clean: ## remove what these commands made, the environment included
 	rm -rf $(VENV) .venv-spark-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
