@@ -1,0 +1,279 @@
+"""What is checked in Spark Connect sessions, and the program that checks it in a process of its own.
+
+    python -m tests.spark.connect_checks REMOTE FOLDER NAME ...
+
+prints one JSON object for each named check: its name, the seconds it took, and its error if it failed.
+REMOTE is `local[2]`, for a server inside the same process, or `sc://...`. Every check gets a folder of its
+own. A process has one kind of session, hence the process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+import spark_lance
+from spark_lance import LanceTable
+from spark_lance.spark.java import prepare_environment
+from spark_lance.spark.jobs import gather, spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["CHECKS", "LONG"]
+
+
+def made(folder: Path, *, stable: bool = False) -> str:
+    """Make a table of two versions, of 10 and of 15 rows, and return its path."""
+    path = str(folder / "t")
+    for start, stop in ((0, 10), (10, 15)):
+        ids = range(start, stop)
+        rows = pa.table(
+            {"id": pa.array(ids, pa.int64()), "name": [f"n{i}" for i in ids], "x": [i / 2 for i in ids]}
+        )
+        spark_lance.write_dataset(rows, path, mode="append", enable_stable_row_ids=stable)
+    return path
+
+
+def load(spark: SparkSession, path: str, **options: object) -> DataFrame:
+    reader = spark.read.format("lance")
+    return reader.options(**{key: str(value) for key, value in options.items()}).load(path)
+
+
+def stored(path: str) -> list[int]:
+    """Return the ids in a table, ascending."""
+    found: list[int] = sorted(spark_lance.dataset(path).to_table(columns=["id"])["id"].to_pylist())
+    return found
+
+
+def refusal(action: Callable[[], object]) -> str:
+    """Return the message with which something fails."""
+    try:
+        action()
+    except Exception as error:
+        return str(error)
+    raise AssertionError("nothing was refused")
+
+
+def check_reads(spark: SparkSession, folder: Path) -> None:
+    path = made(folder)
+    spark_lance.dataset(path, 1).tags.create("first")
+    assert load(spark, path).count() == 15
+    some = load(spark, path, filter="id > 7 and name like 'n%'", columns="x,id", version=1)
+    assert [tuple(row) for row in some.collect()] == [(4.0, 8), (4.5, 9)]
+    assert load(spark, path, tag="first").where("id % 2 = 1").agg({"x": "sum"}).collect()[0][0] == 12.5
+    pinned = spark.read.format("lance").schema("id bigint").load(path)
+    assert pinned.where("id >= 13").collect() == [(13,), (14,)]
+    rows = load(spark, path, with_row_id="true", with_fragment_id="true", columns="id")
+    assert sorted(tuple(row) for row in rows.where("id in (9, 10)").collect()) == [
+        (9, 9, 0),
+        (10, 1 << 32, 1),
+    ]
+
+
+def check_writes(spark: SparkSession, folder: Path) -> None:
+    path = str(folder / "t")
+    rows = spark.range(6).selectExpr("id", "array(id * 1f, 2f) AS v", "named_struct('a', id) AS st")
+    rows.write.format("lance").option("v.arrow.fixed-size-list.size", 2).mode("append").save(path)
+    rows.select("id", "v").write.format("lance").option("commit_message", "again").mode("append").save(path)
+    table = spark_lance.dataset(path)
+    assert table.schema.field("v").type.list_size == 2
+    assert table.to_table(columns=["st"])["st"].null_count == 6
+    assert stored(path) == sorted([*range(6), *range(6)])
+    rows.limit(2).write.format("lance").mode("overwrite").save(path)
+    assert stored(path) == [0, 1]
+    assert spark_lance.dataset(path).version == 3
+    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in refusal(lambda: rows.write.format("lance").save(path))
+
+
+def check_once(spark: SparkSession, folder: Path) -> None:
+    path = str(folder / "t")
+    for start in (0, 100):
+        writer = spark.range(start, start + 3).write.format("lance").mode("append")
+        writer.option("txnAppId", "job").option("txnVersion", 1).save(path)
+    assert stored(path) == [0, 1, 2]
+
+
+def check_views(spark: SparkSession, folder: Path) -> None:
+    path = made(folder)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW rows USING lance OPTIONS (path '{path}', columns 'id,name')")
+    assert spark.sql("SELECT max(name) FROM rows WHERE id < 5").collect() == [("n4",)]
+    spark.sql("INSERT INTO rows SELECT 100, 'more'")
+    assert stored(path) == [*range(15), 100]
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW whole USING lance OPTIONS (path '{path}')")
+    spark.sql("INSERT OVERWRITE whole VALUES (1L, 'one', 0.5D)")
+    assert stored(path) == [1]
+    assert "option 'columns' is a part" in refusal(
+        lambda: spark.sql("INSERT OVERWRITE rows VALUES (1L, 'a')")
+    )
+
+
+def check_metadata_tables(spark: SparkSession, folder: Path) -> None:
+    path = made(folder)
+    history = load(spark, path, table="history").select(
+        "version", "operation", "operationMetrics.numOutputRows"
+    )
+    assert history.collect() == [(2, "Append", "5"), (1, "Overwrite", "10")]
+    fragments = load(spark, path, table="fragments", columns="rows,columns", filter="rows < 10")
+    assert fragments.collect() == [(5, ["id", "name", "x"])]
+    assert "there is no metadata table 'nope'" in refusal(lambda: load(spark, path, table="nope").collect())
+
+
+def check_errors(spark: SparkSession, folder: Path) -> None:
+    path = made(folder)
+    for action, words in (
+        (lambda: load(spark, str(folder / "none")).collect(), "no Lance table at"),
+        (lambda: load(spark, path, version=7).collect(), "version 7 of"),
+        (lambda: load(spark, path, columns="id,nope").collect(), "no column 'nope' in the table"),
+        (lambda: load(spark, path, bathc_size=1).collect(), "did you mean 'batch_size'"),
+        (lambda: spark.read.format("lance").load().collect(), "option 'path' is missing"),
+        (lambda: load(spark, path, filter="id >").collect(), "ExpressionError"),
+    ):
+        message = refusal(action)
+        assert words in message, message
+        assert "Traceback" not in message, message
+
+
+def check_enable(spark: SparkSession, folder: Path) -> None:
+    assert spark_lance.enable(spark_lance.enable(spark)) is spark
+    frame = load(spark, made(folder))
+    assert frame.where("id > 3 and name <> 'n9'").count() == 10
+    assert frame.where("id = 5").select("name").collect() == [("n5",)]
+    assert frame.count() == 15
+
+
+def check_jobs(spark: SparkSession, folder: Path) -> None:
+    def total(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int]]:
+        columns = [batch["id"].to_pylist() for batch in batches]
+        yield sum(map(len, columns)), sum(map(sum, columns))
+
+    answers = gather(load(spark, made(folder), partition_bytes=1), total)
+    assert [sum(parts) for parts in zip(*answers, strict=True)] == [15, 105]
+    assert spread(spark, [3, 4, 5], lambda task: {"squared": task * task}) == [
+        {"squared": n * n} for n in (3, 4, 5)
+    ]
+    assert spread(spark, [], lambda task: task) == []
+
+
+def check_changes(spark: SparkSession, folder: Path) -> None:
+    path = made(folder, stable=True)
+    spark_lance.dataset(path).delete("id = 12")
+    feed = load(spark, path, readChangeFeed="true", startingVersion=2)
+    found = feed.groupBy("_commit_version", "_change_type").count().orderBy("_commit_version")
+    assert found.collect() == [(2, "insert", 5), (3, "delete", 1)]
+
+
+def check_which_version_a_frame_sees(spark: SparkSession, folder: Path) -> None:
+    """A DataFrame of Connect is a plan: it sees one version while the server remembers its analysis."""
+    path = made(folder)
+    frame, fixed = load(spark, path), load(spark, path, version=2)
+    assert (frame.count(), fixed.count()) == (15, 15)
+    spark_lance.write_dataset(pa.table({"id": [15]}), path, mode="append")
+    assert frame.where("id >= 0").count() == 15
+    spark.conf.set("spark.connect.session.planCache.enabled", "false")
+    try:
+        assert (frame.count(), fixed.count()) == (16, 15)
+    finally:
+        spark.conf.unset("spark.connect.session.planCache.enabled")
+
+
+def check_rows_of_a_table_object(spark: SparkSession, folder: Path) -> None:
+    table = LanceTable.forPath(spark, made(folder))
+    table.delete("id in (1, 3)")
+    table.update("id = 2", {"name": "'two'"})
+    source = spark.createDataFrame([(4, "four", 0.0), (50, "fifty", 1.0)], "id bigint, name string, x double")
+    merge = table.alias("t").merge(source.alias("s"), "t.id = s.id")
+    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    rows = {row.id: row.name for row in table.toDF().collect()}
+    assert sorted(rows) == [0, 2, *range(4, 15), 50]
+    assert (rows[2], rows[4], rows[50]) == ("two", "four", "fifty")
+
+
+def check_columns_of_a_table_object(spark: SparkSession, folder: Path) -> None:
+    table = LanceTable.forPath(spark, made(folder))
+    table.addColumns({"twice": "id * 2"})
+    table.renameColumn("name", "label")
+    table.dropColumns("x")
+    assert table.toDF().where("id = 7").collect() == [(7, "n7", 14)]
+
+
+def check_upkeep_of_a_table_object(spark: SparkSession, folder: Path) -> None:
+    table = LanceTable.forPath(spark, made(folder))
+    table.tags.create("whole")
+    table.optimize().executeCompaction()
+    assert load(spark, table.path, table="fragments").count() == 1
+    assert table.history(1).select("operation").collect() == [("Rewrite",)]
+    assert table.detail().select("format", "numRows").collect() == [("lance", 15)]
+    table.delete("id > 3")
+    table.restoreToTag("whole")
+    assert table.toDF().count() == 15
+    branch = table.create_branch("dev")
+    spark.range(3).write.format("lance").mode("append").save(branch.path)
+    assert (branch.toDF().count(), table.toDF().count()) == (18, 15)
+    assert table.vacuum(dryRun=True).count() >= 0
+
+
+def check_types(spark: SparkSession, folder: Path) -> None:
+    rows = spark.sql(
+        "SELECT 1Y a, 2S b, 3 c, 4L d, 1.5F e, 2.5D f, 1.25BD g, 'x' h, X'00ff' i, true j, "
+        "DATE'2026-01-31' k, TIMESTAMP'2026-01-31 12:00:00Z' l, TIMESTAMP_NTZ'2026-01-31 12:00:00' m, "
+        "array(1, null) n, map('k', 1) o, named_struct('p', array('q')) p, "
+        "INTERVAL '1 2:03:04' DAY TO SECOND q, "
+        "parse_json('{\"a\": 1}') r"
+    )
+    path = str(folder / "t")
+    rows.write.format("lance").mode("append").save(path)
+    frame = load(spark, path)
+    shown = "* EXCEPT (r)", "to_json(r) AS r"
+    assert frame.selectExpr(*shown).collect() == rows.selectExpr(*shown).collect()
+    assert frame.dtypes == rows.dtypes
+
+
+CHECKS = {
+    name.removeprefix("check_"): value for name, value in list(globals().items()) if name.startswith("check_")
+}
+
+# Those that take many jobs.
+LONG = {"types", "once", "changes", "columns_of_a_table_object", "upkeep_of_a_table_object"}
+
+
+def tell(name: str, start: float, error: str | None) -> None:
+    """Print what came of a check."""
+    found = {"name": name, "seconds": time.monotonic() - start, "error": error}
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def main(remote: str, folder: Path, names: list[str]) -> None:
+    """Run checks and print what comes of them."""
+    prepare_environment()
+    from pyspark.sql import SparkSession
+
+    start = time.monotonic()
+    builder = SparkSession.builder.remote(remote)
+    if remote.startswith("local"):
+        builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
+    spark = builder.getOrCreate()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    tell("start", start, None)
+    for name in names:
+        (folder / name).mkdir()
+        start, error = time.monotonic(), None
+        try:
+            CHECKS[name](spark, folder / name)
+        except Exception as problem:
+            place = traceback.extract_tb(problem.__traceback__)[1]
+            error = f"line {place.lineno}: {type(problem).__name__}: {str(problem)[:2000]}"
+        tell(name, start, error)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
