@@ -3,9 +3,9 @@
     python -m benchmarks.bench_spark [--rows-flights N] [--rows-vectors N] [--rows-look-ups N] [--repeat K]
                                      [--only WORD]
 
-The tables are the same rows in as many files. Every case is measured in turns (A B C A B C ...) and the best
-of each counts; a ratio above 1 means that spark_lance is faster. "transport" serves the batches of our own full
-scan from memory-mapped files, see `transport`: no Python source can be faster. The first query of a session is
+The tables are the same rows in as many files. Every case is measured in turns (A B C A B C ...), and the best
+of each counts; a ratio above 1 means that spark_lance is faster. "transport" serves the batches of our own
+full scan from memory-mapped files, see `transport`: no Python source can be faster. The first query of a session is
 measured in processes of their own, from the call that reads until the answer.
 """
 
