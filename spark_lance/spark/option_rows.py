@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_lance.errors import OptionError
 
-__all__ = ["ROWS", "Option", "positive"]
+__all__ = ["ROWS", "Option", "boolean", "positive"]
 
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -44,6 +44,13 @@ def _starting_version(text: str) -> int | str:
     return "latest" if text.strip().lower() == "latest" else _count(text)
 
 
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip().lower())
+    if match is None:
+        raise ValueError
+    return float(match[1]) * {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
 def _byte_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]+) *([bkmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
     if match is None:
@@ -51,7 +58,8 @@ def _byte_size(text: str) -> int:
     return positive(match[1]) * _SIZE_UNITS[match[2]]
 
 
-def _boolean(text: str) -> bool:
+def boolean(text: str) -> bool:
+    """Return true or false; a ValueError says that the text is neither."""
     values = {"true": True, "1": True, "false": False, "0": False}
     if text.strip().lower() not in values:
         raise ValueError
@@ -128,7 +136,14 @@ ROWS = (
         ("versionAsOf",),
     ),
     Option("tag", _filled, "a tag", None, "read", "Read the version that this tag names."),
-    Option("branch", _filled, "a branch", None, "read", "Read this branch; `version` then counts on it."),
+    Option(
+        "branch",
+        _filled,
+        "a branch",
+        None,
+        "both",
+        "Read this branch, or write to it; `version` then counts on it.",
+    ),
     Option(
         "asof",
         _filled,
@@ -204,11 +219,11 @@ ROWS = (
         "read",
         "Blob columns as descriptions that tell where the bytes are, or, with `all_binary`, as their bytes.",
     ),
-    Option("with_row_id", _boolean, "true or false", False, "read", "Add the column `_rowid`."),
-    Option("with_row_address", _boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
+    Option("with_row_id", boolean, "true or false", False, "read", "Add the column `_rowid`."),
+    Option("with_row_address", boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
     Option(
         "with_row_offset",
-        _boolean,
+        boolean,
         "true or false",
         False,
         "read",
@@ -216,7 +231,7 @@ ROWS = (
     ),
     Option(
         "with_fragment_id",
-        _boolean,
+        boolean,
         "true or false",
         False,
         "read",
@@ -224,7 +239,7 @@ ROWS = (
     ),
     Option(
         "with_row_versions",
-        _boolean,
+        boolean,
         "true or false",
         False,
         "read",
@@ -232,7 +247,7 @@ ROWS = (
     ),
     Option(
         "readChangeFeed",
-        _boolean,
+        boolean,
         "true or false",
         False,
         "read",
@@ -297,7 +312,7 @@ ROWS = (
     ),
     Option(
         "ignoreDeletes",
-        _boolean,
+        boolean,
         "true or false",
         False,
         "read",
@@ -305,7 +320,7 @@ ROWS = (
     ),
     Option(
         "ignoreChanges",
-        _boolean,
+        boolean,
         "true or false",
         False,
         "read",
@@ -313,7 +328,7 @@ ROWS = (
     ),
     Option(
         "skipChangeCommits",
-        _boolean,
+        boolean,
         "true or false",
         False,
         "read",
@@ -347,7 +362,7 @@ ROWS = (
     ),
     Option(
         "enable_stable_row_ids",
-        _boolean,
+        boolean,
         "true or false",
         None,
         "write",
@@ -364,8 +379,25 @@ ROWS = (
         ("userMetadata",),
     ),
     Option(
+        "commit_retries",
+        _count,
+        "a number, 0 or more",
+        None,
+        "write",
+        "How often a commit that other writers beat is tried again; 19 times by default.",
+        ("max_retries", "commit_max_retries"),
+    ),
+    Option(
+        "commit_timeout",
+        _seconds,
+        "a time such as 90, 90s or 5m",
+        None,
+        "write",
+        "No try is begun after this time since the first one; 30m by default.",
+    ),
+    Option(
         "mergeSchema",
-        _boolean,
+        boolean,
         "true or false",
         False,
         "write",
@@ -374,12 +406,12 @@ ROWS = (
     ),
     Option(
         "overwriteSchema",
-        _boolean,
+        boolean,
         "true or false",
         None,
         "write",
-        "An overwrite takes the DataFrame's columns anyway; true keeps no stored type of the table's columns, "
-        "false keeps the columns.",
+        "An overwrite takes the DataFrame's columns anyway; true keeps no stored type of the table's "
+        "columns, false keeps the columns.",
     ),
     Option(
         "replaceWhere",

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_lance.errors import OptionError
+from spark_lance.spark.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
-from spark_lance.spark.option_rows import ROWS, Option, positive
+from spark_lance.spark.option_rows import ROWS, Option
 
 __all__ = [
     "OPTIONS",
     "STORAGE_PREFIX",
-    "VECTOR_SIZE_SUFFIX",
     "Option",
     "ReadOptions",
     "WriteOptions",
@@ -27,7 +27,6 @@ __all__ = [
     "write_options",
 ]
 
-VECTOR_SIZE_SUFFIX = ".arrow.fixed-size-list.size"
 
 OPTIONS: Mapping[str, Option] = {option.name: option for option in ROWS}
 
@@ -35,7 +34,7 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in ROWS}
 _BY_NAME = {name.lower(): option for option in ROWS for name in (option.name, *option.aliases)}
 
 # How the names of options of columns end.
-_SUFFIXES = (VECTOR_SIZE_SUFFIX,)
+_SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)
 
 # What has no meaning for a metadata table.
 _OF_ROWS = (
@@ -114,14 +113,17 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write was asked for; `vector_sizes` maps lower-cased column paths to vector lengths."""
+    """What a write was asked for; `wishes` maps lower-cased column paths to options and their values."""
 
     path: str
     max_rows_per_file: int
     max_bytes_per_file: int
     data_storage_version: str | None
     enable_stable_row_ids: bool | None
+    branch: str | None
     commit_message: str | None
+    commit_retries: int | None
+    commit_timeout: float | None
     mergeSchema: bool
     overwriteSchema: bool | None
     replaceWhere: str | None
@@ -129,7 +131,7 @@ class WriteOptions:
     txnVersion: int | None
     streamingQueryId: str | None
     checkpointLocation: str | None
-    vector_sizes: Mapping[str, int] = field(default_factory=dict)
+    wishes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     storage: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -174,7 +176,7 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
         OptionError: as `read_options`; or a version was given, but only the latest one can be written to; or
             what is read is a part of the table, which an overwrite would replace as a whole.
     """
-    values, vector_sizes, storage = _parse(raw)
+    values, wishes, storage = _parse(raw)
     for name in ("version", "tag", "asof"):
         if values[name] is not None:
             raise OptionError(f"option {name!r} is for reading: an old version cannot be written to")
@@ -185,18 +187,16 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
             raise OptionError(
                 f"option {name!r} is a part of the table, but an overwrite replaces all of it: leave it out"
             )
-    if values["branch"] is not None:
-        raise OptionError("option 'branch' is for reading: give the branch's own path, {path}/tree/{branch}")
     if (values["txnAppId"] is None) != (values["txnVersion"] is None) or values["txnAppId"] == "":
         raise OptionError("options 'txnAppId' and 'txnVersion' come together, and the first is not empty")
     names = [option.name for option in ROWS if option.used in ("write", "both")]
-    return WriteOptions(**{name: values[name] for name in names}, vector_sizes=vector_sizes, storage=storage)
+    return WriteOptions(**{name: values[name] for name in names}, wishes=wishes, storage=storage)
 
 
-def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int], dict[str, Any]]:
-    """Return (values of OPTIONS, vector sizes, storage options)."""
+def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return (values of OPTIONS, options of columns, storage options)."""
     given: dict[str, Any] = {}
-    vector_sizes: dict[str, int] = {}
+    columns: dict[str, dict[str, Any]] = {}
     storage: dict[str, Any] = {}
     if "paths" in raw:
         raise OptionError("load() takes one path here: load every table by itself and union the DataFrames")
@@ -211,15 +211,15 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int], dict
             storage[name.removeprefix(STORAGE_PREFIX)] = _storage_value(key, text)
         elif name in STORAGE_NAMES:
             storage[name] = _storage_value(key, text)
-        elif name.endswith(VECTOR_SIZE_SUFFIX):
-            column = name.removesuffix(VECTOR_SIZE_SUFFIX)
-            vector_sizes[column] = _value(key, positive, "a vector length, 1 or more", text)
+        elif (about := column_option(name)) is not None:
+            column, wish = about
+            columns.setdefault(column, {})[wish.name] = _value(key, wish.parse, wish.expects, text)
         else:
             _check_unknown(key, text)
     if not given.get("path"):
         raise OptionError(_MISSING_PATH)
     given["path"] = _location(given["path"])
-    return {name: given.get(name, option.default) for name, option in OPTIONS.items()}, vector_sizes, storage
+    return {name: given.get(name, option.default) for name, option in OPTIONS.items()}, columns, storage
 
 
 def _value(name: str, parse: Callable[[str], Any], expects: str, text: str) -> Any:
@@ -269,12 +269,7 @@ def option_table() -> list[tuple[str, str, str, str]]:
     ]
     return [
         *rows,
-        (
-            f"<column>{VECTOR_SIZE_SUFFIX}",
-            "write",
-            "",
-            "Store an array column of a new table as vectors of this length (a fixed-size list).",
-        ),
+        *((f"<column>.{option.name}", "write", "", option.doc) for option in COLUMN_OPTIONS),
         (
             f"{STORAGE_PREFIX}<name>",
             "both",

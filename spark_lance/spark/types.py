@@ -6,7 +6,7 @@ types (below: carriers); `convert.py` turns the arrays of one into the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,20 +14,19 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.spark.column_options import VECTOR_SIZE
 
 __all__ = [
     "VECTOR_SIZE",
     "arrow_schema",
     "arrow_type",
     "covers",
-    "new_field",
+    "is_shared",
     "spark_field",
     "spark_schema",
     "spark_type",
     "type_table",
 ]
-
-VECTOR_SIZE = "arrow.fixed-size-list.size"
 
 # TIME came with Spark 4.1.
 _TimeType: type[st.DataType] | None = getattr(st, "TimeType", None)
@@ -369,14 +368,15 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for raw_key, raw_value in (field.metadata or {}).items():
         key = raw_key.decode("utf-8", "replace")
-        if _is_shared(key):
+        if is_shared(key):
             found[key] = raw_value.decode("utf-8", "replace")
     if pa.types.is_fixed_size_list(field.type):
         found[VECTOR_SIZE] = field.type.list_size
     return found
 
 
-def _is_shared(key: str) -> bool:
+def is_shared(key: str) -> bool:
+    """Whether Spark users see, and set, this field metadata as column metadata."""
     return key.startswith(_SHARED_METADATA) and not key.startswith(_PRIVATE_METADATA)
 
 
@@ -414,51 +414,6 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
     if reasons:
         raise SchemaError(f"these columns cannot be stored: {'; '.join(reasons)}")
     return pa.schema(fields)
-
-
-def new_field(field: st.StructField, vector_sizes: Mapping[str, int], path: Sequence[str] = ()) -> pa.Field:
-    """Return the Arrow field that a new table gets for a column.
-
-    It may hold nulls, at every level: what Spark says of nulls to a writer is what the optimizer found out
-    about this query, and the next query to append to the table may differ in that. (Spark's own tables
-    are created so, too.)
-
-    Arrays whose metadata, or whose entry in `vector_sizes` (keys: lower-cased dotted paths), gives a length
-    become fixed-size lists.
-
-    Raises:
-        SchemaError: a length for something that is no array of fixed-width values, or an unknown type.
-    """
-    here = (*path, field.name)
-    arrow = _new_type(field.dataType, vector_sizes, here)
-    size = vector_sizes.get(".".join(here).lower(), (field.metadata or {}).get(VECTOR_SIZE))
-    if size is not None:
-        arrow = _vector(arrow, size, ".".join(here))
-    metadata = {k: v for k, v in (field.metadata or {}).items() if _is_shared(k) and isinstance(v, str)}
-    return pa.field(field.name, arrow, metadata=metadata or None)
-
-
-def _new_type(spark: st.DataType, vector_sizes: Mapping[str, int], path: Sequence[str]) -> pa.DataType:
-    if isinstance(spark, st.UserDefinedType):
-        return _new_type(spark.sqlType(), vector_sizes, path)
-    if isinstance(spark, st.StructType):
-        return pa.struct([new_field(child, vector_sizes, path) for child in spark])
-    if isinstance(spark, st.ArrayType):
-        # Other writers of Lance call the child "item".
-        return pa.list_(pa.field("item", _new_type(spark.elementType, vector_sizes, (*path, "element"))))
-    if isinstance(spark, st.MapType):
-        key = _new_type(spark.keyType, vector_sizes, (*path, "key"))
-        value = _new_type(spark.valueType, vector_sizes, (*path, "value"))
-        return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
-    return arrow_type(spark)
-
-
-def _vector(arrow: pa.DataType, size: Any, column: str) -> pa.DataType:
-    if not pa.types.is_list(arrow):
-        raise SchemaError(f"column {column!r} is no array, so it cannot be stored as vectors")
-    if isinstance(size, bool) or not str(size).isdecimal() or int(size) < 1:
-        raise SchemaError(f"column {column!r} has metadata {VECTOR_SIZE} = {size!r}, which is no length")
-    return pa.list_(arrow.value_field, int(size))
 
 
 def covers(actual: st.DataType, asked: st.DataType) -> bool:

@@ -14,18 +14,23 @@ What a write does to the table's columns:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError, SchemaError, TableNotFoundError
+from spark_lance.file.blob_writer import BLOB_KEY
 from spark_lance.file.pages import PAGE_FORMATS
-from spark_lance.file.schema import Schema
+from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
+from spark_lance.spark.column_options import ENCODINGS
+from spark_lance.spark.new_fields import Wishes, new_field
 from spark_lance.spark.options import WriteOptions
-from spark_lance.spark.types import VECTOR_SIZE, arrow_schema, covers, new_field, spark_type
+from spark_lance.spark.types import arrow_schema, covers, spark_type
+from spark_lance.spark.write_columns import check_columns, check_known, named_children, with_page_wishes
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.writing.align import Aligner
@@ -61,8 +66,12 @@ def plan_rows(
             _check_append_options(table, options)
         names = _table_names(table.schema, given.names)
         source = _renamed(given, names)
+        added: set[str] = set()
         if options.mergeSchema:
-            new_columns = _renamed(_new_schema(schema, options, None), names)
+            fresh = replace(options, wishes=_known_wishes(options.wishes, schema))
+            new_columns = _renamed(_new_schema(schema, fresh, None), names)
+            added = _added_paths(new_columns, table.schema)
+        check_columns(table.schema, options.wishes, added)
     else:
         kept = None if table is None or options.overwriteSchema else table.schema
         source = _new_schema(schema, options, kept)
@@ -84,6 +93,7 @@ def plan_rows(
         if new_columns is None or table is None:
             raise
         raise SchemaError(f"{error}\nmergeSchema adds columns; it changes no type of a column") from error
+    plan = replace(plan, schema=with_page_wishes(plan.schema, options.wishes))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.
     Aligner(_renamed(given, names), plan.schema)
@@ -111,6 +121,25 @@ def _keeps_schema(options: WriteOptions) -> bool:
 
 def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+
+
+def _known_wishes(wishes: Wishes, schema: st.StructType) -> Wishes:
+    """Return the wishes for columns of the rows; others are about columns that the table alone has."""
+    names = {name.lower() for name in schema.names}
+    return {path: asked for path, asked in wishes.items() if path in names or path.split(".")[0] in names}
+
+
+def _added_paths(given: pa.Schema, table: Schema) -> set[str]:
+    """Return the lower-cased paths of all that is new in columns which a table is given."""
+    known = {path for field in table.fields for path in _paths(field, "")}
+    return {path for field in Schema.from_arrow(given).fields for path in _paths(field, "")} - known
+
+
+def _paths(field: Field, path: str) -> Iterator[str]:
+    here = f"{path}{field.name}".lower()
+    yield here
+    for child in named_children(field):
+        yield from _paths(child, f"{here}.")
 
 
 def _check_names(schema: st.StructType) -> None:
@@ -145,23 +174,17 @@ def _check_append_options(table: Manifest, options: WriteOptions) -> None:
     stable = options.enable_stable_row_ids
     if stable is not None and stable != table.uses_stable_row_ids:
         raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
-    types = {field.name.lower(): field.arrow_type() for field in table.schema.fields}
-    for column, size in options.vector_sizes.items():
-        stored = types.get(column)
-        if stored is not None and not (pa.types.is_fixed_size_list(stored) and stored.list_size == size):
-            raise OptionError(
-                f"column {column!r} of the table is {stored}: it does not hold vectors of {size}"
-            )
 
 
 def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None) -> pa.Schema:
     """Return the Arrow schema of a table to be created or overwritten."""
-    _check_vector_sizes(options.vector_sizes, schema)
+    check_known(options.wishes, schema)
     fields, reasons = [], []
     for column in schema:
         try:
-            field = new_field(column, options.vector_sizes)
-            fields.append(field if old is None else _keep_type(field, column, old))
+            field = new_field(column, options.wishes)
+            keep = old is not None and not _is_typed(column.name, options.wishes)
+            fields.append(_keep_type(field, column, old) if keep and old is not None else field)
         except SchemaError as error:
             reasons.append(f"{column.name}: {error}")
     if reasons:
@@ -169,26 +192,13 @@ def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None
     return pa.schema(fields)
 
 
-def _check_vector_sizes(sizes: Mapping[str, int], schema: st.StructType) -> None:
-    """Spark lower-cases option names, so a name must mean one column whatever its case."""
-    paths = [path.lower() for path in _paths(schema)]
-    for column in sizes:
-        if column not in paths:
-            raise OptionError(
-                f"there is no column {column!r} to store as vectors; there are {', '.join(schema.names)}"
-            )
-        if paths.count(column) > 1:
-            raise OptionError(
-                f"several columns are called {column!r} but for the case: set metadata {VECTOR_SIZE} instead"
-            )
-
-
-def _paths(schema: st.StructType, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all columns and their struct fields."""
-    for field in schema:
-        yield prefix + field.name
-        if isinstance(field.dataType, st.StructType):
-            yield from _paths(field.dataType, f"{prefix}{field.name}.")
+def _is_typed(column: str, wishes: Wishes) -> bool:
+    """Whether options tell the type of a column or of something inside."""
+    name = column.lower()
+    return any(
+        (path == name or path.startswith(f"{name}.")) and not asked.keys() <= ENCODINGS.keys()
+        for path, asked in wishes.items()
+    )
 
 
 def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
@@ -200,6 +210,8 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     if former is None:
         return new
     stored = former.arrow_field()
+    if former.is_blob and isinstance(column.dataType, st.BinaryType):
+        return pa.field(new.name, pa.large_binary(), new.nullable, {**(new.metadata or {}), BLOB_KEY: "true"})
     if pa.types.is_fixed_size_list(new.type) and new.type.list_size != getattr(
         stored.type, "list_size", None
     ):
@@ -211,4 +223,5 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     if seen.simpleString() != column.dataType.simpleString() or not covers(column.dataType, seen):
         return new
     metadata = {**(stored.metadata or {}), **(new.metadata or {})}
-    return pa.field(new.name, stored.type, stored.nullable or column.nullable, metadata or None)
+    nullable = new.nullable and (stored.nullable or column.nullable)
+    return pa.field(new.name, stored.type, nullable, metadata or None)

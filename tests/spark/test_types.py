@@ -7,12 +7,12 @@ import pyspark.sql.types as t
 import pytest
 
 from spark_lance.errors import SchemaError
+from spark_lance.spark.new_fields import new_field
 from spark_lance.spark.types import (
     VECTOR_SIZE,
     arrow_schema,
     arrow_type,
     covers,
-    new_field,
     spark_schema,
     spark_type,
     type_table,
@@ -126,11 +126,11 @@ def test_types_that_lance_lacks_are_refused_by_name(spark: t.DataType) -> None:
 def test_vectors_by_metadata_and_by_option() -> None:
     floats = t.ArrayType(t.FloatType(), False)
     by_metadata = new_field(t.StructField("v", floats, True, {VECTOR_SIZE: 4}), {})
-    by_option = new_field(t.StructField("V", floats, False), {"v": 4})
+    by_option = new_field(t.StructField("V", floats, False), {"v": {VECTOR_SIZE: 4}})
     assert by_metadata == pa.field("v", pa.list_(pa.float32(), 4))
     assert by_option == pa.field("V", pa.list_(pa.float32(), 4))
     inside = t.StructField("s", t.StructType([t.StructField("V", floats)]))
-    assert new_field(inside, {"s.v": 2}).type.field("V").type == pa.list_(pa.float32(), 2)
+    assert new_field(inside, {"s.v": {VECTOR_SIZE: 2}}).type.field("V").type == pa.list_(pa.float32(), 2)
     # What was read is written as it was.
     assert new_field(spark_schema([by_metadata])["v"], {}) == by_metadata
 
@@ -143,7 +143,7 @@ def test_vector_lengths_that_are_none(size: object) -> None:
 
 def test_only_arrays_can_be_vectors() -> None:
     with pytest.raises(SchemaError, match="no array"):
-        new_field(t.StructField("v", t.StringType()), {"v": 3})
+        new_field(t.StructField("v", t.StringType()), {"v": {VECTOR_SIZE: 3}})
 
 
 def test_metadata_that_users_set_goes_both_ways() -> None:

@@ -199,7 +199,9 @@ def _variable(
     """Choose for strings and binaries."""
     chunks = VariableChunks.of(array, valid)
     compression, size = settings.compression, chunks.nbytes
-    if compression is None and not settings.plain and _is_text(array.type):
+    if compression is not None:
+        size = _compressed_size(chunks, compression)
+    elif not settings.plain and _is_text(array.type):
         compression, size = _text_compression(chunks)
     ratio = 1 - _WORTH_NUMBERED_TEXT if settings.dictionary_ratio is None else settings.dictionary_ratio
     numbered = _numbered(array, valid, min(ratio * chunks.nbytes, size), version, settings)
@@ -298,10 +300,12 @@ def _numbered(
 def _items(array: pa.Array, version: FileVersion, settings: Settings) -> Block:
     """Return the block of a dictionary."""
     block = plain_block(array)
-    if version is FileVersion.V2_1 or settings.items_plain or block.data.nbytes == 0:
+    plain = settings.items_plain or (settings.plain and settings.items_compression is None)
+    if version is FileVersion.V2_1 or plain or block.data.nbytes == 0:
         return block
-    if settings.items_compression is not None:
-        return compress_block(block, settings.items_compression)
+    asked = settings.items_compression or settings.compression
+    if asked is not None:
+        return compress_block(block, asked)
     compressed = compress_block(block, Compression("lz4"))
     pays = compressed.data.nbytes < (1 - _WORTH_COMPRESSED_ITEMS) * block.data.nbytes
     return compressed if pays else block
@@ -324,6 +328,15 @@ def _text_compression(chunks: VariableChunks) -> tuple[Compression | None, int]:
     if by_zstd <= _ZSTD_SHARE:
         return zstd, int(by_zstd * chunks.nbytes)
     return None, chunks.nbytes
+
+
+def _compressed_size(chunks: VariableChunks, compression: Compression) -> int:
+    """Return about how many bytes values take with a compression."""
+    if not chunks.nbytes:
+        return 0
+    pieces = chunks.samples(_SAMPLES, _SAMPLE_BYTES)
+    share = int(compress_pieces(pieces, compression).starts[-1]) / int(pieces.starts[-1])
+    return int(share * chunks.nbytes)
 
 
 def _only_value(array: pa.Array) -> bytes | None:

@@ -10,6 +10,7 @@ import pyspark.sql.types as st
 from pyspark.sql import DataFrame
 
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.spark.column_options import VECTOR_SIZE
 from spark_lance.spark.fit import find_column
 from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome, cast_columns
 from spark_lance.spark.lance_table.column_sources import Expressions, Function, Joined
@@ -23,7 +24,8 @@ from spark_lance.spark.lance_table.expressions import (
 )
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression
-from spark_lance.spark.types import new_field, spark_type
+from spark_lance.spark.new_fields import Wishes, new_field
+from spark_lance.spark.types import spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.schema_changes import Alteration
 from spark_lance.table.columns.work import Others
@@ -100,7 +102,7 @@ class Evolving(TableFace):
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table uses what is not written here.
         """
-        sizes = {name.lower(): size for name, size in (vector_sizes or {}).items()}
+        sizes = {name.lower(): {VECTOR_SIZE: size} for name, size in (vector_sizes or {}).items()}
         self._check(columns, on=on, inputs=inputs, schema=schema)
         nulls = _null_columns(columns, sizes)
         if nulls is not None:
@@ -318,7 +320,7 @@ class Evolving(TableFace):
         inputs: Sequence[str] | None,
         schema: pa.Schema | st.StructType | str | None,
         batch_size: int,
-        sizes: Mapping[str, int],
+        sizes: Wishes,
     ) -> tuple[Function, pa.Schema]:
         """Return a function as the source of new columns, and their schema."""
         dataset = self._dataset()
@@ -377,7 +379,7 @@ def _kind(columns: Any) -> tuple[str, tuple[str, ...]]:
     raise OptionError(f"columns cannot be made of {type(columns).__name__}")
 
 
-def _null_columns(columns: Any, sizes: Mapping[str, int]) -> pa.Schema | None:
+def _null_columns(columns: Any, sizes: Wishes) -> pa.Schema | None:
     """Return the schema of columns that are null everywhere; None if a source has values."""
     if isinstance(columns, st.StructType):
         return _new_fields(list(columns), columns.names, sizes)
@@ -386,7 +388,7 @@ def _null_columns(columns: Any, sizes: Mapping[str, int]) -> pa.Schema | None:
     return columns if isinstance(columns, pa.Schema) else None
 
 
-def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Mapping[str, int]) -> pa.Schema:
+def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Wishes) -> pa.Schema:
     """Return the Arrow schema of new columns with values of Spark types.
 
     Raises:

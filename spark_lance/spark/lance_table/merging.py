@@ -20,7 +20,7 @@ from spark_lance.spark.lance_table.row_commits import (
     run_attempts,
 )
 from spark_lance.spark.lance_table.row_tasks import ChangeRows
-from spark_lance.spark.types import new_field
+from spark_lance.spark.new_fields import new_field
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.rows.row_moves import check_movable
 
@@ -67,6 +67,7 @@ class MergeBuilder:
         self._evolving = False
         self._retries = RETRIES
         self._timeout = RETRY_TIMEOUT
+        self._planned: tuple[int, MergePlan] | None = None
 
     def whenMatchedUpdate(
         self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
@@ -112,7 +113,7 @@ class MergeBuilder:
         The new columns are added, null everywhere, by a version of their own before that of the merge.
         Fields inside columns are not added.
         """
-        self._evolving = True
+        self._evolving, self._planned = True, None
         return self
 
     def withRetries(
@@ -145,6 +146,7 @@ class MergeBuilder:
         """
         _check_order(self._clauses)
         dataset = self._table._dataset()
+        # Errors come before anything is done.
         self._plan(dataset.manifest)
         if self._evolving:
             self._evolve()
@@ -154,12 +156,17 @@ class MergeBuilder:
 
     def _with(self, clause: Clause) -> MergeBuilder:
         self._clauses.append(clause)
+        self._planned = None
         return self
 
     def _plan(self, manifest: Manifest) -> MergePlan:
-        return MergePlan.of(
-            self._table, manifest, self._source, self._condition, self._clauses, self._evolving
-        )
+        """Return the merge fitted to a version; the same one for the same version."""
+        if self._planned is None or self._planned[0] != manifest.version:
+            plan = MergePlan.of(
+                self._table, manifest, self._source, self._condition, self._clauses, self._evolving
+            )
+            self._planned = manifest.version, plan
+        return self._planned[1]
 
     def _attempt(self, at: Attempt) -> Changed:
         check_movable(at.manifest)

@@ -10,15 +10,22 @@ from spark_lance.errors import RetryableConflictError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import REAL, Surroundings
+from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.features import check_writable
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
 
-__all__ = ["RERUNS", "rerun"]
+__all__ = ["RERUNS", "rerun", "rerun_policy"]
 
 RERUNS = RetryPolicy(attempts=10)
 
 Result = TypeVar("Result")
+
+
+def rerun_policy() -> RetryPolicy:
+    """Return how often and how patiently to run again, if the user of `commit_options` has a say in it."""
+    said = current_options().retry
+    return RERUNS if said == RetryPolicy() else said
 
 
 def rerun(

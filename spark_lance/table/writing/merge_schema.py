@@ -19,7 +19,7 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns.schema_changes import add_fields, schema_protos
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.commits.reruns import rerun
+from spark_lance.table.commits.reruns import rerun, rerun_policy
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 
@@ -83,7 +83,7 @@ def grow(store: Store, root: str, base: Manifest, given: Schema) -> Manifest:
         )
         return commit_operation(store, root, operation, read_version=version.version)
 
-    return rerun(store, root, base, attempt)
+    return rerun(store, root, base, attempt, rerun_policy())
 
 
 def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> list[table_pb2.DataFragment]:

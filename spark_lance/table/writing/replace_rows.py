@@ -18,7 +18,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.once import Once
-from spark_lance.table.commits.reruns import rerun
+from spark_lance.table.commits.reruns import rerun, rerun_policy
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
@@ -134,4 +134,4 @@ def replace_rows(
         changes.discard(store, root, committed)
         return committed
 
-    return rerun(store, root, base, attempt)
+    return rerun(store, root, base, attempt, rerun_policy())
