@@ -1,0 +1,118 @@
+"""One more column for a table of vectors: seconds and bytes, beside Spark rewriting the Parquet files.
+
+    python -m benchmarks.bench_columns [--rows N] [--dimensions D] [--fragments F] [--repeat K]
+
+Parquet files, and those of Delta, cannot take a column in: the job reads the table and writes it again with
+the column. Both sides compute the same values from the column `id`, in turns, on copies of the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.bench import size_of, start_spark
+from spark_lance import LanceTable, write_dataset
+
+_BATCH = 20_000
+_VALUE = "cast(id % 1000 as float) / 7"
+
+
+def _batches(rows: int, dimensions: int) -> pa.RecordBatchReader:
+    schema = pa.schema([("id", pa.int64()), ("vector", pa.list_(pa.float32(), dimensions))])
+    rng = np.random.default_rng(5)
+
+    def make() -> object:
+        for start in range(0, rows, _BATCH):
+            count = min(_BATCH, rows - start)
+            values = pa.array(rng.random(count * dimensions, np.float32))
+            vectors = pa.FixedSizeListArray.from_arrays(values, dimensions)
+            yield pa.RecordBatch.from_arrays([np.arange(start, start + count), vectors], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, make())
+
+
+def _function(batch: pa.RecordBatch) -> pa.RecordBatch:
+    values = (batch["id"].to_numpy() % 1000).astype(np.float32) / 7
+    return pa.RecordBatch.from_arrays([pa.array(values.astype(np.float64))], ["score"])
+
+
+def _timed(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def main() -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--dimensions", type=int, default=768)
+    parser.add_argument("--fragments", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--folder", default=None, help="where the tables go for the time being")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="columns-", dir=given.folder))
+    try:
+        _measure(folder, given)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _measure(folder: Path, given: argparse.Namespace) -> None:
+    spark = start_spark()
+    lance, parquet = str(folder / "t.lance"), str(folder / "t.parquet")
+    write_dataset(
+        _batches(given.rows, given.dimensions), lance, max_rows_per_file=-(-given.rows // given.fragments)
+    )
+    spark.read.format("lance").load(lance).write.parquet(parquet)
+    table = LanceTable.forPath(spark, lance)
+    print(
+        f"{given.rows:,} rows of {given.dimensions} floats: Lance {size_of(lance) / 1e6:,.0f} MB, "
+        f"Parquet {size_of(parquet) / 1e6:,.0f} MB; numpy {np.__version__}",
+        flush=True,
+    )
+
+    def rewrite() -> None:
+        frame = spark.read.parquet(parquet).selectExpr("*", f"{_VALUE} AS score")
+        frame.write.mode("overwrite").parquet(str(folder / "wider.parquet"))
+
+    sides: dict[str, Callable[[], object]] = {
+        "expression": lambda: table.addColumns({"score": _VALUE}),
+        "function": lambda: table.addColumns(_function, inputs=["id"], schema="score double"),
+        "join by key": lambda: table.addColumns(
+            spark.range(given.rows).selectExpr("id", f"{_VALUE} AS score"), on="id"
+        ),
+        "rewritten Parquet": rewrite,
+    }
+    best = dict.fromkeys(sides, float("inf"))
+    written = dict.fromkeys(sides, 0)
+    # The first run of each kind also starts what Spark needs for it.
+    for turn in range(given.repeat + 1):
+        for name, action in sides.items():
+            before = 0 if action is rewrite else size_of(lance)
+            seconds = _timed(action)
+            after = size_of(str(folder / "wider.parquet")) if action is rewrite else size_of(lance)
+            written[name] = after - before
+            if turn:
+                best[name] = min(best[name], seconds)
+            if action is not rewrite:
+                table.dropColumns("score")
+    for name, seconds in best.items():
+        ratio = best["rewritten Parquet"] / seconds
+        print(
+            f"{name:18} {seconds:7.2f} s {written[name] / 1e6:9.1f} MB written   {ratio:6.1f} x", flush=True
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
