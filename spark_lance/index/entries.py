@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError
+from spark_lance.errors import FormatError, OptionError
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
@@ -22,7 +22,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 
-__all__ = ["Segment", "index_directory", "new_entry", "segments_of"]
+__all__ = ["Segment", "check_name", "index_directory", "new_entry", "segments_of"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,19 @@ def segments_of(
             raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
         found.append(Segment(entry, covered, *bases.index_dir(entry)))
     return found
+
+
+def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:
+    """Refuse a name that is taken: by the format, by another column, or at all unless it may be replaced.
+
+    Raises:
+        OptionError: the name cannot be used.
+    """
+    if name.startswith("__lance_"):
+        raise OptionError(f"index names that begin with __lance_ belong to the format: {name!r}")
+    for entry in manifest.indices:
+        if entry.name == name and (not replace or list(entry.fields) != [field]):
+            raise OptionError(f"there is an index {name!r} already: drop it, or give another name")
 
 
 def index_directory(root: str, name: uuid.UUID) -> str:

@@ -47,6 +47,11 @@ class RowResolver:
         """A scan of no columns of the version."""
         return self._scan
 
+    @property
+    def has_moves(self) -> bool:
+        """Whether rows may be elsewhere than an index says."""
+        return bool(self._moves.groups)
+
     @cached_property
     def _moves(self) -> Moves:
         scan = self._scan

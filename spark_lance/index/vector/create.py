@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from pyroaring import BitMap
 
-from spark_lance.errors import IndexNotFoundError, OptionError
-from spark_lance.index.entries import Segment, index_directory, new_entry, segments_of
+from spark_lance.errors import IndexNotFoundError
+from spark_lance.index.entries import Segment, check_name, index_directory, new_entry, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.build import (
     Recipe,
@@ -97,19 +97,6 @@ def create_vector_index(
     files = write_rows(trained, store, index_directory(root, segment), pieces, manifest.file_version)
     entry = entry_of(trained, name, segment, field.id, manifest.version, covered, files)
     return commit_segments(store, root, manifest, name, [entry])
-
-
-def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:
-    """Refuse a name that is taken: by the format, by another column, or at all unless it may be replaced.
-
-    Raises:
-        OptionError: the name cannot be used.
-    """
-    if name.startswith("__lance_"):
-        raise OptionError(f"index names that begin with __lance_ belong to the format: {name!r}")
-    for entry in manifest.indices:
-        if entry.name == name and (not replace or list(entry.fields) != [field]):
-            raise OptionError(f"there is an index {name!r} already: drop it, or give another name")
 
 
 def sample_vectors(store: Store, root: str, manifest: Manifest, column: str, size: int) -> Vectors:

@@ -6,7 +6,7 @@ it reads no manifest. Rows come out in physical order without the deleted ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -45,6 +45,7 @@ class Scan:
         manifest: the version.
         names: the columns in order, system columns too.
         fragments: the fragments to read, in scan order.
+        knowers: what knows where rows of certain values are, see `pruning`.
     """
 
     store: Store
@@ -52,6 +53,7 @@ class Scan:
     manifest: Manifest
     names: tuple[str, ...]
     fragments: tuple[table_pb2.DataFragment, ...]
+    knowers: tuple[Knower, ...] = ()
 
     @classmethod
     def plan(
@@ -120,16 +122,15 @@ class Scan:
         extra = self._fields_of(filter_columns)
         return [self._task(fragment, starts.get(fragment.id, 0), extra) for fragment in self.fragments]
 
-    def tasks_for(self, condition: Condition | None, knowers: Iterable[Knower] = ()) -> list[ScanTask]:
+    def tasks_for(self, condition: Condition | None) -> list[ScanTask]:
         """Return one task for each fragment that may have rows that a condition keeps, in scan order.
 
         Args:
             condition: what `ScanTask.tables` will get; None keeps every row.
-            knowers: what knows where rows of certain values are, see `pruning`.
         """
         if condition is None:
             return self.tasks()
-        fragments, rows = prune(condition, self.fragments, self.manifest.uses_stable_row_ids, knowers)
+        fragments, rows = prune(condition, self.fragments, self.manifest.uses_stable_row_ids, self.knowers)
         tasks = replace(self, fragments=tuple(fragments)).tasks(condition.columns)
         if not rows:
             return tasks

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from spark_lance.proto import transaction_pb2
 
-__all__ = ["KeyFilter", "key_filter", "key_hashes"]
+__all__ = ["KeyFilter", "filter_places", "hash_strings", "key_filter", "key_hashes", "pack_filter"]
 
 KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
 UInt64Array = npt.NDArray[np.uint64]
@@ -70,15 +70,26 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> 
     if hashes is None:
         bloom.bitmap, bloom.num_bits, bloom.number_of_items, bloom.probability = b"\xff" * 32, 256, 1, 1.0
         return filter
-    present = np.zeros((_BLOCKS, _WORDS, 32), np.bool_)
-    blocks = ((hashes >> np.uint64(32)) * np.uint64(_BLOCKS)) >> np.uint64(32)
-    for word, salt in enumerate(_SALT):
-        present[blocks, word, (((hashes & _LOW) * salt) & _LOW) >> np.uint64(27)] = True
-    bloom.bitmap = np.packbits(present, axis=None, bitorder="little").tobytes()
+    bloom.bitmap = pack_filter(hashes)
     bloom.num_bits = _BLOCKS * _WORDS * 32
     bloom.number_of_items = _ITEMS
     bloom.probability = _PROBABILITY
     return filter
+
+
+def pack_filter(hashes: UInt64Array) -> bytes:
+    """Return the filter of 1024 blocks of some hashes."""
+    present = np.zeros((_BLOCKS, _WORDS, 32), np.bool_)
+    blocks, bits = filter_places(hashes, _BLOCKS)
+    for word in range(_WORDS):
+        present[blocks, word, bits[word]] = True
+    return np.packbits(present, axis=None, bitorder="little").tobytes()
+
+
+def filter_places(hashes: UInt64Array, blocks: int) -> tuple[UInt64Array, list[UInt64Array]]:
+    """Return the block of every hash in a filter of so many, and the bit of it in each word of the block."""
+    homes: UInt64Array = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
+    return homes, [(((hashes & _LOW) * salt) & _LOW) >> np.uint64(27) for salt in _SALT]
 
 
 def key_hashes(columns: Sequence[pa.ChunkedArray]) -> UInt64Array | None:
@@ -90,7 +101,7 @@ def key_hashes(columns: Sequence[pa.ChunkedArray]) -> UInt64Array | None:
     if len(known) > 1:
         end, nothing = (pa.scalar(value, pa.large_binary()) for value in (b"\0", b""))
         known = [pc.binary_join_element_wise(*known, nothing, end)]
-    hashes = [_hash_strings(chunk) for chunk in known[0].chunks]
+    hashes = [hash_strings(chunk) for chunk in known[0].chunks]
     return np.concatenate([np.empty(0, np.uint64), *hashes])
 
 
@@ -111,7 +122,7 @@ def _key_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     return pa.chunked_array(chunks, pa.binary(8)).cast(pa.large_binary())
 
 
-def _hash_strings(strings: pa.LargeBinaryArray) -> UInt64Array:
+def hash_strings(strings: pa.LargeBinaryArray) -> UInt64Array:
     """Return the XXH64 of every value; values of one length are hashed together."""
     offsets = np.frombuffer(strings.buffers()[1], np.int64)[strings.offset :][: len(strings) + 1]
     data = np.frombuffer(strings.buffers()[2] or b"", np.uint8)

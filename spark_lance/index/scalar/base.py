@@ -1,0 +1,118 @@
+"""What all indices of single values have in common."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.file.version import FileVersion
+from spark_lance.index.entries import Segment
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.probe import Probe
+from spark_lance.io.store import Store
+
+__all__ = ["Numbers", "Place", "Rows", "ScalarIndex", "grouped", "united"]
+
+Numbers = npt.NDArray[np.uint64]
+_SHIFT = np.uint64(32)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of a segment go, and their version."""
+
+    store: Store
+    directory: str
+    version: FileVersion
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of some fragments, as an index is built of them.
+
+    Attributes:
+        pieces: yields (values, row numbers uint64) in scan order: row ids or addresses, see `numbers_of`.
+        kind: type of the values.
+        fragments: fragment id -> physical rows.
+    """
+
+    pieces: Callable[[], Iterator[tuple[pa.Array, Numbers]]]
+    kind: pa.DataType
+    fragments: Mapping[int, int]
+
+
+class ScalarIndex(ABC):
+    """One segment, opened. What `find` needs of its files is read when it is asked."""
+
+    name: ClassVar[str]
+    # Last part of the details' type URL in lower case; the URL itself; highest format version known here.
+    label: ClassVar[str]
+    type_url: ClassVar[str]
+    newest: ClassVar[int] = 0
+    # Whether rows are named by address even in tables with stable row ids.
+    by_address: ClassVar[bool] = False
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether this segment names rows by address even in a table with stable row ids."""
+        return self.by_address
+
+    @abstractmethod
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return rows that hold all for which a condition is true; None if the index does not help.
+
+        Raises:
+            ExpressionError: the condition does not fit the values.
+            FormatError: stored bytes are damaged.
+        """
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether values of a type can be indexed."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+        """Write a segment; return file name -> bytes."""
+
+    @classmethod
+    def details(cls) -> bytes:
+        """Return the message of the manifest entry."""
+        return b""
+
+    @classmethod
+    def index_version(cls, stable_row_ids: bool) -> int:
+        """Return the format version that is written."""
+        return 0
+
+
+def grouped(numbers: Numbers) -> dict[int, BitMap | None]:
+    """Return row numbers by their upper half, the fragment id of an address."""
+    ordered = np.sort(numbers)
+    homes = ordered >> _SHIFT
+    found: dict[int, BitMap | None] = {}
+    starts = np.flatnonzero(np.diff(homes, prepend=homes[:1] + np.uint64(1)))
+    for start, stop in itertools.pairwise([*starts.tolist(), len(ordered)]):
+        found[int(homes[start])] = BitMap(ordered[start:stop].astype(np.uint32))
+    return found
+
+
+def united(one: RowSet, other: RowSet) -> dict[int, BitMap | None]:
+    """Return the rows of either set."""
+    found = dict(one)
+    for fragment, rows in other.items():
+        known = found.get(fragment, BitMap())
+        found[fragment] = None if known is None or rows is None else known | rows
+    return found

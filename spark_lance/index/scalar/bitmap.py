@@ -1,0 +1,131 @@
+"""BITMAP: for every value the set of its rows.
+
+    bitmap_page_lookup.lance    keys: column type, bitmaps: binary (row_sets.py)
+                                metadata `lance:index_stats` {"num_bitmaps": 301}
+
+Keys ascend; the first is null if there are null values. Exact, for every condition on the column alone: it is
+computed for the keys. (Lance index format, bitmap.)
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.row_sets import RowSet, pack_sorted, unpack_rows
+from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, united
+from spark_lance.index.scalar.btree import value_order
+from spark_lance.index.scalar.probe import Probe
+
+__all__ = ["Bitmap", "read_sets", "write_sets"]
+
+FILE = "bitmap_page_lookup.lance"
+_RUN_KEYS = 4096
+_MOST_SETS = 1 << 16
+
+
+class Bitmap(ScalarIndex):
+    """Rows by value."""
+
+    name = "BITMAP"
+    label = "bitmapindexdetails"
+    type_url = "/lance.table.BitmapIndexDetails"
+
+    @classmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether values can be told apart."""
+        return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
+
+    @cached_property
+    def _file(self) -> IndexFile:
+        return self.segment.file(FILE)
+
+    @cached_property
+    def _keys(self) -> pa.Array:
+        return self._file.read(["keys"])["keys"].combine_chunks()
+
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return exactly the rows whose value fulfils the condition."""
+        wanted = np.flatnonzero(probe.true_for(self._keys))
+        return None if len(wanted) > _MOST_SETS else read_sets(self._file, wanted)
+
+    @classmethod
+    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+        """Group the rows by value and write their sets."""
+        pieces = list(rows.pieces())
+        values = pa.chunked_array([piece for piece, _ in pieces], rows.kind)
+        ids = np.concatenate([np.empty(0, np.uint64), *(numbers for _, numbers in pieces)])
+        return {FILE: write_sets(values, ids, place, {})}
+
+
+def read_sets(file: IndexFile, places: npt.NDArray[Any]) -> RowSet:
+    """Return the union of the sets at some places of a file."""
+    found: dict[int, BitMap | None] = {}
+    for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+        for start in range(0, len(run), _RUN_KEYS):
+            part = run[start : start + _RUN_KEYS]
+            stored = file.read(["bitmaps"], int(part[0]), int(part[-1]) + 1)["bitmaps"]
+            for data in stored.to_pylist():
+                found = united(found, unpack_rows(data))
+    return found
+
+
+def write_sets(
+    values: pa.ChunkedArray,
+    ids: npt.NDArray[Any],
+    place: Place,
+    notes: dict[str, str],
+) -> int:
+    """Write the rows of every value of a column, and return the size of the file.
+
+    Args:
+        values: the column; equal values need not lie together.
+        ids: the row of each value; a row counts once per value.
+        place: of the file.
+        notes: further metadata, whose values may be the bytes of a buffer in hexadecimal ("buffer:...").
+    """
+    order = value_order(values)
+    ordered = values.take(pa.array(order)).combine_chunks()
+    if isinstance(ordered, pa.ChunkedArray):
+        ordered = pa.concat_arrays(ordered.chunks)
+    rows = ids[order]
+    starts = _first_of_each(ordered)
+    schema = pa.schema([pa.field("keys", values.type), pa.field("bitmaps", pa.binary())])
+    with IndexFileWriter(place.store, f"{place.directory}/{FILE}", schema, place.version) as writer:
+        ends = [*starts[1:].tolist(), len(rows)]
+        for first in range(0, len(starts), _RUN_KEYS):
+            part = starts[first : first + _RUN_KEYS]
+            sets = [
+                pack_sorted(np.unique(rows[start:stop]))
+                for start, stop in zip(part.tolist(), ends[first : first + _RUN_KEYS], strict=True)
+            ]
+            writer.write([ordered.take(pa.array(part)), pa.array(sets, pa.binary())])
+        metadata = {"lance:index_stats": json.dumps({"num_bitmaps": len(starts)})}
+        for key, value in notes.items():
+            is_buffer = value.startswith("buffer:")
+            metadata[key] = str(writer.add_buffer(bytes.fromhex(value[7:]))) if is_buffer else value
+        return writer.finish(metadata)
+
+
+def _first_of_each(ordered: pa.Array) -> npt.NDArray[Any]:
+    """Return the place of the first of each run of equal values; NaN equals NaN, 0.0 does not equal -0.0."""
+    if not len(ordered):
+        return np.empty(0, np.int64)
+    one, other = ordered.slice(0, len(ordered) - 1), ordered.slice(1)
+    if pa.types.is_floating(ordered.type):
+        numbers = ordered.fill_null(0).to_numpy(zero_copy_only=False)
+        bits = numbers.view(f"i{numbers.dtype.itemsize}")
+        differs = bits[1:] != bits[:-1]
+    else:
+        differs = pc.fill_null(pc.not_equal(one, other), False).to_numpy(zero_copy_only=False)
+    nulls = ordered.is_null().to_numpy(zero_copy_only=False)
+    differs = np.where(nulls[:-1] & nulls[1:], False, differs) | (nulls[:-1] != nulls[1:])
+    return np.concatenate([[0], np.flatnonzero(differs) + 1])

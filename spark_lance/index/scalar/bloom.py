@@ -1,0 +1,177 @@
+"""BLOOMFILTER: for every zone a filter that says of a value that it is not there, or may be.
+
+    bloomfilter.lance    fragment_id, zone_start, zone_length: uint64, has_null: bool,
+                         bloom_filter_data: binary
+                         metadata `bloomfilter_item` ("8192"), `bloomfilter_probability` ("0.00057")
+
+Filters are split block Bloom filters, see table/rows/key_filter.py; the blocks of one are as many as its
+bytes have room for. A value's bytes are those of its number, little-endian in its own width, or of its text.
+Not exact. (Lance index format, bloom filter.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import ExpressionError, FormatError
+from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.base import Place, Rows, ScalarIndex
+from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones, zones_of
+from spark_lance.table.predicates.values import common
+from spark_lance.table.rows.key_filter import filter_places, hash_strings, pack_filter
+
+__all__ = ["BloomFilter"]
+
+FILE = "bloomfilter.lance"
+_BLOCK_BYTES = 32
+_WORDS = 8
+_RUN_ZONES = 64
+
+
+class BloomFilter(ScalarIndex):
+    """Filters by zone."""
+
+    name = "BLOOMFILTER"
+    label = "bloomfilterindexdetails"
+    type_url = "/lance.index.pb.BloomFilterIndexDetails"
+    by_address = True
+
+    @classmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether the bytes of values are known."""
+        return _is_number(kind) or _is_text(kind)
+
+    @cached_property
+    def _zones(self) -> pa.Table:
+        return self.segment.file(FILE).read()
+
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return the zones that may have one of some values, or null."""
+        zones = self._zones
+        if probe.operator == "is_null":
+            return rows_of_zones(zones, zones["has_null"].to_numpy(zero_copy_only=False).astype(np.bool_))
+        if probe.operator not in ("=", "in") or not probe.literals:
+            return None
+        wanted = np.zeros(zones.num_rows, dtype=np.bool_)
+        for literal in probe.literals:
+            if literal is None:
+                continue
+            hashes = self._hashes(literal)
+            if hashes is None:
+                return None
+            for value in hashes:
+                wanted |= self._maybe(value)
+        return rows_of_zones(zones, wanted)
+
+    @cached_property
+    def kind(self) -> pa.DataType | None:
+        """Type of the indexed values, which the files do not tell; set by who opens the index."""
+        return None
+
+    def _hashes(self, literal: Any) -> npt.NDArray[np.uint64] | None:
+        """Return the hashes of the stored values that equal a literal; None if they cannot be told."""
+        if self.kind is None:
+            return None
+        try:
+            column, scalar = common(pa.nulls(1, self.kind), literal)
+        except (ExpressionError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        if column.type != self.kind or scalar.type != self.kind or not scalar.is_valid:
+            return None
+        values = pa.repeat(scalar, 1)
+        if pa.types.is_floating(self.kind):
+            number = float(values[0].as_py())
+            if np.isnan(number):
+                return None
+            if number == 0:
+                zeros = np.array([0.0, -0.0]).astype(self.kind.to_pandas_dtype())
+                values = pa.array(zeros, self.kind)
+        return hash_strings(_bytes_of(values))
+
+    def _maybe(self, value: np.uint64) -> npt.NDArray[np.bool_]:
+        """Return in which zones a value may be."""
+        found = np.ones(len(self._filters), dtype=np.bool_)
+        for number, words in enumerate(self._filters):
+            (block,), bits = filter_places(np.array([value]), len(words))
+            mine = words[int(block)]
+            found[number] = all(int(mine[w]) >> int(bits[w][0]) & 1 for w in range(_WORDS))
+        return found
+
+    @cached_property
+    def _filters(self) -> list[npt.NDArray[np.uint32]]:
+        """The words of every zone's filter, (blocks, 8)."""
+        filters = []
+        for data in self._zones["bloom_filter_data"].to_pylist():
+            if not data or len(data) % _BLOCK_BYTES:
+                raise FormatError(f"a Bloom filter of {len(data or b'')} bytes", FILE)
+            filters.append(np.frombuffer(data, dtype="<u4").reshape(-1, _WORDS))
+        return filters
+
+    @classmethod
+    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+        """Write the filters of all zones."""
+        schema = pa.schema(
+            [*ZONE_FIELDS, pa.field("has_null", pa.bool_()), pa.field("bloom_filter_data", pa.binary())]
+        )
+        path = f"{place.directory}/{FILE}"
+        with IndexFileWriter(place.store, path, schema, place.version) as writer:
+            for part in _runs(rows):
+                writer.write(
+                    [
+                        pa.array(column, f.type)
+                        for column, f in zip(zip(*part, strict=True), schema, strict=True)
+                    ]
+                )
+            return {FILE: writer.finish({"bloomfilter_item": "8192", "bloomfilter_probability": "0.00057"})}
+
+
+def _runs(rows: Rows) -> Iterator[list[tuple[int, int, int, bool, bytes]]]:
+    held = []
+    for zone in zones_of(rows):
+        data = pack_filter(hash_strings(_bytes_of(zone.values.drop_null())))
+        held.append((zone.fragment, zone.start, zone.length, zone.values.null_count > 0, data))
+        if len(held) == _RUN_ZONES:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_time(kind)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def _bytes_of(values: pa.Array) -> pa.LargeBinaryArray:
+    """Return the bytes of values without nulls."""
+    if _is_text(values.type):
+        return values.cast(pa.large_binary())
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    data = values.to_numpy(zero_copy_only=False)
+    width = data.dtype.itemsize
+    plain = np.ascontiguousarray(data, dtype=data.dtype.newbyteorder("<"))
+    fixed = pa.Array.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(plain)])
+    return fixed.cast(pa.large_binary())

@@ -1,0 +1,183 @@
+"""BTREE: all values in order, in pages, with the bounds of every page.
+
+    page_data.lance     values: column type, ids: uint64    ascending, nulls first, NaN last
+    page_lookup.lance   min, max: column type, null_count: uint32, page_idx: uint32
+                        metadata `batch_size` rows of a page ("4096"), `range_partitioned` "false"
+
+Page p has rows [p * batch_size, (p + 1) * batch_size) of the data. `min` is the first value of a page, so a
+page that begins with nulls has none. Rows are named by address. Exact. (Lance index format, B-tree.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import FormatError
+from spark_lance.index.cache import CACHE_BYTES, ByteCache
+from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, grouped
+from spark_lance.index.scalar.probe import Probe
+
+__all__ = ["BTree", "value_order"]
+
+DATA_FILE, LOOKUP_FILE = "page_data.lance", "page_lookup.lance"
+_PAGE_ROWS = 4096
+_NESTED = (pa.types.is_nested, pa.types.is_dictionary, pa.types.is_null)
+# Pages that are read at once.
+_RUN_PAGES = 256
+# An answer of a larger share of the pages takes longer to read than it saves.
+_MOST_PAGES = 0.5
+
+_PAGES: ByteCache[pa.Table] = ByteCache(CACHE_BYTES)
+
+
+class BTree(ScalarIndex):
+    """Values in order."""
+
+    name = "BTREE"
+    label = "btreeindexdetails"
+    type_url = "/lance.table.BTreeIndexDetails"
+    newest = 1
+
+    @property
+    def has_addresses(self) -> bool:
+        """From version 1 on, rows are named by address in every table."""
+        return self.segment.entry.index_version >= 1
+
+    @classmethod
+    def index_version(cls, stable_row_ids: bool) -> int:
+        """Return 1 for tables with stable row ids, whose rows are named by address."""
+        return int(stable_row_ids)
+
+    @classmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether values have an order."""
+        return not any(test(kind) for test in _NESTED)
+
+    @cached_property
+    def _lookup(self) -> tuple[pa.Table, int]:
+        file = self.segment.file(LOOKUP_FILE)
+        size = file.parsed("batch_size", int) if "batch_size" in file.metadata else _PAGE_ROWS
+        if size < 1:
+            raise FormatError(f"pages of {size} rows", file.path)
+        return file.read(["min", "max", "null_count", "page_idx"]), size
+
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return exactly the rows for which a comparison is true."""
+        lookup, size = self._lookup
+        if probe.operator == "is_null":
+            wanted = lookup["null_count"].to_numpy() > 0
+        else:
+            found = probe.maybe_between(_one(lookup["min"]), _one(lookup["max"]))
+            if found is None:
+                return None
+            wanted = found
+        pages = lookup["page_idx"].to_numpy()[wanted].astype(np.int64)
+        if len(pages) > max(_RUN_PAGES, _MOST_PAGES * lookup.num_rows):
+            return None
+        parts = [np.empty(0, np.uint64)]
+        for run in _runs(np.sort(pages)):
+            table = self._read(run[0] * size, (run[-1] + 1) * size)
+            parts.append(table["ids"].to_numpy()[probe.true_for(table["values"])])
+        return grouped(np.concatenate(parts))
+
+    def _read(self, start: int, stop: int) -> pa.Table:
+        file = self.segment.file(DATA_FILE)
+
+        def read() -> pa.Table:
+            return file.read(["values", "ids"], start, stop)
+
+        key = (self.segment.store.uri(file.path), start, stop)
+        return _PAGES.get(key, read, lambda table: int(table.nbytes))
+
+    @classmethod
+    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+        """Sort all values and write them."""
+        pieces = list(rows.pieces())
+        values = pa.chunked_array([piece for piece, _ in pieces], rows.kind)
+        ids = np.concatenate([np.empty(0, np.uint64), *(numbers for _, numbers in pieces)])
+        order = value_order(values)
+        schema = pa.schema([pa.field("values", rows.kind), pa.field("ids", pa.uint64(), nullable=False)])
+        bounds = []
+        with IndexFileWriter(place.store, f"{place.directory}/{DATA_FILE}", schema, place.version) as data:
+            for start in range(0, len(order), _PAGE_ROWS * _RUN_PAGES):
+                part = order[start : start + _PAGE_ROWS * _RUN_PAGES]
+                chunk = _one(values.take(pa.array(part)))
+                data.write([chunk, pa.array(ids[part])])
+                bounds.append(_bounds(chunk, start // _PAGE_ROWS))
+            sizes = {DATA_FILE: data.finish({})}
+        sizes[LOOKUP_FILE] = _write_lookup(bounds, rows.kind, place)
+        return sizes
+
+
+def _write_lookup(bounds: list[pa.Table], kind: pa.DataType, place: Place) -> int:
+    schema = pa.schema(
+        [
+            pa.field("min", kind),
+            pa.field("max", kind),
+            pa.field("null_count", pa.uint32(), nullable=False),
+            pa.field("page_idx", pa.uint32(), nullable=False),
+        ]
+    )
+    path = f"{place.directory}/{LOOKUP_FILE}"
+    with IndexFileWriter(place.store, path, schema, place.version) as lookup:
+        for table in bounds:
+            lookup.write([_one(column).cast(field.type) for column, field in zip(table, schema, strict=True)])
+        return lookup.finish({"batch_size": str(_PAGE_ROWS), "range_partitioned": "false"})
+
+
+def _bounds(values: pa.Array, first_page: int) -> pa.Table:
+    """Return the lookup rows of values that begin at a page."""
+    starts = np.arange(0, len(values), _PAGE_ROWS)
+    ends = np.minimum(starts + _PAGE_ROWS, len(values)) - 1
+    nulls = np.concatenate([[0], np.cumsum(values.is_null().to_numpy(zero_copy_only=False))])
+    return pa.table(
+        {
+            "min": values.take(pa.array(starts)),
+            "max": values.take(pa.array(ends)),
+            "null_count": (nulls[ends + 1] - nulls[starts]).astype(np.uint32),
+            "page_idx": (first_page + np.arange(len(starts))).astype(np.uint32),
+        }
+    )
+
+
+def value_order(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return the places of values in ascending order: nulls first, floats in total order, ties in theirs."""
+    if not pa.types.is_floating(values.type):
+        kind = values.type
+        keys = values.cast(pa.binary()) if pa.types.is_fixed_size_binary(kind) else values
+        found: npt.NDArray[np.int64] = (
+            pc.array_sort_indices(_one(keys), order="ascending", null_placement="at_start")
+            .to_numpy()
+            .astype(np.int64)
+        )
+        return found
+    array = _one(values)
+    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
+    bits = numbers.view(f"i{numbers.dtype.itemsize}")
+    top = bits.dtype.itemsize * 8 - 1
+    # Negative numbers order the wrong way round by their bits, so theirs are flipped.
+    keys = bits ^ ((bits >> top) & np.array((1 << top) - 1, bits.dtype))
+    return np.lexsort((keys, array.is_valid().to_numpy(zero_copy_only=False)))
+
+
+def _runs(pages: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield pages that lie side by side, at most so many together."""
+    breaks = np.flatnonzero(np.diff(pages) != 1) + 1
+    for run in np.split(pages, breaks):
+        for start in range(0, len(run), _RUN_PAGES):
+            yield run[start : start + _RUN_PAGES]
+
+
+def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    joined = column.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined

@@ -1,0 +1,172 @@
+"""Scalar indices of tables: building and extending their segments without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from spark_lance.errors import IndexNotFoundError, SchemaError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.index.entries import check_name, index_directory, new_entry, segments_of
+from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex
+from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.create_index import create_index_message
+from spark_lance.table.predicates.values import plain
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+
+__all__ = ["build_segment", "create_scalar_index", "extend_scalar_index", "indexed_field"]
+
+_WINDOW_BYTES = 32 << 20
+
+
+def create_scalar_index(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    column: str,
+    kind: str,
+    *,
+    name: str | None = None,
+    replace: bool = True,
+) -> Manifest:
+    """Build an index over all rows of a version and commit it.
+
+    Args:
+        column: a column, or with dots a field in a struct column.
+        kind: a key of `SCALAR_INDICES`.
+        name: of the index, `{column}_idx` by default.
+        replace: whether an index of the name may be replaced; if not, one is an OptionError.
+
+    Raises:
+        SchemaError: the column does not exist, or cannot be indexed so.
+        OptionError: there is no such kind, or the name is taken.
+        CommitError: the commit failed; see its subclasses.
+    """
+    index = scalar_kind(kind)
+    field = indexed_field(manifest.schema, column, index)
+    name = name or f"{column}_idx"
+    check_name(manifest, name, field.id, replace)
+    entry = build_segment(store, root, manifest, column, index, name, manifest.fragments)
+    removed = [old for old in manifest.indices if old.name == name]
+    operation = create_index_message([entry], removed)
+    return commit_operation(store, root, operation, read_version=manifest.version)
+
+
+def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Field:
+    """Return the field of a column that is to be indexed.
+
+    Raises:
+        SchemaError: it does not exist, or its type cannot be indexed so.
+    """
+    field = schema.field(column.split(".")[0])
+    for step in column.split(".")[1:]:
+        children = {child.name: child for child in field.children} if field.kind == "struct" else {}
+        if step not in children:
+            raise SchemaError(f"there is no column {column!r} in the table")
+        field = children[step]
+    kind = plain(pa.chunked_array([], field.arrow_type())).type
+    if not index.fits(kind):
+        raise SchemaError(
+            f"column {column!r} is {field.arrow_type()}: that cannot have an index {index.name}"
+        )
+    return field
+
+
+def build_segment(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    column: str,
+    index: type[ScalarIndex],
+    name: str,
+    fragments: Sequence[table_pb2.DataFragment],
+) -> table_pb2.IndexMetadata:
+    """Write a segment that covers some fragments, and return its entry; nothing is committed."""
+    field = indexed_field(manifest.schema, column, index)
+    stable = manifest.uses_stable_row_ids
+    version = index.index_version(stable)
+    by_address = index.by_address or (index.name == "BTREE" and version >= 1)
+    scan = Scan.plan(store, root, manifest, [column.split(".")[0]], fragments=fragments)
+    kind = plain(pa.chunked_array([], field.arrow_type())).type
+    physical = {f.id: physical_rows(store, root, f, scan.bases) for f in fragments}
+    rows = Rows(partial(_pieces, scan, column, ROW_ADDRESS if by_address else ROW_ID), kind, physical)
+    number = uuid.uuid4()
+    files = index.build(rows, Place(store, index_directory(root, number), manifest.file_version))
+    covered = BitMap(fragment.id for fragment in fragments)
+    return new_entry(
+        name, number, [field.id], manifest.version, covered, index.type_url, index.details(), version, files
+    )
+
+
+def _pieces(scan: Scan, column: str, number: str) -> Iterator[tuple[pa.Array, Numbers]]:
+    top, *steps = column.split(".")
+    wanted = Scan.plan(scan.store, scan.root, scan.manifest, [top, number], fragments=scan.fragments)
+    for table in wanted.tables(target_bytes=_WINDOW_BYTES):
+        values = table.column(top)
+        for step in steps:
+            values = pc.struct_field(values, step)
+        values = plain(values)
+        rows = table.column(number).to_numpy()
+        first = 0
+        for chunk in values.chunks:
+            yield chunk, rows[first : first + len(chunk)].astype(np.uint64, copy=False)
+            first += len(chunk)
+
+
+def extend_scalar_index(
+    store: Store, root: str, manifest: Manifest, name: str, *, merge: int | None = None
+) -> Manifest:
+    """Index the fragments that an index does not cover yet.
+
+    Args:
+        name: of the index.
+        merge: how many of the newest segments become one with the new rows: their fragments are read again.
+            0 adds a segment, None merges all.
+
+    Raises:
+        IndexNotFoundError: there is no scalar index of the name.
+        CommitError: the commit failed; see its subclasses.
+    """
+    for index in SCALAR_INDICES.values():
+        segments = [
+            segment
+            for segment in segments_of(store, root, manifest, index.label, index.newest)
+            if segment.name == name
+        ]
+        if segments:
+            break
+    else:
+        raise IndexNotFoundError(f"there is no scalar index {name!r} here")
+    covered = BitMap().union(*(segment.covered for segment in segments))
+    fresh = [fragment for fragment in manifest.fragments if fragment.id not in covered]
+    merged = segments if merge is None else segments[max(len(segments) - merge, 0) :]
+    if not fresh and len(merged) < 2:
+        return manifest
+    again = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
+    fragments = [f for f in manifest.fragments if f.id in again or f.id not in covered]
+    column = _path(manifest.schema, int(segments[-1].entry.fields[0]))
+    entry = build_segment(store, root, manifest, column, index, name, fragments)
+    operation = create_index_message([entry], [segment.entry for segment in merged])
+    return commit_operation(store, root, operation, read_version=manifest.version)
+
+
+def _path(schema: Schema, number: int) -> str:
+    """Return the path of the field of an id."""
+    waiting = [(top.name, top) for top in schema.fields]
+    while waiting:
+        path, field = waiting.pop()
+        if field.id == number:
+            return path
+        waiting += [(f"{path}.{child.name}", child) for child in field.children]
+    raise SchemaError(f"the indexed column, field {number}, does not exist")

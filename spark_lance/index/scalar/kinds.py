@@ -1,0 +1,31 @@
+"""SCALAR_INDICES: the indices of single values, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_lance.errors import OptionError
+from spark_lance.index.scalar.base import ScalarIndex
+from spark_lance.index.scalar.bitmap import Bitmap
+from spark_lance.index.scalar.bloom import BloomFilter
+from spark_lance.index.scalar.btree import BTree
+from spark_lance.index.scalar.label_list import LabelList
+from spark_lance.index.scalar.zone_map import ZoneMap
+
+__all__ = ["SCALAR_INDICES", "scalar_kind"]
+
+SCALAR_INDICES: Mapping[str, type[ScalarIndex]] = {
+    kind.name: kind for kind in (BTree, Bitmap, LabelList, ZoneMap, BloomFilter)
+}
+
+
+def scalar_kind(name: str) -> type[ScalarIndex]:
+    """Return the index of a name, whatever its case.
+
+    Raises:
+        OptionError: there is none.
+    """
+    kind = SCALAR_INDICES.get(name.upper().replace("_", "")) or SCALAR_INDICES.get(name.upper())
+    if kind is None:
+        raise OptionError(f"there is no scalar index {name!r}: use one of {', '.join(SCALAR_INDICES)}")
+    return kind

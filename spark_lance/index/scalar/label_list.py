@@ -1,0 +1,105 @@
+"""LABEL_LIST: for every element of the lists of a column the set of rows whose list has it.
+
+    bitmap_page_lookup.lance    as BITMAP, keys are the elements; key null has the rows with a null element
+                                metadata `lance:label_list_nulls` number of a buffer with the rows whose list
+                                is null (from version 1 on)
+
+Empty lists are in no set. Exact for array_has, array_has_any and array_has_all. (Lance index format, label
+list.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from spark_lance.index.files import IndexFile
+from spark_lance.index.row_sets import RowSet, pack_sorted
+from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, united
+from spark_lance.index.scalar.bitmap import FILE, Bitmap, read_sets, write_sets
+from spark_lance.index.scalar.probe import Probe
+from spark_lance.table.predicates.expressions import Call, Column, Literal
+
+__all__ = ["LabelList"]
+
+_NULLS = "lance:label_list_nulls"
+
+
+class LabelList(ScalarIndex):
+    """Rows by element."""
+
+    name = "LABEL_LIST"
+    label = "labellistindexdetails"
+    type_url = "/lance.table.LabelListIndexDetails"
+    newest = 1
+
+    @classmethod
+    def index_version(cls, stable_row_ids: bool) -> int:
+        """Return 1, the version that knows null lists."""
+        return 1
+
+    @classmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether values are lists of what can be told apart."""
+        return _is_list(kind) and Bitmap.fits(kind.value_type)
+
+    @cached_property
+    def _file(self) -> IndexFile:
+        return self.segment.file(FILE)
+
+    @cached_property
+    def _keys(self) -> pa.Array:
+        return self._file.read(["keys"])["keys"].combine_chunks()
+
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return exactly the rows whose list has an element, one of several, or all of them."""
+        if probe.operator not in ("array_has", "array_has_any", "array_has_all") or not probe.literals:
+            return None
+        if any(literal is None for literal in probe.literals):
+            return None
+        sets = [self._with(literal) for literal in probe.literals]
+        if probe.operator == "array_has_all":
+            return reduce(_common, sets)
+        return reduce(united, sets)
+
+    def _with(self, element: Any) -> RowSet:
+        same = Probe(probe_path, Call("=", (Column(("value",)), Literal(element))))
+        return read_sets(self._file, np.flatnonzero(same.true_for(self._keys)))
+
+    @classmethod
+    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+        """Group the rows by element and write their sets."""
+        elements: list[pa.Array] = []
+        owners = [np.empty(0, np.uint64)]
+        nulls = [np.empty(0, np.uint64)]
+        for lists, numbers in rows.pieces():
+            flat = pc.list_flatten(lists)
+            elements.append(flat)
+            owners.append(numbers[pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)])
+            nulls.append(numbers[lists.is_null().to_numpy(zero_copy_only=False)])
+        values = pa.chunked_array(elements, rows.kind.value_type)
+        absent = pack_sorted(np.sort(np.concatenate(nulls)))
+        notes = {_NULLS: f"buffer:{absent.hex()}"}
+        return {FILE: write_sets(values, np.concatenate(owners), place, notes)}
+
+
+probe_path = ("value",)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _common(one: RowSet, other: RowSet) -> RowSet:
+    def both() -> Iterator[tuple[int, BitMap | None]]:
+        for fragment in one.keys() & other.keys():
+            a, b = one[fragment], other[fragment]
+            yield fragment, b if a is None else a if b is None else a & b
+
+    return dict(both())

@@ -1,0 +1,160 @@
+"""One question to an index: the part of a condition that concerns one column.
+
+An index answers with rows that hold every row for which the part is true, or says that it does not know. It
+may name more rows: scans apply the condition to all that they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal, compute
+
+__all__ = ["Probe", "probe_of"]
+
+_VALUE = Column(("value",))
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "is_same": "is_same"}
+_RANGES = ("=", "<", "<=", ">", ">=", "in", "starts_with")
+# Functions whose answer is not the same every time, or that do not belong to a value.
+_UNFIT = {"now", "current_date"}
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A condition on one column.
+
+    Attributes:
+        path: the column, by a longer path a field in a struct column.
+        tree: the condition, on a column called "value".
+    """
+
+    path: tuple[str, ...]
+    tree: Expression
+
+    @cached_property
+    def operator(self) -> str:
+        """What compares the column itself with literals, such as "<" or "is_null"; "" for anything else."""
+        tree = self.tree
+        if not isinstance(tree, Call) or not tree.arguments or tree.arguments[0] != _VALUE:
+            return ""
+        plain = all(isinstance(argument, Literal) for argument in tree.arguments[1:])
+        lists = all(_constants(argument) is not None for argument in tree.arguments[1:])
+        if not (plain or (lists and tree.function.startswith("array_has"))):
+            return ""
+        if tree.function == "is_same":
+            return "is_null" if self.literals == [None] else "="
+        return tree.function
+
+    @cached_property
+    def literals(self) -> list[Any]:
+        """The literals that the column is compared with."""
+        assert isinstance(self.tree, Call)
+        found: list[Any] = []
+        for argument in self.tree.arguments[1:]:
+            found += _constants(argument) or []
+        return found
+
+    def true_for(self, values: pa.Array | pa.ChunkedArray) -> Mask:
+        """Return for which values the condition is true.
+
+        Raises:
+            ExpressionError: it does not fit the values.
+        """
+        found = compute(self.tree, pa.table({"value": values}))
+        return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+    def maybe_between(self, low: pa.Array, high: pa.Array) -> Mask | None:
+        """Return where a value between two bounds, inclusive, may fulfil the condition; None: not known.
+
+        A lower bound of null is none at all; where the upper one is null, there are only nulls. NaN is
+        greater than all other numbers here, but files may have it at either end: it bounds nothing.
+
+        Raises:
+            ExpressionError: the condition does not fit the values.
+        """
+        if self.operator not in _RANGES or (self.operator == "in" and not self.literals):
+            return None
+        bounds = pa.table({"low": low, "high": high})
+        found = np.zeros(len(low), dtype=np.bool_)
+        for literal in self.literals:
+            if literal is None:
+                continue
+            here = np.ones(len(low), dtype=np.bool_)
+            for test in _tests(self.operator, Literal(literal)):
+                here &= pc.fill_null(compute(test, bounds), True).to_numpy(zero_copy_only=False)
+            found |= here
+        found &= pc.is_valid(high).to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(low.type):
+            for bound in (low, high):
+                found |= pc.fill_null(pc.is_nan(bound), False).to_numpy(zero_copy_only=False)
+        return found
+
+
+def _tests(operator: str, literal: Literal) -> Iterator[Expression]:
+    """Yield what bounds must fulfil if a value between them may."""
+    low, high = Column(("low",)), Column(("high",))
+    if operator in ("<", "<="):
+        yield Call(operator, (low, literal))
+    elif operator in (">", ">="):
+        yield Call(operator, (high, literal))
+    elif operator == "starts_with":
+        yield Call(">=", (high, literal))
+        yield Call("or", (Call("<=", (low, literal)), Call("starts_with", (low, literal))))
+    else:
+        yield Call("<=", (low, literal))
+        yield Call(">=", (high, literal))
+
+
+def _constants(node: Expression) -> list[Any] | None:
+    """Return the values of a literal or of a list of them; None for anything else."""
+    if isinstance(node, Literal):
+        return [node.value]
+    if isinstance(node, Call) and node.function == "array":
+        values = [argument.value for argument in node.arguments if isinstance(argument, Literal)]
+        return values if len(values) == len(node.arguments) else None
+    return None
+
+
+def probe_of(node: Expression) -> Probe | None:
+    """Return the question to the index of a column, if an expression concerns one column only."""
+    paths = {part.path for part in _walk(node) if isinstance(part, Column)}
+    unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in _walk(node))
+    if len(paths) != 1 or unfit:
+        return None
+    return Probe(paths.pop(), _turned(_renamed(node)))
+
+
+def _walk(node: Expression) -> Iterator[Expression]:
+    yield node
+    if isinstance(node, Call):
+        for argument in node.arguments:
+            yield from _walk(argument)
+    elif isinstance(node, Cast):
+        yield from _walk(node.argument)
+
+
+def _renamed(node: Expression) -> Expression:
+    if isinstance(node, Column):
+        return _VALUE
+    if isinstance(node, Cast):
+        return Cast(_renamed(node.argument), node.type)
+    if isinstance(node, Call):
+        return Call(node.function, tuple(_renamed(argument) for argument in node.arguments))
+    return node
+
+
+def _turned(node: Expression) -> Expression:
+    """Return a comparison with the column on the left."""
+    if isinstance(node, Call) and node.function in _MIRRORED and isinstance(node.arguments[0], Literal):
+        return Call(_MIRRORED[node.function], (node.arguments[1], node.arguments[0]))
+    return node

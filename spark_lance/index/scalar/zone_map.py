@@ -1,0 +1,131 @@
+"""ZONEMAP: bounds of the values of every zone.
+
+    zonemap.lance    min, max: column type, null_count, nan_count: uint32,
+                     fragment_id, zone_start, zone_length: uint64
+                     metadata `rows_per_zone` ("8192"), `null_bitmap` number of a buffer with the null rows
+
+Bounds leave nulls and NaN out, but a zone with NaN has `max` NaN as a mark. Not exact. (Lance index format,
+zone map.)
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.base import Place, Rows, ScalarIndex
+from spark_lance.index.scalar.btree import BTree
+from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.zones import ZONE_FIELDS, ZONE_ROWS, rows_of_zones, zones_of
+from spark_lance.proto import index_pb2
+
+__all__ = ["ZoneMap"]
+
+FILE = "zonemap.lance"
+_RUN_ZONES = 1024
+
+
+class ZoneMap(ScalarIndex):
+    """Bounds by zone."""
+
+    name = "ZONEMAP"
+    label = "zonemapindexdetails"
+    type_url = "/lance.table.ZoneMapIndexDetails"
+    by_address = True
+
+    @classmethod
+    def details(cls) -> bytes:
+        """Return the size of the zones."""
+        message = index_pb2.ZoneMapIndexDetails(rows_per_zone=ZONE_ROWS, use_seeds=False)
+        return message.SerializeToString()
+
+    @classmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether values have an order."""
+        return BTree.fits(kind)
+
+    @cached_property
+    def _zones(self) -> pa.Table:
+        names = ["min", "max", "null_count", "nan_count", *(field.name for field in ZONE_FIELDS)]
+        return self.segment.file(FILE).read(names)
+
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return the zones that may have rows for which a comparison is true."""
+        zones = self._zones
+        if probe.operator == "is_null":
+            return rows_of_zones(zones, zones["null_count"].to_numpy() > 0)
+        low, high = (zones[name].combine_chunks() for name in ("min", "max"))
+        found = probe.maybe_between(low, high)
+        if found is None:
+            return None
+        return rows_of_zones(zones, found | (zones["nan_count"].to_numpy() > 0))
+
+    @classmethod
+    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+        """Write the bounds of all zones."""
+        schema = pa.schema(
+            [
+                pa.field("min", rows.kind),
+                pa.field("max", rows.kind),
+                pa.field("null_count", pa.uint32()),
+                pa.field("nan_count", pa.uint32()),
+                *ZONE_FIELDS,
+            ]
+        )
+        path = f"{place.directory}/{FILE}"
+        with IndexFileWriter(place.store, path, schema, place.version) as writer:
+            held: list[tuple[Any, ...]] = []
+            for zone in zones_of(rows):
+                held.append((*_facts(zone.values), zone.fragment, zone.start, zone.length))
+                if len(held) == _RUN_ZONES:
+                    writer.write(_columns(held, schema))
+                    held = []
+            if held:
+                writer.write(_columns(held, schema))
+            return {FILE: writer.finish({"rows_per_zone": str(ZONE_ROWS)})}
+
+
+def _columns(held: list[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
+    return [
+        pa.array([row[i].as_py() if isinstance(row[i], pa.Scalar) else row[i] for row in held], field.type)
+        if i > 1
+        else _scalars([row[i] for row in held], field.type)
+        for i, field in enumerate(schema)
+    ]
+
+
+def _scalars(scalars: list[pa.Scalar], kind: pa.DataType) -> pa.Array:
+    """Return scalars of one type as an array, without a detour over Python values that lose digits."""
+    return pa.concat_arrays([pa.nulls(1, kind) if not s.is_valid else pa.repeat(s, 1) for s in scalars])
+
+
+def _facts(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar, int, int]:
+    """Return the least and greatest value, and how many are null or NaN."""
+    nans = 0
+    numbers = values
+    if pa.types.is_floating(values.type):
+        there = values.drop_null().to_numpy(zero_copy_only=False)
+        nans = int(np.isnan(there).sum())
+        numbers = pa.array(there[~np.isnan(there)], values.type)
+    low, high = _extremes(numbers)
+    if nans:
+        high = pa.scalar(np.array(float("nan"), values.type.to_pandas_dtype())[()], values.type)
+        low = low if low.is_valid else high
+    return low, high, values.null_count, nans
+
+
+def _extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
+    if pa.types.is_float16(values.type) and len(values):
+        numbers = values.to_numpy(zero_copy_only=False)
+        return pa.scalar(numbers.min(), values.type), pa.scalar(numbers.max(), values.type)
+    if pa.types.is_fixed_size_binary(values.type):
+        both = pc.min_max(values.cast(pa.binary()))
+        return both["min"].cast(values.type), both["max"].cast(values.type)
+    both = pc.min_max(values)
+    return both["min"], both["max"]

@@ -1,0 +1,77 @@
+"""Zones: runs of physical rows of a fragment of which a few facts are kept.
+
+Zones never reach beyond a fragment. A zone covers physical rows [zone_start, zone_start + zone_length),
+deleted ones included. (Lance index format, zone map and bloom filter.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.base import Rows
+
+__all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "rows_of_zones", "zones_of"]
+
+ZONE_ROWS = 8192
+ZONE_FIELDS = [
+    pa.field("fragment_id", pa.uint64()),
+    pa.field("zone_start", pa.uint64()),
+    pa.field("zone_length", pa.uint64()),
+]
+
+
+@dataclass(frozen=True)
+class Zone:
+    """One zone while an index is built: where it is, and the values and addresses of its live rows."""
+
+    fragment: int
+    start: int
+    length: int
+    values: pa.Array
+    addresses: npt.NDArray[np.uint64]
+
+
+def rows_of_zones(table: pa.Table, wanted: npt.NDArray[np.bool_]) -> RowSet:
+    """Return the rows of the zones that are wanted, given their columns `ZONE_FIELDS`."""
+    found: dict[int, BitMap | None] = {}
+    columns = [table[field.name].to_numpy()[wanted].tolist() for field in ZONE_FIELDS]
+    for fragment, start, length in zip(*columns, strict=True):
+        rows = found.setdefault(fragment, BitMap())
+        assert rows is not None
+        rows.add_range(start, start + length)
+    return found
+
+
+def zones_of(rows: Rows) -> Iterator[Zone]:
+    """Yield the zones of fragments, by their physical rows; `rows` come by address, in scan order."""
+    held: list[tuple[pa.Array, npt.NDArray[np.uint64]]] = []
+    pieces = rows.pieces()
+    done = False
+    for fragment, physical in rows.fragments.items():
+        for start in range(0, physical, ZONE_ROWS):
+            length = min(ZONE_ROWS, physical - start)
+            end = (fragment << 32) + start + length
+            while not done and not (held and int(held[-1][1][-1]) >= end):
+                piece = next(pieces, None)
+                done = piece is None
+                if piece is not None and len(piece[1]):
+                    held.append(piece)
+            values, addresses = [], []
+            while held and int(held[0][1][0]) < end:
+                column, numbers = held.pop(0)
+                count = int(np.searchsorted(numbers, end))
+                values.append(column.slice(0, count))
+                addresses.append(numbers[:count])
+                if count < len(numbers):
+                    held.insert(0, (column.slice(count), numbers[count:]))
+            joined = pa.chunked_array(values, rows.kind).combine_chunks()
+            if isinstance(joined, pa.ChunkedArray):
+                joined = pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], rows.kind)
+            yield Zone(fragment, start, length, joined, np.concatenate([np.empty(0, np.uint64), *addresses]))
