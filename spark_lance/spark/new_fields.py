@@ -1,8 +1,8 @@
 """The Arrow fields that a new table, or a table with a new column, gets for columns of Spark.
 
 A field may hold nulls, at every level: what Spark says of nulls to a writer is what the optimizer found out
-about this query, and the next query to append to the table may differ in that. (Spark's own tables are created
-so, too.) Only columns of a primary key, and the structs that they are in, must hold none.
+about this query, and the next query to append to the table may differ in that. (Spark's own tables are
+created so, too.) Only columns of a primary key, and the structs that they are in, must hold none.
 
 What the options of columns and their metadata ask goes into the type (vectors, half floats, large types) or
 into field metadata, by which the file writer goes. Metadata about pages stands on the field and, as arrays

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> str:
 
 
 def write(
-    path: str, schema: t.StructType, rows: dict[str, Any], overwrite: bool = False, **options: Any
+    path: str, schema: t.StructType, rows: dict[str, Any], overwrite: bool = False, /, **options: Any
 ) -> None:
     """Play a write of Spark's with one task."""
     writer = LanceDataSource({"path": path, **options}).writer(schema, overwrite)
@@ -85,7 +85,7 @@ def test_types(path: str) -> None:
     assert lance.dataset(path).to_table() == spark_lance.dataset(path).to_table()
     assert lance.dataset(path).count_rows() == 3
     # An overwrite keeps what it is not told.
-    write(path, schema, rows, overwrite=True, **{"h.arrow.float16": "false"})
+    write(path, schema, rows, True, **{"h.arrow.float16": "false"})
     assert lance.dataset(path).schema.field("v").type == pa.list_(pa.float16(), 2)
     assert lance.dataset(path).schema.field("h").type == pa.float32()
 
@@ -210,7 +210,7 @@ def test_pages(
     count = len(rows["c"])
     assert found.slice(0, count) == found.slice(count)
     # In a new table it holds for files to come, too.
-    write(path, schema, rows, overwrite=True, **options, **{f"c.lance.{name}": value})
+    write(path, schema, rows, True, **options, **{f"c.lance.{name}": value})
     assert lance.dataset(path).schema.field("c").metadata[f"lance-encoding:{name}".encode()] == value.encode()
     write(path, schema, rows)
     assert told.lower() in encodings(path, 0).lower()
@@ -221,7 +221,7 @@ def test_a_level_of_compression(path: str) -> None:
     sizes = []
     for level in ("1", "19"):
         options: dict[str, Any] = {"c.lance.compression": "zstd", "c.lance.compression-level": level}
-        write(path, schema, {"c": values("text")}, overwrite=True, **options)
+        write(path, schema, {"c": values("text")}, True, **options)
         sizes.append(size(path))
     assert sizes[1] < sizes[0]
 
@@ -236,9 +236,9 @@ def test_blobs(path: str, version: str) -> None:
     for dataset in (lance.dataset(path), spark_lance.dataset(path)):
         blobs: Any = dataset.take_blobs("b", indices=[0, 2, 3, 5])
         assert [blob.read() for blob in blobs] == [rows["b"][0], b"small", rows["b"][0], b"small"]
-    write(path, schema, rows, overwrite=True)
+    write(path, schema, rows, True)
     assert spark_lance.dataset(path).manifest.schema.field("b").is_blob
-    write(path, schema, rows, overwrite=True, overwriteSchema="true")
+    write(path, schema, rows, True, overwriteSchema="true")
     assert not spark_lance.dataset(path).manifest.schema.field("b").is_blob
     with pytest.raises(OptionError, match="only an overwrite changes that"):
         write(path, schema, rows, **{"b.lance.encoding": "blob"})

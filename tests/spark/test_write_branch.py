@@ -61,9 +61,9 @@ def test_a_branch_that_does_not_exist(path: str) -> None:
 
 def test_a_message(path: str) -> None:
     save(path, 3, userMetadata="nightly load")
-    assert (
-        spark_lance.dataset(path).get_transactions()[0].properties["__lance_commit_message"] == "nightly load"
-    )
+    newest = spark_lance.dataset(path).get_transactions()[0]
+    assert newest is not None
+    assert newest.properties["__lance_commit_message"] == "nightly load"
 
 
 @pytest.mark.parametrize(("retries", "tries"), [("0", 1), ("3", 4)])
