@@ -71,16 +71,12 @@ def check_kinds(path: Path, newest: int) -> None:
         table = lance.dataset(str(path), version=version)
         data = table.to_table(["_rowid", "_row_last_updated_at_version"]).to_pydict()
         after = dict(zip(data["_rowid"], data["_row_last_updated_at_version"], strict=True))
-        # Nobody sees that a row has other values in a column that is gone (as after a restore).
-        told = columns <= set(table.schema.names)
-        columns = set(table.schema.names)
         updated = {row for row in before.keys() & after.keys() if before[row] != after[row]}
-        expected = {
-            "insert": after.keys() - before.keys(),
-            "delete": before.keys() - after.keys(),
-            "update_preimage": updated if told else {},
-            "update_postimage": updated if told else {},
-        }
+        expected = {"insert": after.keys() - before.keys(), "delete": before.keys() - after.keys()}
+        # Nobody sees that a row has other values in a column that is gone (as after a restore).
+        if columns <= set(table.schema.names):
+            expected |= {"update_preimage": updated, "update_postimage": updated}
+        columns = set(table.schema.names)
         found = [change for change in changes if change["_commit_version"] == version]
         for kind, ids in expected.items():
             assert sorted(c["_rowid"] for c in found if c["_change_type"] == kind) == sorted(ids)
@@ -103,7 +99,7 @@ def test_the_feed_applied_to_one_version_gives_another(
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(history=steps(max_size=9), stable=st.booleans())
 def test_the_feed_of_long_histories(
     tmp_path_factory: pytest.TempPathFactory, history: list[Step], stable: bool
