@@ -125,7 +125,8 @@ def _path(schema: Schema, name: str, alias: str | None) -> list[str]:
     parts = [name] if folded else _split(name)
     if len(parts) > 1 and alias is not None and parts[0].lower() == alias.lower():
         own = [field.name.lower() for field in schema.fields]
-        parts = parts[1:] if parts[0].lower() not in own else parts
+        # As in Spark, a column of the alias comes before a field of a column that is called like the alias.
+        parts = parts[1:] if parts[1].lower() in own or parts[0].lower() not in own else parts
     field = find_column(schema, parts[0])
     path = [field.name]
     for part in parts[1:]:
