@@ -29,7 +29,7 @@ from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
 from spark_lance.index.vector.graph import Graph, search_graph
 from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
-from spark_lance.index.vector.quantizers.base import Scorer
+from spark_lance.index.vector.quantizers.base import Asked, Scorer
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
 from spark_lance.io.store import Store
@@ -50,6 +50,8 @@ _WORTH_WALKING = 1 << 16
 # Below this share of rows that are allowed, a graph is not walked.
 _SPARSE = 0.1
 _MARGIN = 16
+# Vectors that are compared with a partition at once.
+_QUERY_BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,9 @@ class Found:
         _, first = np.unique(addresses, return_index=True)
         kept = np.sort(first)[:k]
         return cls(addresses[kept], scores[kept])
+
+
+_NOTHING = Found(np.empty(0, np.uint64), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True)
@@ -128,63 +133,110 @@ class VectorSearch:
         """
         query = query.fitted(self._kind)
         metric = self.metric(query)
-        used = [pair for pair in self._segments if pair[1].metric == metric] if query.use_index else []
-        names = {segment.name for segment, _ in used[:1]}
-        used = [pair for pair in used if pair[0].name in names]
-        covered = BitMap().union(*(segment.covered for segment, _ in used)) if used else BitMap()
+        used = self.used_segments(query, metric)
+        covered = BitMap().union(*(pair[0].covered for pair in used)) if used else BitMap()
         loose = [f for f in self._scan.fragments if f.id not in covered]
         if used and query.fast_search:
             loose = []
-        exact = self._exact(query.vectors, loose, metric, query.wanted, allowed)
-        found = []
-        for number in range(len(query.vectors)):
-            parts = [self._in_segment(query, number, *pair, allowed) for pair in used]
-            best = Found.best(parts, query.wanted)
-            if query.refine_factor is not None or (loose and len(best.addresses)):
-                best = self._refined(query.vectors[number], best, metric)
-            found.append(_within(Found.best([best, exact[number]], query.k), query))
-        return found
+        exact = self.exact(query.vectors, loose, metric, query.wanted, allowed)
+        indexed: list[list[Found]] = [[] for _ in query.vectors]
+        for pair in used:
+            found = self._in_segment(query, *pair, allowed)
+            for parts, part in zip(indexed, found, strict=True):
+                parts.append(part)
+        best = [Found.best(parts, query.wanted) for parts in indexed]
+        if query.refine_factor is not None or (loose and used):
+            best = self.refined(query.vectors, best, metric)
+        return [
+            _within(Found.best([one, other], query.k), query) for one, other in zip(best, exact, strict=True)
+        ]
+
+    def used_segments(self, query: VectorQuery, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
+        """Return the segments of the one index that a query is answered with, none if there is none."""
+        if not query.use_index:
+            return []
+        fitting = [pair for pair in self._segments if pair[1].metric == metric]
+        return [pair for pair in fitting if pair[0].name == fitting[0][0].name]
 
     def _in_segment(
-        self,
-        query: VectorQuery,
-        number: int,
-        segment: Segment,
-        stored: VectorSegment,
-        allowed: Addresses | None,
-    ) -> Found:
-        """Return the best candidates of one segment for one vector of a query."""
-        vector = stored.ivf.prepared(query.vectors[number : number + 1])
+        self, query: VectorQuery, segment: Segment, stored: VectorSegment, allowed: Addresses | None
+    ) -> list[Found]:
+        """Return the best candidates of one segment for each vector of a query."""
+        vectors = stored.ivf.prepared(query.vectors)
         most = len(stored.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
-        found: list[Found] = []
-        count = 0
-        for place, partition in enumerate(stored.ivf.probe(vector, most)[0].tolist()):
-            if place >= query.minimum_nprobes and count >= query.wanted:
-                break
-            if stored.lengths[partition]:
-                found.append(self._in_partition(query, vector, segment, stored, partition, allowed))
-                count += len(found[-1].addresses)
-        return Found.best(found, query.wanted)
+        first = min(query.minimum_nprobes, most)
+        probes = stored.ivf.probe(vectors, most if len(vectors) == 1 else first)
+        found: list[list[Found]] = [[] for _ in vectors]
+        # A partition is loaded once for all vectors that look at it.
+        order = np.argsort(probes[:, :first], axis=None, kind="stable")
+        homes = probes[:, :first].reshape(-1)[order]
+        for mine in np.split(order, np.flatnonzero(np.diff(homes)) + 1):
+            number = int(probes.reshape(len(vectors), -1)[mine[0] // first, mine[0] % first])
+            askers = mine // first
+            parts = self.in_partition(query, vectors[askers], segment, stored, number, allowed)
+            for asker, part in zip(askers.tolist(), parts, strict=True):
+                found[asker].append(part)
+        for asker, parts in enumerate(found):
+            count = sum(len(part.addresses) for part in parts)
+            if count >= query.wanted or first >= most:
+                continue
+            vector = vectors[asker : asker + 1]
+            for number in stored.ivf.probe(vector, most)[0, first:].tolist():
+                parts += self.in_partition(query, vector, segment, stored, number, allowed)
+                count += len(parts[-1].addresses)
+                if count >= query.wanted:
+                    break
+        return [Found.best(parts, query.wanted) for parts in found]
 
-    def _in_partition(
+    def in_partition(
         self,
         query: VectorQuery,
-        vector: Vectors,
+        vectors: Vectors,
         segment: Segment,
         stored: VectorSegment,
         number: int,
-        allowed: Addresses | None,
-    ) -> Found:
+        allowed: Addresses | None = None,
+    ) -> list[Found]:
+        """Return the best candidates of one partition for each of some vectors, prepared for the index."""
+        if not stored.lengths[number]:
+            return [_NOTHING] * len(vectors)
         held = self._load(segment, stored, number)
-        asked = stored.quantizer.ask(vector, stored.ivf.centroids[number])
-        if held.graph is not None and len(held.row_ids) >= _WORTH_WALKING:
+        asked = stored.quantizer.ask(vectors, stored.ivf.centroids[number])
+        if held.graph is not None and len(vectors) == 1:
             addresses, counts = self._counting(held.row_ids, segment, allowed)
             if counts.mean() >= _SPARSE:
                 ef = query.ef or max(query.wanted, 3 * query.wanted // 2)
                 nodes, scores = search_graph(held.graph, held.scorer, asked, ef, counts)
-                return Found(addresses[nodes], scores * _scale(stored))
-        scores = held.scorer.distances(asked)[0] * _scale(stored)
-        # Resolving a row may be dear, so only the nearest are, and more of them if too few count.
+                return [Found(addresses[nodes], scores * _scale(stored))]
+        if len(vectors) == 1:
+            scores = held.scorer.distances(asked)[0] * _scale(stored)
+            return [self._nearest(query, scores, held, segment, allowed)]
+        addresses, counts = self._counting(held.row_ids, segment, allowed)
+        rows = np.flatnonzero(counts)
+        best = []
+        for start in range(0, len(vectors), _QUERY_BLOCK):
+            part = Asked(
+                asked.points[start : start + _QUERY_BLOCK], asked.shift[start : start + _QUERY_BLOCK]
+            )
+            block = held.scorer.distances(part)
+            block = block if len(rows) == len(counts) else block[:, rows]
+            near = _smallest(block, query.wanted)
+            scores = np.take_along_axis(block, near, axis=1) * _scale(stored)
+            best += [Found(addresses[rows[n]], d) for n, d in zip(near, scores, strict=True)]
+        return best
+
+    def _nearest(
+        self,
+        query: VectorQuery,
+        scores: Distances,
+        held: _Loaded,
+        segment: Segment,
+        allowed: Addresses | None,
+    ) -> Found:
+        """Return the nearest rows of a partition that count.
+
+        Resolving a row may be dear, so only the nearest are, and more of them if too few count.
+        """
         wanted = query.wanted + _MARGIN
         while True:
             near = _smallest(scores, wanted)
@@ -211,7 +263,7 @@ class VectorSearch:
 
         return _PARTITIONS.get((segment.store.uri(segment.directory), number), load, size)
 
-    def _exact(
+    def exact(
         self,
         vectors: Vectors,
         fragments: Sequence[table_pb2.DataFragment],
@@ -238,11 +290,18 @@ class VectorSearch:
                 best[number] = [Found.best([*best[number], Found(addresses[near], exactly)], wanted)]
         return [Found.best(parts, wanted) for parts in best]
 
-    def _refined(self, vector: Vectors, found: Found, metric: Metric) -> Found:
-        """Return rows with their exact distances."""
-        table = take_addresses(self._scan, found.addresses)
+    def refined(self, vectors: Vectors, found: Sequence[Found], metric: Metric) -> list[Found]:
+        """Return rows with their exact distances to each of some vectors."""
+        wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in found)]))
+        table = take_addresses(self._scan, wanted)
         matrix, there = as_matrix(table.column(self._column))
-        return Found(table.column(ROW_ADDRESS).to_numpy()[there], exact_distances(vector, matrix, metric))
+        addresses = table.column(ROW_ADDRESS).to_numpy()[there]
+        exact = []
+        for vector, part in zip(vectors, found, strict=True):
+            places = np.searchsorted(addresses, part.addresses)
+            places = places[_contains(addresses, part.addresses)]
+            exact.append(Found(addresses[places], exact_distances(vector, matrix[places], metric)))
+        return exact
 
 
 def _scale(stored: VectorSegment) -> Any:
@@ -251,10 +310,11 @@ def _scale(stored: VectorSegment) -> Any:
 
 
 def _smallest(scores: Distances, count: int) -> npt.NDArray[np.int64]:
-    """Return the places of the smallest scores, in no order."""
-    if count >= len(scores):
-        return np.arange(len(scores))
-    return np.argpartition(scores, count - 1)[:count]
+    """Return the places of the smallest scores along the last axis, in no order."""
+    width = scores.shape[-1]
+    if count >= width:
+        return np.broadcast_to(np.arange(width), scores.shape)
+    return np.argpartition(scores, count - 1, axis=-1)[..., :count]
 
 
 def _contains(rows: Addresses, asked: Addresses) -> npt.NDArray[np.bool_]:
