@@ -144,7 +144,7 @@ def test_verify(path: Path, capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize("version", ["legacy", "2.0", "2.2"])
-def test_every_command_on_tables_of_pylance(tmp_path: Path, capsys: Captured, version: str) -> None:
+def test_every_command_on_tables_of_pylance(tmp_path: Path, capsys: Captured, version: Any) -> None:
     path = str(tmp_path / "t")
     for start in (0, 50):
         lance.write_dataset(rows(start), path, mode="append", data_storage_version=version)

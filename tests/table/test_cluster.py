@@ -15,7 +15,7 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
-from spark_lance.table.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.table.maintenance.cluster import (
     SPILL,
     ClusterPart,
@@ -96,12 +96,12 @@ def test_any_rows_in_any_order(version: str, stable: bool, data: st.DataObject) 
         found = everything(after)
         theirs: Any = lance.dataset(path)
         theirs.validate()
-        shown = theirs.to_table(columns=columns)
         for name in columns:
             values = before[name].to_pylist()
             wanted = canonical([values[place] for place in order])
             assert canonical(found[name]) == wanted
-            assert canonical(shown[name]) == wanted
+            # One by one: pylance cannot read vectors of structs together with other columns.
+            assert canonical(theirs.to_table(columns=[name])[name]) == wanted
         assert bool(after.manifest.message.reader_feature_flags & 2048) == (spills and before.num_rows > 0)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ from spark_lance.table.lineage import LINEAGE_COLUMNS
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.take import take_addresses
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions, row_addresses
@@ -150,26 +152,29 @@ class ClusterWriter:
         aligner: Aligner | None = None
         for batch in batches:
             arrays = list(batch.columns)
-            columns = dict(zip(self.carried, arrays, strict=False))
             marks = dict(zip(system, arrays[len(self.carried) :], strict=True))
             numbers = {name: _unsigned(array) for name, array in marks.items()}
             came.note(numbers)
+            columns: dict[str, Any] = dict(zip(self.carried, arrays, strict=False))
             if scan is not None:
                 columns.update(self._fetch(scan, numbers[ROW_ADDRESS]))
-            whole = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-            if aligner is None:
-                aligner = Aligner(whole.schema, self.schema)
-            aligned = aligner.align(whole)
+            names = list(columns)
             for spilled in LINEAGE_COLUMNS if self.spills else ():
-                aligned = aligned.append_column(spilled.arrow_field(), pa.array(numbers[spilled.name]))
-            yield aligned
+                columns[spilled.name] = pa.array(numbers[spilled.name])
+            if aligner is None:
+                aligner = Aligner(pa.table(columns).select(names).schema, self.schema)
+            for part in in_batches([pa.table(columns)], max(1, batch.num_rows)):
+                aligned = aligner.align(part.select(names))
+                for spilled in LINEAGE_COLUMNS if self.spills else ():
+                    aligned = aligned.append_column(spilled.arrow_field(), part[spilled.name])
+                yield aligned
 
-    def _fetch(self, scan: Scan, addresses: UInt64Array) -> dict[str, pa.Array]:
+    def _fetch(self, scan: Scan, addresses: UInt64Array) -> dict[str, pa.ChunkedArray]:
         """Return the columns of a scan for the rows at addresses, in their order."""
         found = take_addresses(scan, addresses)
         if found.num_rows != len(addresses):
             raise FormatError("clustering lost rows between two reads", path=self.root)
-        return {name: found[name].combine_chunks() for name in scan.names}
+        return {name: found[name] for name in scan.names}
 
 
 def lineage_columns(stable_row_ids: bool) -> tuple[str, ...]:
