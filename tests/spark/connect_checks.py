@@ -170,6 +170,19 @@ def check_changes(spark: SparkSession, folder: Path) -> None:
     assert found.collect() == [(2, "insert", 5), (3, "delete", 1)]
 
 
+def check_streams(spark: SparkSession, folder: Path) -> None:
+    source, sink = made(folder), str(folder / "sink")
+    for start in (15, 20):
+        stream = spark.readStream.format("lance").option("startingVersion", 1).load(source)
+        writer = stream.writeStream.format("lance").option("checkpointLocation", str(folder / "checkpoint"))
+        query = writer.trigger(availableNow=True).start(sink)
+        query.awaitTermination(120)
+        assert query.exception() is None
+        assert stored(sink) == list(range(start))
+        more = pa.table({"id": range(15, 20), "name": ["more"] * 5, "x": [0.0] * 5})
+        spark_lance.write_dataset(more, source, mode="append")
+
+
 def check_which_version_a_frame_sees(spark: SparkSession, folder: Path) -> None:
     """A DataFrame of Connect is a plan: it sees one version while the server remembers its analysis."""
     path = made(folder)
@@ -241,7 +254,7 @@ CHECKS = {
 }
 
 # Those that take many jobs.
-LONG = {"types", "once", "changes", "columns_of_a_table_object", "upkeep_of_a_table_object"}
+LONG = {"types", "once", "changes", "streams", "columns_of_a_table_object", "upkeep_of_a_table_object"}
 
 
 def tell(name: str, start: float, error: str | None) -> None:

@@ -52,7 +52,8 @@ def run_checks(remote: str, folder: Path, names: Sequence[str]) -> Outcome:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.spark.connect_checks", remote, str(folder), *names],
         cwd=ROOT,
-        env=environment(),
+        # With this Spark puts the server inside the process on a free port; it is 15002 otherwise.
+        env={**environment(), "SPARK_TESTING": "1"} if remote.startswith("local") else environment(),
         capture_output=True,
         text=True,
         check=False,
