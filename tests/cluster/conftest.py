@@ -46,6 +46,12 @@ def second(new_driver: Callable[[str], Driver], _second_drivers: list[Driver]) -
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where a table may be made."""
+    return str(tmp_path / "t.lance")
+
+
+@pytest.fixture
 def marks(tmp_path: Path) -> Path:
     """A folder in which tasks leave word of how far they got."""
     folder = tmp_path / "marks"

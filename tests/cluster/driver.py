@@ -42,6 +42,7 @@ SETTINGS = {
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "1.5",
     "spark.speculation.minTaskRuntime": "1s",
+    "spark.speculation.task.duration.threshold": "2s",
     "spark.speculation.efficiency.enabled": "false",
 }
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from spark_lance import LanceTable
 from tests.cluster.standalone import eventually
 
 if TYPE_CHECKING:
@@ -31,13 +33,22 @@ ROWS = ROWS_PER_BATCH * BATCHES * PARTITIONS
 Trouble = Callable[[int, int, str], None]
 
 
+def claim(marks: str, name: str) -> bool:
+    """Whether this is the first to ask. A copy may overtake the attempt that began first."""
+    try:
+        Path(marks, name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def none(partition: int, attempt: int, marks: str) -> None:
     """All goes well."""
 
 
 def stuck(partition: int, attempt: int, marks: str) -> None:
-    """The first attempt of one task does not get on."""
-    if (partition, attempt) == (0, 0):
+    """An attempt of one task does not get on."""
+    if partition == 0 and claim(marks, "stuck"):
         time.sleep(600)
 
 
@@ -47,8 +58,8 @@ def all_stuck(partition: int, attempt: int, marks: str) -> None:
 
 
 def fails_once(partition: int, attempt: int, marks: str) -> None:
-    """The first attempt of each task fails."""
-    if attempt == 0:
+    """An attempt of each task fails."""
+    if claim(marks, f"{partition}.failed"):
         raise RuntimeError("a failure of the test")
 
 
@@ -62,15 +73,29 @@ def fails_for_good(partition: int, attempt: int, marks: str) -> None:
 def meets_its_copy(partition: int, attempt: int, marks: str) -> None:
     """Two attempts of one task go on together, so that both of them may come to commit."""
     if partition == 0:
-        eventually("there are two attempts", lambda: len(list(Path(marks).glob("0.*.half"))) == 2)
+        eventually("there are two attempts", lambda: len(list(Path(marks).glob("0.*.half"))) >= 2)
 
 
 def kills_its_executor(partition: int, attempt: int, marks: str) -> None:
-    """The executor of the first attempt of one task dies."""
-    if (partition, attempt) == (0, 0):
+    """The executor of an attempt of one task dies."""
+    if partition == 0 and claim(marks, "killed"):
         # The parent of a Python worker is a daemon, and that one's is the executor.
         status = Path(f"/proc/{os.getppid()}/status").read_text()
         os.kill(int(status.split("PPid:")[1].split()[0]), signal.SIGKILL)
+        time.sleep(600)
+
+
+def copied_or_repeated(partition: int, attempt: int, marks: str) -> None:
+    """An attempt of one task does not get on, and one of every other task fails."""
+    stuck(partition, attempt, marks)
+    if partition != 0:
+        fails_once(partition, attempt, marks)
+
+
+def fails_always(partition: int, attempt: int, marks: str) -> None:
+    """One task fails again and again."""
+    if partition == 0:
+        raise RuntimeError("a failure of the test")
 
 
 def append(
@@ -110,3 +135,93 @@ def troubled(frame: DataFrame, trouble: Trouble, marks: str) -> DataFrame:
 def ids(spark: SparkSession, path: str) -> list[int]:
     """Read the table's numbers."""
     return sorted(row.id for row in spark.read.format("lance").option("columns", "id").load(path).collect())
+
+
+@contextmanager
+def troubled_jobs(spark: SparkSession, trouble: Trouble, marks: str) -> Iterator[None]:
+    """Let trouble happen to all tasks that answer by `mapInArrow`, once they are done and have not said so.
+
+    By then the files that they write are there.
+    """
+    kind = type(spark.range(1))
+    usual = kind.mapInArrow
+
+    def troubled_map(self: DataFrame, work: Any, *args: Any, **kwargs: Any) -> DataFrame:
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            assert context is not None
+            partition, attempt = context.partitionId(), context.attemptNumber()
+            Path(marks, f"{partition}.{attempt}.begun").touch()
+            answers = list(work(batches))
+            Path(marks, f"{partition}.{attempt}.half").touch()
+            trouble(partition, attempt, marks)
+            yield from answers
+
+        return usual(self, run, *args, **kwargs)
+
+    kind.mapInArrow = troubled_map  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        kind.mapInArrow = usual  # type: ignore[method-assign]
+
+
+def make_table(spark: SparkSession, path: str, rows: int, stable: bool) -> None:
+    """Make a table of four fragments: id, a = 10 id, and k, which has the ids in another order."""
+    frame = spark.range(0, rows, 1, 4).selectExpr("id", "id * 10 AS a", f"id * 7919 % {rows} AS k")
+    writer = frame.write.format("lance").mode("append").option("enable_stable_row_ids", stable)
+    writer.save(path)
+
+
+def delete(table: LanceTable, rows: int) -> None:
+    """Delete one row in five."""
+    table.delete("id % 5 = 2")
+
+
+def update(table: LanceTable, rows: int) -> None:
+    """Change one row in five."""
+    table.update("id % 5 = 2", {"a": "a + 1"})
+
+
+def merge(table: LanceTable, rows: int) -> None:
+    """Change half of the rows, and insert half as many."""
+    source = table.spark.range(rows // 2, rows + rows // 2, 1, 4).selectExpr("id", "-id AS a", "0L AS k")
+    builder = table.alias("t").merge(source.alias("s"), "t.id = s.id")
+    builder.whenMatchedUpdate(set={"a": "s.a"}).whenNotMatchedInsertAll().execute()
+
+
+def add_columns(table: LanceTable, rows: int) -> None:
+    """Add a column."""
+    table.addColumns({"b": "a * 2"}, resume="b")
+
+
+def update_columns(table: LanceTable, rows: int) -> None:
+    """Change all values of a column."""
+    table.updateColumns({"a": "a + 7"})
+
+
+def compact(table: LanceTable, rows: int) -> None:
+    """Make two fragments of four."""
+    table.optimize(target_rows_per_fragment=rows // 2).executeCompaction()
+
+
+def sort(table: LanceTable, rows: int) -> None:
+    """Put the rows in another order, in two fragments."""
+    table.optimize(target_rows_per_fragment=rows // 2).sortBy("k")
+
+
+def change(
+    spark: SparkSession,
+    path: str,
+    operation: Callable[[LanceTable, int], None],
+    rows: int,
+    trouble: Trouble = none,
+    marks: str = "",
+) -> None:
+    """Run an operation on a table; its tasks have trouble."""
+    table = LanceTable.forPath(spark, path)
+    if marks:
+        with troubled_jobs(spark, trouble, marks):
+            operation(table, rows)
+    else:
+        operation(table, rows)
