@@ -22,9 +22,9 @@ def main(source: str, target: str, checkpoint: str, place: str = "", marker: str
     rows = spark.readStream.format("lance").option("maxFilesPerTrigger", 1).load(source)
     out = rows.writeStream.format("lance_faulty").option("checkpointLocation", checkpoint)
     if place:
-        java = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+        java = spark._jvm.java.lang.ProcessHandle.current().pid()
         out = out.option("fault.place", place).option("fault.batch", "1").option("fault.marker", marker)
-        out = out.option("fault.kill", f"{java},{os.getpid()}")
+        out = out.option("fault.kill", f"{os.getpid()},{java}")
     out.trigger(availableNow=True).start(target).awaitTermination()
     spark.stop()
 

@@ -38,7 +38,7 @@ class Query:
     def restart(self, **options: Any) -> None:
         """Begin another run of the query, perhaps with other options."""
         self._raw |= {name: str(value) for name, value in options.items()}
-        source = LanceDataSource(self._raw)  # type: ignore[arg-type]
+        source = LanceDataSource(self._raw)
         self.reader: Any = source.streamReader(source.schema())
 
     def batches(self, limit: Any = None) -> Iterator[list[dict[str, Any]]]:
@@ -308,7 +308,7 @@ def test_offsets_of_others_are_refused(path: str, offset: dict[str, Any]) -> Non
 
 def test_a_filter_and_the_reader_of_the_tasks(path: str) -> None:
     options = read_options({"path": path, "filter": "a > 6", "columns": "b"})
-    reader = LanceStreamReader(options, LanceDataSource({"path": path, "columns": "b"}).schema())  # type: ignore[arg-type]
+    reader = LanceStreamReader(options, LanceDataSource({"path": path, "columns": "b"}).schema())
     start = reader.initialOffset()
     (part,) = reader.partitions(start, reader.latestOffset(start, streams.ReadAllAvailable()))
     task: Any = object.__new__(LanceStreamReader)

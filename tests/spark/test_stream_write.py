@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, datasource
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
@@ -25,7 +25,7 @@ from spark_lance.spark import stream_write
 from spark_lance.spark.options import write_options
 from tests.table.histories import rows
 
-if stream_write.DataSourceStreamArrowWriter is None:
+if not hasattr(datasource, "DataSourceStreamArrowWriter"):
     pytest.skip("Spark 4.0 hands no Arrow batches to streams", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -65,8 +65,11 @@ def test_a_batch_lands_once_however_often_it_is_committed(tmp_path: Path) -> Non
     assert keys(path) == [0, 1, 2, 3, 4, 5, 100]
     write(path, 1, [batch(6, 1)], streamingQueryId="another")
     assert keys(path)[-2:] == [6, 100]
-    made = lance.dataset(str(path)).read_transaction(4).transaction_properties
-    assert made == {"lance.streaming.queryId": "another", "lance.streaming.epochId": "1"}
+    made: Any = lance.dataset(str(path)).read_transaction(4)
+    assert made.transaction_properties == {
+        "lance.streaming.queryId": "another",
+        "lance.streaming.epochId": "1",
+    }
 
 
 def test_empty_batches_make_no_version(tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ def test_a_query_that_fails_in_a_commit_goes_on_where_it_was(
     assert keys(tmp_path / "out") == list(range(2 if place == "before" else 4))
     run(frame, tmp_path, format="lance_faulty", **fault)
     assert keys(tmp_path / "out") == list(range(6))
-    table = lance.dataset(str(tmp_path / "out"))
+    table: Any = lance.dataset(str(tmp_path / "out"))
     epochs = [
         table.read_transaction(version).transaction_properties["lance.streaming.epochId"]
         for version in range(1, table.version + 1)
