@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from lance.file import LanceFileWriter
 
-import spark_lance.table.dataset as ours
+import spark_lance.index.dataset as ours
 from spark_lance.spark.change_feed import describe, reader
 from spark_lance.spark.options import ReadOptions, read_options
 from tests.table.histories import SPILL, rows

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 import spark_lance
-import spark_lance.table.dataset  # so that not every child has to
+import spark_lance.index.dataset  # so that not every child has to
 
 _EVENTS = {"open", "os.link", "os.rename", "os.remove", "os.mkdir", "os.truncate"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.errors import OptionError
-from spark_lance.table.dataset import dataset, write_dataset
+from spark_lance.index.dataset import dataset, write_dataset
 from spark_lance.table.maintenance.auto_cleanup import auto_cleanup_config, parse_duration
 
 INTERVAL = "lance.auto_cleanup.interval"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import spark_lance.table.dataset as ours
+import spark_lance.index.dataset as ours
 from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError, VersionNotFoundError
 from tests.table.histories import Step, play, rows, steps
 

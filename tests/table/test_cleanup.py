@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, OptionError
+from spark_lance.index.dataset import dataset
 from spark_lance.io.store import Store
-from spark_lance.table.dataset import dataset
 from spark_lance.table.maintenance import cleanup as module
 
 NOW = timedelta(0)

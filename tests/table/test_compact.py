@@ -19,7 +19,7 @@ from lance.optimize import Compaction as TheirCompaction
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError, RetryableConflictError, UnsupportedFormatError
-from spark_lance.table.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.table.maintenance import fragment_reuse
 from spark_lance.table.maintenance.compact import Compaction, CompactionMetrics, CompactionTask
 from tests.strategies import canonical, tables

@@ -203,7 +203,7 @@ def test_a_conflict_deletes_the_files_of_the_loser(path: str, monkeypatch: pytes
         spark_lance.write_dataset(numbers(5, 6), path, "overwrite")
         return fragments
 
-    monkeypatch.setattr("spark_lance.table.dataset.write_fragments", overwritten_meanwhile)
+    monkeypatch.setattr("spark_lance.index.dataset.write_fragments", overwritten_meanwhile)
     with pytest.raises(IncompatibleConflictError):
         spark_lance.write_dataset(numbers(3, 4), path, "append")
     assert spark_lance.dataset(path).to_table()["id"].to_pylist() == [5]
@@ -216,7 +216,7 @@ def test_an_unknown_outcome_deletes_nothing(path: str, monkeypatch: pytest.Monke
     def lost(*args: object) -> int:
         raise CommitOutcomeUnknownError("no answer")
 
-    monkeypatch.setattr("spark_lance.table.dataset.commit_write", lost)
+    monkeypatch.setattr("spark_lance.index.dataset.commit_write", lost)
     with pytest.raises(CommitOutcomeUnknownError):
         spark_lance.write_dataset(numbers(3, 4), path, "append")
     assert len(data_files(path)) == 2

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.errors import IndexNotFoundError, OptionError
-from spark_lance.table.dataset import dataset
+from spark_lance.index.dataset import dataset
 
 
 def rows(start: int, count: int = 300) -> pa.Table:

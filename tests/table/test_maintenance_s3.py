@@ -11,7 +11,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from spark_lance.table.dataset import dataset, write_dataset
+from spark_lance.index.dataset import dataset, write_dataset
 from tests import object_store
 from tests.object_store import Server, running_server, storage_options
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_lance.table.dataset import dataset, write_dataset
+from spark_lance.index.dataset import dataset, write_dataset
 from tests.table.test_cleanup import NOW
 
 LINEAGE = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]

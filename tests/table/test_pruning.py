@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-import spark_lance.table.dataset as ours
+import spark_lance.index.dataset as ours
 from spark_lance.io.store import open_store
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.predicates.predicate import compile_predicate
@@ -136,7 +137,7 @@ def test_other_knowers_narrow_the_rows_further(parts: Path) -> None:
     assert asked == [[0, 1, 2]]
     assert ([fragment.id for fragment in kept], rows) == ([0, 2], {0: BitMap([4])})
     store, root = open_store(parts)
-    tasks = Scan.plan(store, root, manifest, ["a"]).tasks_for(condition, [index])
+    tasks = replace(Scan.plan(store, root, manifest, ["a"]), knowers=(index,)).tasks_for(condition)
     tables = [table for task in tasks for table in pickle.loads(pickle.dumps(task)).tables(100, condition)]
     assert pa.concat_tables(tables)["a"].to_pylist() == [3, 4, 25]
 

@@ -23,13 +23,13 @@ from spark_lance.errors import (
     TableExistsError,
     VersionNotFoundError,
 )
+from spark_lance.index.dataset import dataset, write_dataset
 from spark_lance.io.manifest_sqlite import SqliteManifestStore
 from spark_lance.io.manifest_store import ManifestEntry
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.publish import publish
-from spark_lance.table.dataset import dataset, write_dataset
 from spark_lance.table.history.refs import list_versions, load_latest, load_version
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path

@@ -12,9 +12,9 @@ import pytest
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
+from spark_lance.index.dataset import dataset
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.dataset import dataset
 from spark_lance.table.history.refs import load_latest, load_version
 from spark_lance.table.maintenance import compact
 from spark_lance.table.maintenance.compact import Compaction

@@ -21,10 +21,10 @@ from spark_lance.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
+from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path

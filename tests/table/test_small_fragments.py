@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_lance.errors import FormatError
+from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.io.store import open_store
-from spark_lance.table.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.table.reading import small_fragments
 from spark_lance.table.reading.scan import Scan
 

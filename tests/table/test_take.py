@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import spark_lance.table.dataset as ours
+import spark_lance.index.dataset as ours
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.io.store import open_store
 from spark_lance.table.history.refs import load_latest

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from spark_lance.table.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.table.maintenance.verify import Finding, Verification, verify
 from tests.strategies import tables
 

@@ -6,12 +6,13 @@ The parts (`sample_vectors`, `segment_rows`, `entry_of`) are what a Spark job pu
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pyroaring import BitMap
 
-from spark_lance.errors import IndexNotFoundError
+from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.index.entries import Segment, check_name, index_directory, new_entry, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.build import (
@@ -26,7 +27,7 @@ from spark_lance.index.vector.build import (
     write_rows,
 )
 from spark_lance.index.vector.graph import GraphParams
-from spark_lance.index.vector.metrics import Vectors
+from spark_lance.index.vector.metrics import Vectors, metric_named
 from spark_lance.index.vector.storage import (
     AUXILIARY_FILE,
     INDEX_FILE,
@@ -52,6 +53,7 @@ __all__ = [
     "entry_of",
     "extend_vector_index",
     "open_segment",
+    "recipe_with",
     "sample_vectors",
     "segment_rows",
 ]
@@ -60,6 +62,7 @@ VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 _TYPE_URL = "/lance.index.pb.VectorIndexDetails"
 _WINDOW_BYTES = 32 << 20
 _RQ_VERSION, _VERSION = 2, 1
+_GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 
 
 def create_vector_index(
@@ -155,6 +158,37 @@ def commit_segments(
 def open_segment(segment: Segment) -> VectorSegment:
     """Return the stored form of a segment; its files are opened when something is asked of them."""
     return VectorSegment(segment.file(INDEX_FILE), segment.file(AUXILIARY_FILE))
+
+
+def recipe_with(
+    kind: str,
+    metric: str,
+    num_partitions: int | None,
+    num_sub_vectors: int | None,
+    num_bits: int | None,
+    options: Mapping[str, Any],
+) -> Recipe:
+    """Return a recipe of values that a user gave, with pylance's names for the rarer ones.
+
+    Raises:
+        OptionError: an option does not exist, or a value cannot be used.
+    """
+    unknown = sorted(set(options) - {"sample_rate", "max_iters", "rotation_type", *_GRAPH_OPTIONS})
+    if unknown:
+        raise OptionError(f"a vector index has no option {', '.join(unknown)}")
+    plain = GraphParams()
+    graph = {name: int(options.get(name, getattr(plain, name))) for name in _GRAPH_OPTIONS}
+    return Recipe(
+        kind.upper(),
+        metric_named(metric),
+        num_partitions=num_partitions,
+        num_sub_vectors=num_sub_vectors,
+        num_bits=num_bits,
+        sample_rate=int(options.get("sample_rate", 256)),
+        max_iterations=int(options.get("max_iters", 50)),
+        rotation=options.get("rotation_type", "fast"),
+        graph=GraphParams(**graph),
+    )
 
 
 def extend_vector_index(

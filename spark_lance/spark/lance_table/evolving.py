@@ -10,6 +10,7 @@ import pyspark.sql.types as st
 from pyspark.sql import DataFrame
 
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.index.dataset import LanceDataset
 from spark_lance.spark.column_options import VECTOR_SIZE
 from spark_lance.spark.fit import find_column
 from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome, cast_columns
@@ -29,7 +30,6 @@ from spark_lance.spark.types import spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.schema_changes import Alteration
 from spark_lance.table.columns.work import Others
-from spark_lance.table.dataset import LanceDataset
 from spark_lance.table.faces.evolving import read_alteration
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS

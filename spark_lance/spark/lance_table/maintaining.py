@@ -15,13 +15,13 @@ from spark_lance.errors import (
     RetryableConflictError,
     SchemaError,
 )
+from spark_lance.index.dataset import LanceDataset
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.clustering import Clustering
 from spark_lance.spark.lance_table.expressions import analysed
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns
 from spark_lance.table.commits.reruns import rerun
-from spark_lance.table.dataset import LanceDataset
 from spark_lance.table.maintenance.cleanup import CleanupFile, CleanupStats
 from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
 from spark_lance.table.maintenance.compact import compact_table

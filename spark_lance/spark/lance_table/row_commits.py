@@ -26,6 +26,7 @@ from spark_lance.errors import (
     MergeError,
     OptionError,
 )
+from spark_lance.index.dataset import LanceDataset
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
@@ -33,7 +34,6 @@ from spark_lance.spark.lance_table.row_tasks import Pinned, TaskAnswer
 from spark_lance.table.commits.commit import REAL, commit_operation
 from spark_lance.table.commits.reruns import rerun
 from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
-from spark_lance.table.dataset import LanceDataset
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import DATA_DIR

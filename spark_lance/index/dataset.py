@@ -1,4 +1,4 @@
-"""The Spark-free face of a table, with the names that users of pylance know."""
+"""The Spark-free face of a table, with the names that users of pylance know; searching included."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionError
+from spark_lance.index.face import Indexing
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.table.faces.changing import Changing
 from spark_lance.table.faces.evolving import Evolving
 from spark_lance.table.faces.history import History
-from spark_lance.table.faces.maintaining import Maintaining
-from spark_lance.table.faces.reading import LanceFragment, Reading
+from spark_lance.table.faces.reading import LanceFragment
 from spark_lance.table.faces.settings import Settings
 from spark_lance.table.history.references import Reference, version_at
 from spark_lance.table.history.refs import load_latest, load_version
@@ -72,7 +72,7 @@ def dataset(
 
 
 @dataclass(frozen=True)
-class LanceDataset(Reading, Changing, Evolving, History, Settings, Maintaining):
+class LanceDataset(Indexing, Changing, Evolving, History, Settings):
     """One version of a table. Made by `dataset` and `write_dataset`."""
 
 
