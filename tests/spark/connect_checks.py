@@ -216,6 +216,21 @@ def check_columns_of_a_table_object(spark: SparkSession, folder: Path) -> None:
     table.dropColumns("x")
     assert table.toDF().where("id = 7").collect() == [(7, "n7", 14)]
 
+    def longer(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"length": pa.array(map(len, batch["label"].to_pylist()), pa.int32())})
+
+    table.addColumns(longer, inputs=["label"], schema="length int")
+    table.addColumns(spark.createDataFrame([(7, "seven")], "id bigint, word string"), on="id")
+    table.updateColumns({"twice": "twice + 1"}, where="id > 6")
+    table.alterColumn("length", type="bigint", comment="of the label")
+    rows = table.toDF().where("id in (6, 7)").orderBy("id")
+    assert rows.collect() == [(6, "n6", 12, 2, None), (7, "n7", 15, 2, "seven")]
+    assert rows.dtypes[3] == ("length", "bigint")
+    for values, words in (({"w": "sum(id)"}, "one row at a time"), ({"id": "1"}, "exists already")):
+        assert words in refusal(lambda values=values: table.addColumns(values))
+    short = refusal(lambda: table.addColumns(lambda b: b.slice(1), inputs=["id"], schema="w bigint"))
+    assert short in ("9 new values came back for 10 rows", "4 new values came back for 5 rows")
+
 
 def check_upkeep_of_a_table_object(spark: SparkSession, folder: Path) -> None:
     table = LanceTable.forPath(spark, made(folder))
