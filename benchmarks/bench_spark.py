@@ -3,10 +3,10 @@
     python -m benchmarks.bench_spark [--rows-flights N] [--rows-vectors N] [--rows-look-ups N] [--repeat K]
                                      [--only WORD]
 
-The tables are the same rows in as many files. Every case is measured in turns (A B C A B C ...), and the best
-of each counts; a ratio above 1 means that spark_lance is faster. "transport" serves the batches of our own
-full scan from memory-mapped files, see `transport`: no Python source can be faster. The first query of a session is
-measured in processes of their own, from the call that reads until the answer.
+The tables are the same rows in as many files. Every case is measured in turns (A B C A B C ...), and the
+best of each counts; a ratio above 1 means that spark_lance is faster. "transport" serves the batches of our
+own full scan from memory-mapped files, see `transport`: no Python source can be faster. The first query of
+a session is measured in processes of their own, from the call that reads until the answer.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def bench_look_ups(bench: Bench, rows: int) -> None:
 
 def bench_first_query(bench: Bench, repeat: int) -> None:
     """Measure the first query of a session."""
-    best = {}
+    best: dict[str, float] = {}
     for _ in range(repeat):
         for kind in ("lance", "parquet"):
             command = [sys.executable, "-c", _FIRST_QUERY, kind, bench.path("flights", kind)]

@@ -1,9 +1,9 @@
 """What makes Spark read from Lance tables only what a query needs, switched on for one session.
 
 Spark plans the scans of a Python data source with all columns, and without filters and limits. That is mended
-by a rule for its optimizer, `jvm/LancePruning.java`, which is compiled in the driver's JVM by the compiler that
-Spark brings along. Spark Connect gives no way to that JVM; there the options `columns` and `filter` choose what
-is read.
+by a rule for its optimizer, `jvm/LancePruning.java`, which is compiled in the driver's JVM by the compiler
+that Spark brings along. Clients of Spark Connect have no way to that JVM; there the options `columns` and
+`filter` choose what is read, unless the server has switched the rule on for all of its sessions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RULE = "spark_lance.LancePruning"
 _SOURCE = Path(__file__).parent / "jvm" / "LancePruning.java"
 
 
-def enable(spark: SparkSession) -> SparkSession:
+def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
     """Let queries of a session read only the columns and rows of Lance tables that they need.
 
     Filters and limits reach the tables, columns that a query does not use are not fetched, rows are counted
@@ -33,31 +33,33 @@ def enable(spark: SparkSession) -> SparkSession:
 
     Args:
         spark: a session, classic or of Spark Connect (where the call changes nothing).
+        new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
+            clients too if it is their server.
 
     Returns:
         The session.
     """
     if hasattr(spark, "_jvm"):
-        _install(spark)
+        _install(spark, new_sessions)
     return spark
 
 
-def _install(spark: Any) -> None:
+def _install(spark: Any, new_sessions: bool) -> None:
     """Add the rule to the session's optimizer. If that fails, queries read more than they need."""
     try:
         experimental = spark._jsparkSession.experimental()
         rules = experimental.extraOptimizations()
-        if any(rules.apply(i).getClass().getName() == _RULE for i in range(rules.size())):
-            return
-        rule = _new_rule(spark)
-        getattr(experimental, "extraOptimizations_$eq")(rules.appended(rule))
+        if not any(rules.apply(i).getClass().getName() == _RULE for i in range(rules.size())):
+            getattr(experimental, "extraOptimizations_$eq")(rules.appended(_new(spark, _RULE)))
+        if new_sessions:
+            spark._jsparkSession.extensions().injectPreCBORule(_new(spark, f"{_RULE}$ForSessions"))
     except Py4JError as error:
         reason = str(error).splitlines()[0]
         logger.warning("Lance tables are read with all columns, as Spark took no rule: %s", reason)
 
 
-def _new_rule(spark: Any) -> Any:
-    """Compile the rule in the session's JVM and return it."""
+def _new(spark: Any, name: str) -> Any:
+    """Compile the rule in the session's JVM; return an object of one of its classes."""
     jvm = spark._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
@@ -67,5 +69,4 @@ def _new_rule(spark: Any) -> Any:
     arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 2)
     arguments[0] = hasattr(DataSourceReader, "pushFilters")
     arguments[1] = spark.sparkContext.defaultParallelism
-    rule = compiler.getClassLoader().loadClass(_RULE).getConstructors()[0]
-    return rule.newInstance(arguments)
+    return compiler.getClassLoader().loadClass(name).getConstructors()[0].newInstance(arguments)

@@ -36,12 +36,14 @@ from spark_lance.spark.partitions import (
     share_rows,
 )
 from spark_lance.spark.types import arrow_schema
+from spark_lance.spark.workers import settle
 from spark_lance.table.bases import Bases
 from spark_lance.table.history.references import MAIN, Place, Reference, resolve, version_at
 from spark_lance.table.history.refs import find_version, latest_version, load_version
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.table.reading.pruning import Knower
 from spark_lance.table.reading.scan import Scan, ScanTask
 from spark_lance.table.reading.system_columns import nameable
 
@@ -86,6 +88,7 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
         UnsupportedFormatError: the table needs a feature that is not read here.
         SchemaError: a column does not exist, or Spark has no type for it.
     """
+    settle()
     place, _, manifest = _open(options, place)
     schema = described(manifest.schema, options.columns, options.system_columns, options.blob_handling)
     return place, schema
@@ -93,6 +96,7 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
 
 def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> LanceReader:
     """Return the reader of the columns of `schema`, which takes filters if Spark offers them (`pushes`)."""
+    settle()
     return (PushdownReader if pushes else LanceReader)(options, schema, place)
 
 
@@ -113,6 +117,16 @@ def _chosen(
     return [fragment for fragment in manifest.fragments if bisect.bisect(bounds, fragment.id) % 2]
 
 
+def _knowers(store: Store, root: str, manifest: Manifest) -> tuple[Knower, ...]:
+    """Return what knows where rows are that a condition keeps."""
+    if not manifest.index_section:
+        return ()
+    # Reading indices takes many modules, and tasks import this one, too.
+    from spark_lance.index.scalar.knower import ScalarKnower
+
+    return (ScalarKnower(store, root, manifest),)
+
+
 class LanceReader(DataSourceReader):
     """Reads the columns of a Spark schema from one version of a table.
 
@@ -131,15 +145,16 @@ class LanceReader(DataSourceReader):
         self.place, store, manifest = _open(options, place)
         self._schema = schema
         self._options = options
+        self._batch_bytes, self._batch_size = options.batch_bytes, options.batch_size
         self._table = manifest.schema
         self._names, self._fields = fit(manifest.schema, schema)
         chosen = (field for field in manifest.schema.fields if field.name in self._names)
         self._blobs = tuple(field for field in chosen if field.is_blob)
         if not self._names and not _KEEPS_ROWS_WITHOUT_COLUMNS:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
-        self._scan = Scan.plan(
-            store, self.place.root, manifest, self._names, fragments=_chosen(manifest, options.fragments)
-        )
+        root, fragments = self.place.root, _chosen(manifest, options.fragments)
+        scan = Scan.plan(store, root, manifest, self._names, fragments=fragments)
+        self._scan = replace(scan, knowers=_knowers(store, root, manifest))
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))
@@ -149,7 +164,7 @@ class LanceReader(DataSourceReader):
 
     def __getstate__(self) -> dict[str, Any]:
         # Every task gets a copy of the reader, and its own work in its partition.
-        kept = ("_schema", "_options", "_condition", "_limit", "_blobs")
+        kept = ("_schema", "_batch_bytes", "_batch_size", "_condition", "_limit", "_blobs")
         return {**{name: self.__dict__[name] for name in kept}, "_shared": self._shared}
 
     @cached_property
@@ -181,6 +196,7 @@ class LanceReader(DataSourceReader):
         if not isinstance(partition, LancePartition):
             return
         with one_line():
+            settle()
             left = self._limit
             for batch in self._batches(partition):
                 if left is not None:
@@ -204,8 +220,8 @@ class LanceReader(DataSourceReader):
     def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         target = arrow_schema(self._schema)
         convert: BatchConverter | None = None
-        most = self._options.batch_bytes
-        size = min(self._options.batch_size, self._limit or self._options.batch_size)
+        most = self._batch_bytes
+        size = min(self._batch_size, self._limit or self._batch_size)
         for batch in task.batches(most, size, self._condition):
             if not task.names:
                 yield rows_without_columns(batch.num_rows)

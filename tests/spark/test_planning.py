@@ -21,6 +21,7 @@ from spark_lance.spark.partitions import LancePartition, share_rows
 from spark_lance.spark.read import LanceReader
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.history import refs
+from spark_lance.table.manifest import read_manifest
 
 
 def marked(schema: StructType, **marks: Any) -> StructType:
@@ -36,9 +37,9 @@ def plan(
     """Plan a read as Spark does: the reader of the tasks, and their partitions."""
     source = LanceDataSource({"path": path, **{name: str(value) for name, value in options.items()}})
     made = source.schema()
-    copy = pickle.loads(dumps(source))
+    copy = pickle.loads(dumps(source))  # type: ignore[no-untyped-call]
     reader = copy.reader(made if schema is None else schema)
-    sent = pickle.loads(dumps(reader))
+    sent = pickle.loads(dumps(reader))  # type: ignore[no-untyped-call]
     return sent, [pickle.loads(pickle.dumps(partition)) for partition in reader.partitions()]
 
 
@@ -77,7 +78,7 @@ def test_the_manifest_is_read_once_for_the_schema_and_once_for_the_plan(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = []
-    original = refs.read_manifest
+    original = read_manifest
 
     def counted(*arguments: Any) -> Any:
         read.append(arguments[1])

@@ -24,6 +24,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.WeakHashMap;
+import org.apache.spark.sql.ExperimentalMethods;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
@@ -84,6 +86,44 @@ public final class LancePruning extends Rule {
       return V2ScanRelationPushDown$.MODULE$.pruneColumns(opened);
     } catch (Throwable problem) {
       LoggerFactory.getLogger("spark_lance").warn("Columns of a Lance table were not pruned: " + problem);
+      return plan;
+    }
+  }
+
+  // Gives every session that the driver makes from now on this rule, when the session plans its first query. Spark
+  // asks for the rules of extensions before it looks at those of the session, to which this adds itself. (Rules that
+  // extensions have themselves would run before scans are planned.)
+  public static final class ForSessions extends scala.runtime.AbstractFunction1 {
+    private final boolean keepsRowsWithoutColumns;
+    private final int cores;
+
+    public ForSessions(boolean keepsRowsWithoutColumns, int cores) {
+      this.keepsRowsWithoutColumns = keepsRowsWithoutColumns;
+      this.cores = cores;
+    }
+
+    public Object apply(Object session) {
+      try {
+        ExperimentalMethods methods = ((SparkSession) session).experimental();
+        scala.collection.immutable.Seq rules = (scala.collection.immutable.Seq) methods.extraOptimizations();
+        boolean there = false;
+        for (int i = 0; i < rules.size(); i++) {
+          there = there || rules.apply(i).getClass().getName().equals(LancePruning.class.getName());
+        }
+        if (!there) {
+          Object added = rules.appended(new LancePruning(keepsRowsWithoutColumns, cores));
+          methods.extraOptimizations_$eq((scala.collection.immutable.Seq) added);
+        }
+      } catch (Throwable problem) {
+        LoggerFactory.getLogger("spark_lance").warn("Lance tables are read with all columns: " + problem);
+      }
+      return new Nothing();
+    }
+  }
+
+  // A rule that changes nothing.
+  public static final class Nothing extends Rule {
+    public TreeNode apply(TreeNode plan) {
       return plan;
     }
   }
