@@ -20,7 +20,9 @@ __all__ = ["from_tasks", "one_line"]
 
 # How an error of this package looks in the text of Spark's exception: its name, and the message until the end
 # or until the stack of the JVM.
-_OURS = re.compile(r"spark_lance\.errors\.(\w+): (.*?)\s*(?=SQLSTATE: |\n\s+at |JVM stacktrace|\Z)", re.DOTALL)
+_OURS = re.compile(
+    r"spark_lance\.errors\.(\w+): (.*?)\s*(?=SQLSTATE: |\n\s+at |JVM stacktrace|\Z)", re.DOTALL
+)
 
 # Those that a message is enough for.
 _BY_NAME = {
