@@ -21,7 +21,7 @@ from spark_lance.table.reading.change_task import (
     feed_field,
 )
 from spark_lance.table.reading.past_columns import PastColumn
-from spark_lance.table.reading.system_columns import ROW_OFFSET, SYSTEM_COLUMNS, system_field
+from spark_lance.table.reading.system_columns import ROW_OFFSET, SYSTEM_COLUMNS, nameable, system_field
 
 __all__ = ["ChangeColumns", "described_changes"]
 
@@ -33,28 +33,30 @@ _FEED_TYPES = {
 
 
 def described_changes(
-    schema: Schema, columns: tuple[str, ...] | None, extra: tuple[str, ...], *, feed: bool
+    schema: Schema, columns: tuple[str, ...] | None, extra: tuple[str, ...], blob_handling: str
 ) -> st.StructType:
     """Return the Spark schema of changed rows: no column is NOT NULL, as older versions may lack it.
+
+    The three columns that tell what happened to a row stand behind the others, unless they are named.
 
     Args:
         schema: the table's.
         columns: names of columns; all of the table's by default.
         extra: further system columns.
-        feed: add the three columns that tell what happened to a row, behind the others unless they are named.
+        blob_handling: as what blob columns are read, see `blobs`.
 
     Raises:
         SchemaError: a column does not exist, Spark has no type for it, or the table has a column of the
             name of one of the three.
     """
-    taken = [field.name for field in schema.fields if feed and field.name.lower() in FEED_COLUMNS]
+    taken = [field.name for field in schema.fields if field.name.lower() in FEED_COLUMNS]
     if taken:
         raise SchemaError(f"the table has a column {taken[0]!r}, so its changes cannot be told")
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
-    stored = {field.name: field for field in described(schema, plain, extra)}
+    stored = {field.name: field for field in described(schema, plain, extra, blob_handling)}
     if ROW_OFFSET in stored:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
-    made = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items() if feed}
+    made = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}
     order = [*(columns or ()), *stored, *made]
     for name in stored:
         if name not in SYSTEM_COLUMNS:
@@ -78,6 +80,7 @@ class ChangeColumns:
         names: the columns asked for.
         schema: all columns that a task yields; those that only the filter needs come last.
         condition: the filter.
+        blobs: the blob columns among those asked for.
 
     Raises:
         SchemaError: columns do not exist, or have other types.
@@ -95,7 +98,8 @@ class ChangeColumns:
         read = self.condition.columns if self.condition else ()
         extra = [name for name in read if name not in self.names]
         narrowed = {field.name: field for field in fields}
-        narrowed.update({field.name: field for field in table.fields if field.name in extra})
+        narrowed.update({field.name: field.described() for field in table.fields if field.name in extra})
+        self.blobs = tuple(field for field in table.fields if field.is_blob and field.name in self.names)
         self._system = [name for name in (*self.names, *extra) if name in SYSTEM_COLUMNS]
         self._narrowed = [replace(field, nullable=True) for field in narrowed.values()]
         whole = {field.name: field for field in table.fields}
@@ -157,9 +161,7 @@ class ChangeColumns:
     def _condition(self, table: Schema, filter: str | None) -> Condition | None:
         if filter is None:
             return None
-        system = [system_field(name) for name in SYSTEM_COLUMNS if name != ROW_OFFSET]
-        stored = [field.arrow_field() for field in table.fields]
-        return compile_predicate(filter, pa.schema([*stored, *system, *map(feed_field, self._feed)]))
+        return compile_predicate(filter, pa.schema([*nameable(table), *map(feed_field, self._feed)]))
 
 
 def _past(field: Field, column: PastColumn, version: int) -> Field:

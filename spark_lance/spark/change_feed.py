@@ -18,11 +18,11 @@ from spark_lance.errors import OptionError, VersionNotFoundError
 from spark_lance.io.store import open_store
 from spark_lance.spark.change_columns import ChangeColumns, described_changes
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.feed import Feed, pack_changes, read_changes
+from spark_lance.spark.feed import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.hints import Hints
 from spark_lance.spark.options import ReadOptions
 from spark_lance.spark.read import pin
-from spark_lance.spark.types import arrow_schema
+from spark_lance.spark.workers import settle
 from spark_lance.table.history.references import Place, version_at
 from spark_lance.table.history.walk import Walk, version_from
 
@@ -42,26 +42,32 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
         TableNotFoundError, SchemaError, FormatError, UnsupportedFormatError: see `read.describe`.
     """
     check_no_version(options)
+    settle()
     place = pin(options) if place is None else place
     store, _ = open_store(options.path, options.storage)
     walk = Walk(store, place.root)
     manifest = walk.manifest(_last(walk, options, place))
-    return place, described_changes(manifest.schema, options.columns, options.system_columns, feed=True)
+    return place, described_changes(
+        manifest.schema, options.columns, options.system_columns, options.blob_handling
+    )
 
 
 def reader(
     options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool
 ) -> ChangeFeedReader:
     """Return the reader of the columns of `schema`; filters stay with Spark."""
+    settle()
     return ChangeFeedReader(options, schema, place)
 
 
 def check_no_version(options: ReadOptions) -> None:
-    """Refuse options that name one version where a range is read.
+    """Refuse options that name one version, or some of its fragments, where a range is read.
 
     Raises:
         OptionError: there is one.
     """
+    if options.fragments is not None:
+        raise OptionError("option 'fragments' names fragments of one version: changes are read between two")
     for name in ("version", "tag", "asof"):
         if getattr(options, name) is not None:
             raise OptionError(f"option {name!r} names one version: changes are read between two of them")
@@ -92,10 +98,10 @@ class ChangeFeedReader(DataSourceReader):
         self._cores = Hints.of(schema).cores or os.cpu_count() or 1
         self._reference = self._walk.manifest(self._last)
         self._columns = ChangeColumns(self._reference.schema, schema, options.filter)
-        self._condition = self._columns.condition
+        self._shared = TaskColumns.of(self._columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("_options", "_schema", "_condition")}
+        return {name: self.__dict__[name] for name in ("_options", "_schema", "_shared")}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the tasks: changed rows of fragments, small ones together."""
@@ -114,7 +120,7 @@ class ChangeFeedReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
         with one_line():
-            yield from read_changes(partition, arrow_schema(self._schema), self._condition, self._options)
+            yield from read_changes(partition, self._schema, self._shared, self._options)
 
 
 def _range(walk: Walk, options: ReadOptions, place: Place) -> tuple[int, int]:

@@ -11,17 +11,21 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyspark.sql.types as st
 from pyspark.sql.datasource import InputPartition
 
 from spark_lance.errors import SchemaError, VersionNotFoundError
 from spark_lance.file.schema import Field
+from spark_lance.spark.blobs import read_blobs
 from spark_lance.spark.change_columns import ChangeColumns
 from spark_lance.spark.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.options import ReadOptions
 from spark_lance.spark.partitions import row_bytes
+from spark_lance.spark.types import arrow_schema
 from spark_lance.table.bases import Bases
 from spark_lance.table.history.walk import Walk
 from spark_lance.table.manifest import Manifest
@@ -33,7 +37,7 @@ from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.version_changes import INSERT, ChangedRows, before_append, changes_of
 
-__all__ = ["ChangePartition", "Feed", "pack_changes", "read_changes"]
+__all__ = ["ChangePartition", "Feed", "TaskColumns", "pack_changes", "read_changes"]
 
 _VERSIONS_KEPT = 8
 _MOST_BYTES = 128 << 20
@@ -143,6 +147,18 @@ class Feed:
             self._found[number - 1] = before(self._found[number], step)
 
 
+class TaskColumns(NamedTuple):
+    """What a task has to know of the columns of a read: the filter, and which columns are blobs."""
+
+    condition: Condition | None
+    blobs: tuple[Field, ...]
+
+    @classmethod
+    def of(cls, columns: ChangeColumns) -> TaskColumns:
+        """Return this of some columns."""
+        return cls(columns.condition, columns.blobs)
+
+
 @dataclass(frozen=True)
 class ChangePartition(InputPartition):
     """What one Spark task reads.
@@ -216,14 +232,14 @@ def _partition(held: Iterable[tuple[ChangeTask, int]], width: float) -> ChangePa
 
 
 def read_changes(
-    partition: InputPartition, target: pa.Schema, condition: Condition | None, options: ReadOptions
+    partition: InputPartition, asked: st.StructType, columns: TaskColumns, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a partition in the types that Spark takes.
 
     Args:
         partition: a `ChangePartition`; any other has no rows.
-        target: the schema that Spark expects.
-        condition: keep the rows for which it is true.
+        asked: the schema that Spark expects.
+        columns: what a task has to know of them.
         options: of the read.
 
     Raises:
@@ -231,11 +247,22 @@ def read_changes(
     """
     if not isinstance(partition, ChangePartition):
         return
+    target = arrow_schema(asked)
     for task in partition.tasks:
-        for batch in in_batches(task.tables(options.batch_bytes, condition), options.batch_size):
+        convert: BatchConverter | None = None
+        tables = task.tables(options.batch_bytes, columns.condition)
+        for batch in in_batches(tables, options.batch_size):
             if not target.names:
                 yield rows_without_columns(batch.num_rows)
                 continue
             # Behind the asked columns come those that only the condition needs.
-            asked = batch.select(range(len(target.names)))
-            yield BatchConverter.plan(asked.schema, target)(asked)
+            wanted = batch.select(range(len(target.names)))
+            parts: Iterable[pa.RecordBatch] = [wanted]
+            if columns.blobs:
+                scan = task.scan
+                bases = scan.bases or Bases(scan.store, scan.root)
+                limit = options.batch_bytes
+                parts = read_blobs(wanted, columns.blobs, asked, scan.message, bases, limit)
+            for part in parts:
+                convert = convert or BatchConverter.plan(part.schema, target)
+                yield convert(part)

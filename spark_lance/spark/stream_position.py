@@ -14,7 +14,7 @@ took its place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,12 +73,13 @@ class Budget:
         self._bytes = None if options is None else options.maxBytesPerTrigger
         self._taken = False
 
-    def take(self, rows: ChangedRows) -> bool:
-        """Take changed rows of a fragment if they fit; the first ones always do."""
-        fragment = table_pb2.DataFragment.FromString(rows.fragment)
-        stored = sum(file.file_size_bytes for file in fragment.files)
-        share = rows.count / max(fragment.physical_rows, rows.count, 1)
-        costs = ((self._files, 1), (self._rows, rows.count), (self._bytes, int(stored * share)))
+    def take(self, changes: Sequence[ChangedRows]) -> bool:
+        """Take changed rows of fragments if they fit; the first ones always do."""
+        if not changes:
+            return True
+        rows = sum(change.count for change in changes)
+        stored = sum(_stored_bytes(change) for change in changes)
+        costs = ((self._files, len(changes)), (self._rows, rows), (self._bytes, stored))
         if self._taken and any(left is not None and left < cost for left, cost in costs):
             return False
         self._taken = True
@@ -90,3 +91,10 @@ class Budget:
         if self._versions is not None:
             self._versions -= 1
         return self._versions is None or self._versions >= 0
+
+
+def _stored_bytes(change: ChangedRows) -> int:
+    """Return the bytes that rows take in their files, about."""
+    fragment = table_pb2.DataFragment.FromString(change.fragment)
+    stored = sum(file.file_size_bytes for file in fragment.files)
+    return stored * change.count // max(fragment.physical_rows, change.count, 1)

@@ -23,11 +23,11 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.change_columns import ChangeColumns
 from spark_lance.spark.change_feed import check_no_version
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.feed import Feed, pack_changes, read_changes
+from spark_lance.spark.feed import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.options import ReadOptions
 from spark_lance.spark.read import pin
 from spark_lance.spark.stream_position import Budget, Position
-from spark_lance.spark.types import arrow_schema
+from spark_lance.spark.workers import settle
 from spark_lance.table.history.references import Place
 from spark_lance.table.history.refs import latest_version
 from spark_lance.table.history.walk import Walk, version_from
@@ -65,19 +65,20 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check(options)
         self._options = options
         self._schema = schema
+        settle()
         place = pin(options) if place is None else place
         store, _ = open_store(options.path, options.storage)
         self._walk = Walk(store, place.root)
         self._reference = self._walk.manifest(place.version)
         feed = options.readChangeFeed
         self._columns = ChangeColumns(self._reference.schema, schema, options.filter, feed=feed)
-        self._condition = self._columns.condition
+        self._shared = TaskColumns.of(self._columns)
         self._feed = Feed(self._walk, self._reference, self._columns, exact=False)
         self._start: Position | None = None
         self._target: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("_options", "_schema", "_condition")}
+        return {name: self.__dict__[name] for name in ("_options", "_schema", "_shared")}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the last version that this run of the query reads."""
@@ -119,9 +120,10 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._begin()
                 return self._at(self._newest()).offset()
             position = Position.parse(start)
-            self._check_table(position)
+            newest = self._check_table(position)
             everything = type(limit).__name__ == "ReadAllAvailable"
-            end = self._advance(position, Budget(None if everything else self._options))
+            budget = Budget(None if everything else self._options)
+            end = self._advance(position, self._target or newest, budget)
             return start if end == position else end.offset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -135,7 +137,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
         with one_line():
-            yield from read_changes(partition, arrow_schema(self._schema), self._condition, self._options)
+            yield from read_changes(partition, self._schema, self._shared, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for batches that are done."""
@@ -186,7 +188,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except VersionNotFoundError:
             return ""
 
-    def _check_table(self, position: Position) -> None:
+    def _check_table(self, position: Position) -> int:
+        """Return the newest version, if this is the table that was read up to a position."""
         newest = latest_version(self._walk.store, self._walk.root).version
         commit = self._commit(position.version)
         if newest < position.version or (commit and position.commit and commit != position.commit):
@@ -195,17 +198,25 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"newest version is {newest}): start with a new checkpoint",
                 self._walk.root,
             )
+        return newest
 
-    def _advance(self, position: Position, budget: Budget) -> Position:
-        """Return how far a batch goes that begins at a position."""
-        newest = self._newest()
+    def _advance(self, position: Position, newest: int, budget: Budget) -> Position:
+        """Return how far a batch goes that begins at a position.
+
+        All changes of a version come in one batch, as what replaces a row may stand in any fragment; inserted
+        rows are cut between fragments.
+        """
         while position.snapshot or position.version < newest:
             if not position.snapshot and not budget.take_version():
                 break
             holder = position.version if position.snapshot else position.version + 1
             units = self._units(position)
+            if self._options.readChangeFeed and not position.snapshot:
+                if not budget.take(units):
+                    return position
+                units = []
             for index in range(position.index, len(units)):
-                if self._is_delivered(units[index]) and not budget.take(units[index]):
+                if self._is_delivered(units[index]) and not budget.take(units[index : index + 1]):
                     return self._at(position.version, index, snapshot=position.snapshot)
             position = self._at(holder)
         return position

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -22,7 +23,8 @@ def main(source: str, target: str, checkpoint: str, place: str = "", marker: str
     rows = spark.readStream.format("lance").option("maxFilesPerTrigger", 1).load(source)
     out = rows.writeStream.format("lance_faulty").option("checkpointLocation", checkpoint)
     if place:
-        java = spark._jvm.java.lang.ProcessHandle.current().pid()
+        jvm: Any = spark._jvm
+        java = jvm.java.lang.ProcessHandle.current().pid()
         out = out.option("fault.place", place).option("fault.batch", "1").option("fault.marker", marker)
         out = out.option("fault.kill", f"{os.getpid()},{java}")
     out.trigger(availableNow=True).start(target).awaitTermination()

@@ -284,3 +284,19 @@ def test_a_branch_begins_with_all_its_rows(tmp_path: Path) -> None:
     spark_lance.dataset(place).checkout_version(("dev", None)).delete("a = 3")
     assert told(feed(place, 3, branch="dev")) == [(3, "delete", 3, "b3b3b3")]
     assert len(feed(place, 2, branch="dev")) == 7
+
+
+def test_blobs_of_deleted_rows_can_still_be_read(tmp_path: Path) -> None:
+    place = str(tmp_path / "t")
+    blob = pa.field("x", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    data = pa.table({"a": [1, 2], "x": [b"one", b"two"]}, pa.schema([pa.field("a", pa.int64()), blob]))
+    lance.write_dataset(data, place, data_storage_version="2.1")
+    spark_lance.dataset(place).delete("a = 1")
+    (gone,) = feed(place, 2, blob_handling="all_binary")
+    assert (gone["x"], gone["_change_type"]) == (b"one", "delete")
+    assert feed(place, 2)[0]["x"]["size"] == 3
+
+
+def test_fragments_of_one_version_cannot_be_chosen(path: Path) -> None:
+    with pytest.raises(OptionError, match="'fragments' names fragments of one version"):
+        feed(path, 1, fragments="0")

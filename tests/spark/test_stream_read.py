@@ -194,6 +194,18 @@ def test_a_stream_of_all_changes(path: str) -> None:
     ]
 
 
+def test_all_changes_of_a_version_come_in_one_batch(path: str) -> None:
+    query = Query(path, readChangeFeed="true", maxFilesPerTrigger=1, startingVersion=1)
+    assert [len(batch) for batch in query.batches()] == [10]
+    spark_lance.dataset(path).update({"b": "'new'"}, where="a % 2 = 0")
+    append(path, 10, 1)
+    append(path, 11, 1)
+    query.restart(maxFilesPerTrigger=12)
+    assert [{row["_commit_version"] for row in batch} for batch in query.batches()] == [{2, 3, 4}]
+    other = Query(path, readChangeFeed="true", maxRowsPerTrigger=11, startingVersion=2)
+    assert [len(batch) for batch in other.batches()] == [11, 1]
+
+
 @settings(max_examples=10)
 @given(
     history=steps(
