@@ -10,6 +10,10 @@ condition and the clauses name, with the rows' addresses. The kind of join follo
     not matched by source          the table left anti the source
     matched, not by source         right outer
     insert, not by source          full outer
+
+An outer join of a large table with few rows of a source would sort the whole table. Where only rows of the
+table matter that have a key of the source, these are picked first, with the keys in the memory of every task
+(`narrow`). The source is then looked at twice and must be one that gives the same rows both times.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ _ACTION = "__lance_action"
 _OLD = "__lance_old_"
 _ALL = "__lance_all_"
 _EARLY = "__lance_early_"
+_KEY = "__lance_key_"
 
 
 @dataclass(frozen=True)
@@ -96,12 +101,15 @@ class MergePlan:
         actions: what the numbers of actions mean.
         field_ids: the fields that get values.
         key: the columns of the table that are equal in source and table; None if that is not known.
+        can_narrow: whether rows of the table without a key of the source do not matter, and a join of that
+            kind would sort the table.
     """
 
     frame: DataFrame
     actions: tuple[Action, ...]
     field_ids: list[int]
     key: tuple[Field, ...] | None
+    can_narrow: bool
 
     @classmethod
     def of(
@@ -112,6 +120,7 @@ class MergePlan:
         condition: Expression,
         clauses: Sequence[Clause],
         evolving: bool = False,
+        narrow: bool = False,
     ) -> MergePlan:
         """Fit a merge to a version. Spark analyses it; no job runs.
 
@@ -122,19 +131,20 @@ class MergePlan:
             condition: when a row of the source and one of the table match.
             clauses: what to do, in order.
             evolving: whether columns that the source lacks are left alone, and not an error.
+            narrow: pick the rows of the table that have a key of the source before they are joined.
 
         Raises:
             ExpressionError: an expression does not fit table and source.
             SchemaError: a column does not exist, is missing in the source, or cannot hold such values.
         """
         ordered = sorted(clauses, key=lambda clause: ("update", "insert", "delete").index(clause.kind))
-        join = _Join(table, manifest, source, condition, ordered, evolving)
+        join = _Join(table, manifest, source, condition, ordered, evolving, narrow)
         frame, actions = join.frame(clauses)
         assigned = [a for a in join.assigned if a is not None]
         inserts = any(clause.kind == "insert" for clause in clauses)
         ids = {node.id for node in manifest.schema.walk()} if inserts else set()
         ids.update(number for each in assigned for number in each.field_ids)
-        return cls(frame, actions, sorted(ids), join.key() if inserts else None)
+        return cls(frame, actions, sorted(ids), join.key() if inserts else None, join.can_narrow())
 
 
 @dataclass
@@ -153,6 +163,7 @@ class _Join:
     condition: Expression
     clauses: Sequence[Clause]
     evolving: bool
+    narrow: bool
     assigned: list[Assignments | None] = field(init=False)
     early: dict[str, list[Column]] = field(default_factory=lambda: {NEW: [], MISSING: []})
 
@@ -164,6 +175,8 @@ class _Join:
         self.assigned = [self._assign(clause) for clause in self.clauses]
         self.target = self._target()
         self.side = self._source()
+        if self.narrow and self.can_narrow():
+            self.target = self._narrowed()
 
     def _assign(self, clause: Clause) -> Assignments | None:
         """Return what a clause sets."""
@@ -225,6 +238,24 @@ class _Join:
             side = self.source.select("*", self.functions.lit(True).alias(_PRESENT), *self.copied.values())
             assert side.schema
         return side
+
+    def can_narrow(self) -> bool:
+        """See `MergePlan`."""
+        return self._how() in ("new", "left_outer") and bool(self._pairs_of_keys())
+
+    def _pairs_of_keys(self) -> list[tuple[str, str]]:
+        names = [top.name for top in self.manifest.schema.fields]
+        return equal_columns(self.condition, self.table.aliased, names, self.source_names)
+
+    def _narrowed(self) -> DataFrame:
+        """Return the rows of the table that have a key of the source."""
+        F = self.functions
+        pairs = self._pairs_of_keys()
+        keys = self.source.select(
+            *[F.col(quoted(theirs)).alias(f"{_KEY}{i}") for i, (_, theirs) in enumerate(pairs)]
+        )
+        equal = [F.col(quoted(mine)) == F.col(f"{_KEY}{i}") for i, (mine, _) in enumerate(pairs)]
+        return self.target.join(F.broadcast(keys), equal, "left_semi")
 
     def frame(self, clauses: Sequence[Clause]) -> tuple[DataFrame, tuple[Action, ...]]:
         """Return the rows to change, and the actions; `clauses` are in the order of the user."""
@@ -382,11 +413,8 @@ class _Join:
     def key(self) -> tuple[Field, ...] | None:
         """Return the key columns whose inserted values are those that the condition compares."""
         schema = self.manifest.schema
-        pairs = equal_columns(
-            self.condition, self.table.aliased, [top.name for top in schema.fields], self.source_names
-        )
         keys: dict[str, str] = {}
-        for mine, theirs in pairs:
+        for mine, theirs in self._pairs_of_keys():
             keys.setdefault(mine, theirs)
         fields = [top for top in schema.fields if top.name.lower() in keys]
         if not keys or len(fields) != len(keys):

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["MergeBuilder", "Merging"]
 
 _EVOLUTIONS = 5
+# For tables from so many rows on it pays to keep the source and pick the rows that have its keys; with a
+# source of so many rows at most, for its keys are held by every task.
+_MANY_ROWS = 1 << 20
+_FEW_ROWS = 1 << 21
 
 
 class Merging(TableFace):
@@ -68,6 +72,8 @@ class MergeBuilder:
         self._retries = RETRIES
         self._timeout = RETRY_TIMEOUT
         self._planned: tuple[int, MergePlan] | None = None
+        self._kept: DataFrame | None = None
+        self._narrow = False
 
     def whenMatchedUpdate(
         self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
@@ -130,7 +136,8 @@ class MergeBuilder:
         Of two merges that insert the same key at once the later one begins anew and finds the key. For that
         it tells its keys with its commit, if the condition says that columns are equal and the inserts store
         these; otherwise any concurrent insert makes it begin anew. The source is evaluated once in each
-        attempt.
+        attempt; merged into a large table to insert rows, it is evaluated once for all and kept by Spark
+        (local checkpoint) until this object goes.
 
         Returns:
             One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,
@@ -163,14 +170,31 @@ class MergeBuilder:
         """Return the merge fitted to a version; the same one for the same version."""
         if self._planned is None or self._planned[0] != manifest.version:
             plan = MergePlan.of(
-                self._table, manifest, self._source, self._condition, self._clauses, self._evolving
+                self._table,
+                manifest,
+                self._source if self._kept is None else self._kept,
+                self._condition,
+                self._clauses,
+                self._evolving,
+                self._narrow,
             )
             self._planned = manifest.version, plan
         return self._planned[1]
 
+    def _ready(self, manifest: Manifest) -> MergePlan:
+        """Return the plan for a version; for a large table with the source kept, if that saves sorting it."""
+        plan = self._plan(manifest)
+        rows = sum(fragment.physical_rows for fragment in manifest.fragments)
+        if self._kept is not None or not plan.can_narrow or rows < _MANY_ROWS:
+            return plan
+        self._kept = self._source.localCheckpoint()
+        self._narrow = self._kept.count() <= _FEW_ROWS
+        self._planned = None
+        return self._plan(manifest)
+
     def _attempt(self, at: Attempt) -> Changed:
         check_movable(at.manifest)
-        plan = self._plan(at.manifest)
+        plan = self._ready(at.manifest)
         matched = [clause for clause in self._clauses if clause.rows == MATCHED]
         # Deleted in any case, so it does not matter how often they are found.
         repeated = len(matched) == 1 and matched[0].kind == "delete" and matched[0].condition is None
