@@ -77,6 +77,14 @@ def test_one_set_of_options_serves_reading_and_writing(spark: SparkSession, path
     )
 
 
+def test_a_view_sees_the_version_at_its_making(spark: SparkSession, path: str) -> None:
+    view(spark, "before", path)
+    spark.sql("INSERT INTO before VALUES (5L, 'e')")
+    assert spark.sql("SELECT count(*) FROM before").first() == (4,)
+    view(spark, "before", path)
+    assert spark.sql("SELECT count(*) FROM before").first() == (5,)
+
+
 def test_insert_by_name_and_overwrite(spark: SparkSession, path: str) -> None:
     view(spark, "whole", path)
     spark.sql("INSERT INTO whole BY NAME SELECT 'five' AS `Größe`, 5L AS id")

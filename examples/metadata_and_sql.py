@@ -1,0 +1,116 @@
+"""SQL on a Lance table through views, and what the table knows of itself: history, files, fragments.
+
+    python examples/metadata_and_sql.py [--dir FOLDER]
+
+Needs PySpark and Java; runs in a few seconds. FOLDER takes the table, a temporary one by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_lance
+from spark_lance.spark.java import prepare_environment
+
+FAILED: list[str] = []
+
+
+def check(what: str, found: Any, expected: Any) -> None:
+    """Compare, and say so."""
+    good = found == expected
+    print(f"{'ok' if good else 'FAILED'}: {what}: {found}" + ("" if good else f", not {expected}"))
+    if not good:
+        FAILED.append(what)
+
+
+def main() -> int:
+    """Run all steps; return how many checks failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dir", default=None)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(parser.parse_args().dir or folder) / "orders")
+        prepare_environment()
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .getOrCreate()
+        )
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            sql(spark_lance.enable(spark), path)
+            metadata(spark, path)
+        finally:
+            spark.stop()
+    print("All checks passed." if not FAILED else f"{len(FAILED)} checks failed.")
+    return len(FAILED)
+
+
+def sql(spark: SparkSession, path: str) -> None:
+    """Fill a table and query it in SQL alone; the table is made by Python, as a view needs one."""
+    spark.range(0).selectExpr("id", "'' AS city", "0D AS amount").write.format("lance").mode("append").save(
+        path
+    )
+    # One set of options serves SELECT and INSERT; each takes its own.
+    make_view = (
+        f"CREATE OR REPLACE TEMPORARY VIEW orders USING lance OPTIONS (path '{path}', commit_message 'SQL')"
+    )
+    spark.sql(make_view)
+    for first in (0, 1000):
+        spark.sql(
+            f"""INSERT INTO orders
+                SELECT id, element_at(array('Bonn', 'Köln', 'Ulm'), cast(id % 3 AS int) + 1), id / 4D
+                FROM range({first}, {first + 1000})"""
+        )
+    check("orders in the view, which is of the version at its making", spark.table("orders").count(), 0)
+    spark.sql(make_view)
+    cities = spark.sql(
+        "SELECT city, count(*) AS orders, sum(amount) AS total FROM orders GROUP BY city ORDER BY 1"
+    )
+    cities.show()
+    check("orders in Bonn", cities.first(), ("Bonn", 667, 166_583.25))
+
+    spark.sql(f"CREATE TEMPORARY VIEW orders_before USING lance OPTIONS (path '{path}', version 2)")
+    more = spark.sql("SELECT count(*) FROM orders WHERE id NOT IN (SELECT id FROM orders_before)").first()
+    check("orders since version 2", more, (1000,))
+
+
+def metadata(spark: SparkSession, path: str) -> None:
+    """Read what is known of the table, after a delete and a tag."""
+    table = spark_lance.dataset(path).delete("city = 'Ulm'")
+    table.tags.create("without-ulm")
+
+    def read(name: str, **options: Any) -> DataFrame:
+        return spark.read.format("lance").option("table", name).options(**options).load(path)
+
+    history = read("history").selectExpr(
+        *("version", "operation", "userMetadata"),
+        *("operationMetrics.numOutputRows AS written", "operationMetrics.numDeletedRows AS deleted"),
+    )
+    history.show()
+    check(
+        "what made the versions",
+        [row.operation for row in history.collect()][:3],
+        ["Delete", "Append", "Append"],
+    )
+    check("rows deleted", history.where("operation = 'Delete'").first()["deleted"], "666")  # type: ignore[index]
+
+    fragments = read("fragments").select("id", "rows", "deleted_rows", "bytes")
+    fragments.show()
+    check("live rows", fragments.groupBy().sum("rows").first(), (1334,))
+    check("rows of version 2", read("fragments", version=2).groupBy().sum("rows").first(), (1000,))
+
+    files = read("files").where("role = 'data'").join(read("schema").where("parent_id IS NULL"), how="cross")
+    check("data files times columns", files.count(), read("files", filter="role = 'data'").count() * 3)
+    check("tags", [(row.name, row.version) for row in read("tags").collect()], [("without-ulm", 4)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
