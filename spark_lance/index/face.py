@@ -28,7 +28,7 @@ from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["DISTANCE", "IndexOptimizer", "Indexing"]
+__all__ = ["DISTANCE", "IndexOptimizer", "Indexing", "known_indices"]
 
 DISTANCE = "_distance"
 
@@ -54,7 +54,7 @@ class IndexOptimizer(Optimizer):
             CommitError: a commit failed; see its subclasses.
         """
         face = self.dataset
-        names = list(index_names) if index_names is not None else _names(face.manifest)
+        names = list(index_names) if index_names is not None else known_indices(face.manifest)
         manifest = face.manifest
         for name in names:
             kind = _kind_of(face.manifest, name)
@@ -233,7 +233,8 @@ class Indexing(Reading, Maintaining):
         return ScalarKnower(self.store, self.root, self.manifest)
 
 
-def _names(manifest: Manifest) -> list[str]:
+def known_indices(manifest: Manifest) -> list[str]:
+    """Return the names of the indices that are known here."""
     names = dict.fromkeys(entry.name for entry in manifest.indices)
     return [name for name in names if _kind_or_none(manifest, name) is not None]
 

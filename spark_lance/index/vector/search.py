@@ -12,7 +12,7 @@ chosen, so k rows come back if there are as many. (Lance index format, search se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,7 +35,9 @@ from spark_lance.index.vector.storage import RowIds, VectorSegment
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
 
 __all__ = ["Found", "VectorSearch"]
@@ -105,12 +107,42 @@ class VectorSearch:
         self._kind = manifest.schema.field(column).arrow_type()
         self._field = manifest.schema.field(column).id
         self._rows = RowResolver(store, root, manifest)
+        self._allowed: dict[tuple[str, frozenset[int]], Addresses] = {}
 
     @cached_property
     def _segments(self) -> list[tuple[Segment, VectorSegment]]:
         scan = self._scan
         found = segments_of(scan.store, scan.root, scan.manifest, VECTOR_LABEL, VECTOR_NEWEST, self._field)
         return [(segment, open_segment(segment)) for segment in found]
+
+    @property
+    def scan(self) -> Scan:
+        """A scan of the column."""
+        return self._scan
+
+    @property
+    def kind(self) -> pa.DataType:
+        """The type of the column."""
+        return self._kind
+
+    def allowed(self, filter: str | None, fragments: Iterable[int]) -> Addresses | None:
+        """Return the addresses of the rows of some fragments that a filter keeps, ascending; None for all."""
+        if filter is None:
+            return None
+        key = (filter, frozenset(fragments))
+        if key not in self._allowed:
+            scan = self._scan
+            condition = compile_predicate(filter, nameable(scan.manifest.schema))
+            chosen = tuple(self.fragments(key[1]))
+            part = Scan(scan.store, scan.root, scan.manifest, (ROW_ADDRESS,), chosen)
+            found = [table[ROW_ADDRESS].to_numpy() for table in part.tables(condition)]
+            self._allowed[key] = np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+        return self._allowed[key]
+
+    def fragments(self, numbers: Iterable[int]) -> list[table_pb2.DataFragment]:
+        """Return the fragments of some ids."""
+        wanted = set(numbers)
+        return [fragment for fragment in self._scan.fragments if fragment.id in wanted]
 
     def metric(self, query: VectorQuery) -> Metric:
         """Return the metric by which a query's rows are compared."""
@@ -141,7 +173,7 @@ class VectorSearch:
         exact = self.exact(query.vectors, loose, metric, query.wanted, allowed)
         indexed: list[list[Found]] = [[] for _ in query.vectors]
         for pair in used:
-            found = self._in_segment(query, *pair, allowed)
+            found = self.in_segment(query, *pair, allowed)
             for parts, part in zip(indexed, found, strict=True):
                 parts.append(part)
         best = [Found.best(parts, query.wanted) for parts in indexed]
@@ -158,7 +190,7 @@ class VectorSearch:
         fitting = [pair for pair in self._segments if pair[1].metric == metric]
         return [pair for pair in fitting if pair[0].name == fitting[0][0].name]
 
-    def _in_segment(
+    def in_segment(
         self, query: VectorQuery, segment: Segment, stored: VectorSegment, allowed: Addresses | None
     ) -> list[Found]:
         """Return the best candidates of one segment for each vector of a query."""

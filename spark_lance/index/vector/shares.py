@@ -1,0 +1,133 @@
+"""A search cut into shares that run anywhere: some segments of the index, or some fragments without one.
+
+Each share answers with its best rows; the best of all answers are the answer of the search. A share can be
+pickled, and opens the version of the table by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyroaring import BitMap
+
+from spark_lance.index.entries import Segment
+from spark_lance.index.vector.metrics import Metric
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import Found, VectorSearch
+from spark_lance.index.vector.storage import VectorSegment
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.history.refs import load_version
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import compile_predicate
+from spark_lance.table.reading.system_columns import nameable
+
+__all__ = ["SearchPlan", "Share", "chosen_segments", "plan_search", "run_share"]
+
+# Rows of fragments without an index that one task compares.
+_SHARE_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of the rows that are searched: segments by uuid, or fragments by id."""
+
+    segments: tuple[bytes, ...] = ()
+    fragments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """A search of one version of a table.
+
+    Attributes:
+        store, root, version: of the table.
+        query: what is searched; its vectors are those of `run_share`.
+        metric: by which rows are compared.
+        exactly: whether candidates of the index are compared exactly.
+        filter: SQL; only rows for which it is true are found.
+        shares: the parts of the search.
+    """
+
+    store: Store
+    root: str
+    version: int
+    query: VectorQuery
+    metric: Metric
+    exactly: bool
+    filter: str | None
+    shares: tuple[Share, ...]
+
+    def open(self) -> VectorSearch:
+        """Open the version for searching."""
+        manifest = load_version(self.store, self.root, self.version)
+        return VectorSearch(self.store, self.root, manifest, self.query.column)
+
+
+def plan_search(
+    store: Store, root: str, manifest: Manifest, query: VectorQuery, filter: str | None = None
+) -> SearchPlan:
+    """Cut a search into shares: a segment each, and fragments by rows.
+
+    Raises:
+        OptionError: the query does not fit the column.
+        ExpressionError: the filter does not fit the table.
+    """
+    search = VectorSearch(store, root, manifest, query.column)
+    query = query.fitted(manifest.schema.field(query.column).arrow_type())
+    if filter is not None:
+        compile_predicate(filter, nameable(manifest.schema))
+    metric = search.metric(query)
+    used = search.used_segments(query, metric)
+    covered = BitMap().union(*(pair[0].covered for pair in used)) if used else BitMap()
+    loose = [fragment for fragment in manifest.fragments if fragment.id not in covered]
+    if used and query.fast_search:
+        loose = []
+    shares = [Share(segments=(segment.entry.uuid.uuid,)) for segment, _ in used]
+    shares += [Share(fragments=tuple(f.id for f in part)) for part in _by_rows(loose)]
+    exactly = query.refine_factor is not None or bool(used and loose)
+    return SearchPlan(store, root, manifest.version, query, metric, exactly, filter, tuple(shares))
+
+
+def _by_rows(fragments: Sequence[table_pb2.DataFragment]) -> list[list[table_pb2.DataFragment]]:
+    parts: list[list[table_pb2.DataFragment]] = []
+    room = 0
+    for fragment in fragments:
+        if fragment.physical_rows > room or not parts:
+            parts.append([])
+            room = _SHARE_ROWS
+        parts[-1].append(fragment)
+        room -= fragment.physical_rows
+    return parts
+
+
+def run_share(plan: SearchPlan, share: Share) -> list[Found]:
+    """Return the best rows of one share for each vector of the plan's query.
+
+    Raises:
+        FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
+    """
+    search = plan.open()
+    query = plan.query
+    if share.fragments:
+        chosen = search.fragments(share.fragments)
+        allowed = search.allowed(plan.filter, share.fragments)
+        return search.exact(query.vectors, chosen, plan.metric, query.k, allowed)
+    found: list[list[Found]] = [[] for _ in query.vectors]
+    for segment, stored in chosen_segments(search, plan, share):
+        allowed = search.allowed(plan.filter, segment.covered)
+        for parts, part in zip(found, search.in_segment(query, segment, stored, allowed), strict=True):
+            parts.append(part)
+    best = [Found.best(parts, query.wanted) for parts in found]
+    if plan.exactly:
+        best = search.refined(query.vectors, best, plan.metric)
+    return [Found.best([part], query.k) for part in best]
+
+
+def chosen_segments(
+    search: VectorSearch, plan: SearchPlan, share: Share
+) -> list[tuple[Segment, VectorSegment]]:
+    """Return the segments of a share."""
+    used = search.used_segments(plan.query, plan.metric)
+    return [pair for pair in used if pair[0].entry.uuid.uuid in share.segments]

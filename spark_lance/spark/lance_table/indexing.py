@@ -1,0 +1,307 @@
+"""Indices built by Spark jobs.
+
+A vector index is trained by one task on a sample. Then tasks code the rows of some fragments each and write
+them as segments; small segments are put together by further tasks, since every segment costs each search. The
+commit names the finished segments. A job that fails leaves files that no version names, which clean-up
+removes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyroaring import BitMap
+
+from spark_lance.errors import IndexNotFoundError
+from spark_lance.index.dataset import LanceDataset
+from spark_lance.index.entries import Segment, check_name, index_directory
+from spark_lance.index.face import known_indices
+from spark_lance.index.scalar.create import build_segment, indexed_field
+from spark_lance.index.scalar.kinds import scalar_kind
+from spark_lance.index.vector.build import Recipe, Trained, merge_segments, train, vector_type, write_rows
+from spark_lance.index.vector.create import entry_of, open_segment, recipe_with, sample_vectors, segment_rows
+from spark_lance.index.vector.storage import AUXILIARY_FILE, INDEX_FILE, INDEX_TYPES, all_partitions
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.spark.jobs import spread
+from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.history.refs import load_version
+from spark_lance.table.operations.create_index import create_index_message
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Indexing"]
+
+# Rows that one task codes, and rows of a segment, about.
+_TASK_ROWS = 1 << 18
+_SEGMENT_ROWS = 1 << 24
+_RESULT = "fragments_indexed bigint, index_name string"
+_INDICES = (
+    "name string, type string, columns array<string>, segments bigint, fragments array<bigint>, "
+    "rows_indexed bigint, rows_not_indexed bigint, size_bytes bigint"
+)
+
+
+class Indexing(TableFace):
+    """Indices of vectors and of single values."""
+
+    def createIndex(
+        self,
+        column: str,
+        indexType: str = "IVF_PQ",
+        name: str | None = None,
+        metric: str = "l2",
+        *,
+        numPartitions: int | None = None,
+        numSubVectors: int | None = None,
+        numBits: int | None = None,
+        replace: bool = True,
+        numSegments: int | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Build an index over a column of vectors.
+
+        Args:
+            column: a fixed-size list of float16, float32 or float64, or of uint8 for hamming.
+            indexType: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ or IVF_HNSW_PQ.
+            name: of the index, `{column}_idx` by default.
+            metric: l2, cosine, dot or hamming.
+            numPartitions: by default one per 4,096 rows, with HNSW one per million.
+            numSubVectors: of PQ; a 16th of the dimension by default.
+            numBits: of PQ, 8 or 4; of RQ, 1 to 9.
+            replace: whether an index of the name may be replaced.
+            numSegments: pieces of the index, each with some of the fragments; by default one per 16 million
+                rows. A search looks into each.
+            options: `sample_rate`, `max_iters`, `rotation_type`, `m`, `ef_construction`, `max_level`, as for
+                `LanceDataset.create_index`.
+
+        Returns:
+            One row: `fragments_indexed`, `index_name`.
+
+        Raises:
+            SchemaError: the column does not exist, or cannot be indexed so.
+            OptionError: an option is wrong, or the name is taken.
+            CommitError: the commit failed; see its subclasses.
+        """
+        table = self._dataset()
+        recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, options)
+        field = table.manifest.schema.field(column)
+        vector_type(field.arrow_type(), recipe.metric)
+        name = name or f"{column}_idx"
+        check_name(table.manifest, name, field.id, replace)
+        rows = table.count_rows()
+        work = _Work(table.store, table.root, table.version, column, name)
+        (trained,) = spread(self.spark, [(work, recipe, rows)], _train)
+        parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.spark))))
+        wanted = numSegments or -(-rows // _SEGMENT_ROWS)
+        has_graph = INDEX_TYPES[recipe.kind][1]
+        if has_graph and numSegments is None:
+            wanted = len(parts)
+        written = spread(self.spark, [(work, trained, part) for part in parts], _code)
+        if len(written) > wanted:
+            bundles = [written[i::wanted] for i in range(wanted)]
+            merged = spread(self.spark, [(work, trained, bundle) for bundle in bundles], _merge)
+            result = self._commit(table, name, merged)
+            _delete(table, set(written) - set(merged))
+            return result
+        return self._commit(table, name, written)
+
+    def createScalarIndex(
+        self,
+        column: str,
+        indexType: str = "BTREE",
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        numSegments: int | None = None,
+    ) -> DataFrame:
+        """Build an index over the values of a column, which scans with filters use.
+
+        Args:
+            column: a column, or with dots a field in a struct column.
+            indexType: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
+                ZONEMAP (values in the order of rows) or BLOOMFILTER (looking for single values).
+            name: of the index, `{column}_idx` by default.
+            replace: whether an index of the name may be replaced.
+            numSegments: pieces of the index; by default one per 16 million rows.
+
+        Returns:
+            One row: `fragments_indexed`, `index_name`.
+
+        Raises:
+            SchemaError: the column does not exist, or cannot be indexed so.
+            OptionError: there is no such kind, or the name is taken.
+            CommitError: the commit failed; see its subclasses.
+        """
+        table = self._dataset()
+        kind = scalar_kind(indexType)
+        field = indexed_field(table.manifest.schema, column, kind)
+        name = name or f"{column}_idx"
+        check_name(table.manifest, name, field.id, replace)
+        rows = table.count_rows()
+        groups = _groups(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
+        work = _Work(table.store, table.root, table.version, column, name)
+        written = spread(self.spark, [(work, kind.name, group) for group in groups], _build)
+        return self._commit(table, name, written)
+
+    def optimizeIndices(self, name: str | None = None, merge: int | None = None) -> DataFrame:
+        """Index the rows that indices do not cover yet, in one task per index.
+
+        Args:
+            name: of one index; all that are known here by default.
+            merge: how many of the newest segments of an index become one with the new rows. 0 adds a segment;
+                by default all are merged.
+
+        Returns:
+            `indices()`, afterwards.
+
+        Raises:
+            IndexNotFoundError: there is no such index, or it is of a kind that is not built here.
+        """
+        table = self._dataset()
+        names = known_indices(table.manifest)
+        if name is not None and name not in names:
+            raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
+        for one in names if name is None else [name]:
+            table.optimize.optimize_indices(num_indices_to_merge=merge, index_names=[one])
+            table = self._dataset()
+        return self.indices()
+
+    def dropIndex(self, name: str) -> None:
+        """Take an index out of the table; its files stay for older versions.
+
+        Raises:
+            IndexNotFoundError: there is no such index.
+        """
+        self._dataset().drop_index(name)
+
+    def indices(self) -> DataFrame:
+        """Return one row per index: `name`, `type`, `columns`, and how much of the table it covers."""
+        table = self._dataset()
+        rows = table.count_rows()
+        found = []
+        for index in table.describe_indices():
+            covered = sorted({f for s in index.segments for f in s.fragment_ids or ()})
+            indexed = index.num_rows_indexed
+            found.append(
+                (
+                    index.name,
+                    index.index_type,
+                    list(index.field_names),
+                    len(index.segments),
+                    covered,
+                    indexed,
+                    None if indexed is None else rows - indexed,
+                    index.total_size_bytes,
+                )
+            )
+        return self.spark.createDataFrame(found, _INDICES)
+
+    def _commit(self, table: LanceDataset, name: str, written: Sequence[bytes]) -> DataFrame:
+        entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
+        removed = [entry for entry in table.manifest.indices if entry.name == name]
+        operation = create_index_message(entries, removed)
+        commit_operation(table.store, table.root, operation, read_version=table.version)
+        covered = BitMap().union(*(BitMap.deserialize(e.fragment_bitmap) for e in entries))
+        return self.spark.createDataFrame([(len(covered), name)], _RESULT)
+
+
+def _most_tasks(spark: Any) -> int:
+    """Return how many tasks are worth starting; a session of Spark Connect does not tell its cores."""
+    context = getattr(spark, "_sc", None)
+    return 4 * context.defaultParallelism if context is not None else 64
+
+
+def _groups(table: LanceDataset, rows: int) -> list[tuple[int, ...]]:
+    """Return the ids of the fragments in groups of about so many rows each."""
+    groups: list[list[int]] = []
+    room = 0
+    for fragment in table.manifest.fragments:
+        if room <= 0:
+            groups.append([])
+            room = rows
+        groups[-1].append(fragment.id)
+        room -= fragment.physical_rows
+    return [tuple(group) for group in groups]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The version and column that tasks work on."""
+
+    store: Store
+    root: str
+    version: int
+    column: str
+    name: str
+
+    def open(self) -> LanceDataset:
+        manifest = load_version(self.store, self.root, self.version)
+        return LanceDataset(self.root, self.store, self.root, manifest)
+
+
+def _train(task: tuple[_Work, Recipe, int]) -> Trained:
+    work, recipe, rows = task
+    table = work.open()
+    size = recipe.sample_size(rows)
+    return train(recipe, sample_vectors(table.store, table.root, table.manifest, work.column, size), rows)
+
+
+def _code(task: tuple[_Work, Trained, tuple[int, ...]]) -> bytes:
+    """Write a segment of some fragments, and return its entry."""
+    work, trained, numbers = task
+    table = work.open()
+    manifest = table.manifest
+    fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
+    rows = segment_rows(table.store, table.root, manifest, work.column, fragments)
+    segment = uuid.uuid4()
+    directory = index_directory(table.root, segment)
+    files = write_rows(trained, table.store, directory, rows, manifest.file_version)
+    field = manifest.schema.field(work.column).id
+    entry = entry_of(trained, work.name, segment, field, work.version, BitMap(numbers), files)
+    return entry.SerializeToString()
+
+
+def _merge(task: tuple[_Work, Trained, Sequence[bytes]]) -> bytes:
+    """Write one segment with the rows of several, and return its entry."""
+    work, trained, written = task
+    if len(written) == 1:
+        return written[0]
+    table = work.open()
+    entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
+    covered = BitMap().union(*(BitMap.deserialize(entry.fragment_bitmap) for entry in entries))
+    opened = []
+    for entry in entries:
+        place = index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid))
+        opened.append(open_segment(Segment(entry, covered, table.store, place)))
+    segment = uuid.uuid4()
+    directory = index_directory(table.root, segment)
+    parts = [all_partitions(part) for part in opened]
+    files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
+    field = int(entries[0].fields[0])
+    merged = entry_of(trained, work.name, segment, field, work.version, covered, files)
+    return merged.SerializeToString()
+
+
+def _delete(table: LanceDataset, written: Iterable[bytes]) -> None:
+    """Delete the files of segments that were put together to others."""
+    for data in written:
+        number = uuid.UUID(bytes=table_pb2.IndexMetadata.FromString(data).uuid.uuid)
+        place = index_directory(table.root, number)
+        table.store.delete_many([f"{place}/{name}" for name in (INDEX_FILE, AUXILIARY_FILE)])
+
+
+def _build(task: tuple[_Work, str, tuple[int, ...]]) -> bytes:
+    """Write a segment of a scalar index over some fragments, and return its entry."""
+    work, kind, numbers = task
+    table = work.open()
+    fragments = [fragment for fragment in table.manifest.fragments if fragment.id in set(numbers)]
+    entry = build_segment(
+        table.store, table.root, table.manifest, work.column, scalar_kind(kind), work.name, fragments
+    )
+    return entry.SerializeToString()

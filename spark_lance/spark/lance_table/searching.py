@@ -1,0 +1,360 @@
+"""Searching by vector in Spark jobs: one search, or a join with many.
+
+One search: a task per segment of the index, and one per million rows without it, answers with its best rows;
+Spark keeps the best of all, and a task fetches their columns.
+
+Many searches: every query goes to the index partitions nearest to it (and to all rows without an index), as
+rows of a DataFrame that Spark shuffles by partition. A task loads each of its partitions once, for all
+queries that came there. Spark keeps the best rows of each query, and tasks fetch their columns, fragment by
+fragment.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.functions as F
+import pyspark.sql.types as st
+from pyspark.sql.window import Window
+
+from spark_lance.errors import OptionError
+from spark_lance.index.face import DISTANCE
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import Found
+from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, plan_search, run_share
+from spark_lance.spark.convert import BatchConverter
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.fit import described, fit
+from spark_lance.spark.jobs import scatter
+from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.types import arrow_schema
+from spark_lance.table.history.refs import load_version
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.take import take_addresses
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Searching"]
+
+_FOUND = st.StructType(
+    [st.StructField("_address", st.LongType(), False), st.StructField(DISTANCE, st.FloatType(), False)]
+)
+_QUERY_ID = "query_id"
+# Queries that are compared with a partition at once, and rows that are fetched at once.
+_BLOCK = 1024
+_FETCH = 4096
+
+
+class Searching(TableFace):
+    """The rows nearest to vectors."""
+
+    def search(
+        self,
+        vector: Sequence[float],
+        column: str,
+        k: int = 10,
+        metric: str | None = None,
+        *,
+        nprobes: int | None = None,
+        refineFactor: int | None = None,
+        ef: int | None = None,
+        filter: str | None = None,
+        prefilter: bool = True,
+        columns: Sequence[str] | None = None,
+        fastSearch: bool = False,
+        useIndex: bool = True,
+    ) -> DataFrame:
+        """Return the k rows nearest to a vector, nearest first, with the column `_distance`.
+
+        Args:
+            vector: as many numbers as the column's vectors have.
+            column: a column of vectors.
+            k: rows.
+            metric: by default that of the index, l2 without one. An index of another metric is not used.
+            nprobes: partitions of the index that are looked at; by default 20, and more until there are k
+                rows.
+            refineFactor: so many times k rows are fetched from the index and compared exactly.
+            ef: effort in graphs.
+            filter: SQL condition on the rows.
+            prefilter: whether the filter comes before the search, so that k of its rows come, or is applied
+                to the k nearest rows.
+            columns: the columns of the result; all by default.
+            fastSearch: leave out rows that are not indexed.
+            useIndex: False compares every row exactly.
+
+        Raises:
+            OptionError: the query does not fit the column.
+            ExpressionError: the filter does not fit the table.
+            SchemaError: a column does not exist.
+        """
+        table = self._dataset()
+        query = _query(
+            vector, column, k, metric, nprobes, refineFactor, ef, fastSearch=fastSearch, useIndex=useIndex
+        )
+        plan = plan_search(table.store, table.root, table.manifest, query, filter if prefilter else None)
+        later = None if prefilter else filter
+        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
+        wanted = schema if later is None else described(table.manifest.schema, None, ())
+        tasks = [(plan, share) for share in plan.shares] or [(plan, Share())]
+        best = scatter(self.spark, tasks, _run, _FOUND).orderBy(DISTANCE, "_address").limit(k)
+        found = best.coalesce(1).mapInArrow(_fetch(plan, wanted, ()), _with_distance(wanted, ()))
+        found = found.orderBy(DISTANCE)
+        return found if later is None else found.where(later).select(*schema.names, DISTANCE)
+
+    def searchBatch(
+        self,
+        queries: DataFrame,
+        column: str,
+        k: int = 10,
+        metric: str | None = None,
+        *,
+        queryVector: str = "vector",
+        queryId: str = "id",
+        nprobes: int | None = None,
+        refineFactor: int | None = None,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        fastSearch: bool = False,
+        useIndex: bool = True,
+    ) -> DataFrame:
+        """Return the k rows nearest to each of many vectors: `query_id`, the columns, `_distance`.
+
+        Args:
+            queries: a DataFrame of vectors and their ids.
+            column: a column of vectors.
+            k: rows per query.
+            metric: see `search`.
+            queryVector: the column of `queries` with the vectors; rows without one are left out.
+            queryId: the column of `queries` that tells them apart.
+            nprobes: partitions of each segment that a query looks at, 20 by default.
+            refineFactor, filter, fastSearch, useIndex: see `search`; the filter comes before the search.
+            columns: the columns of the table in the result; all by default.
+
+        Raises:
+            OptionError: an option cannot be used.
+            SchemaError: a column does not exist.
+        """
+        table = self._dataset()
+        if column not in table.manifest.schema.to_arrow().names:
+            table.manifest.schema.field(column)
+        dim = getattr(table.manifest.schema.field(column).arrow_type(), "list_size", 1)
+        query = _query(
+            [0.0] * dim,
+            column,
+            k,
+            metric,
+            nprobes,
+            refineFactor,
+            None,
+            fastSearch=fastSearch,
+            useIndex=useIndex,
+        )
+        plan = plan_search(table.store, table.root, table.manifest, query, filter)
+        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
+        id_type = queries.schema[queryId].dataType
+        identity = st.StructField(_QUERY_ID, id_type, queries.schema[queryId].nullable)
+        asked = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector).alias("_vector"))
+        asked = asked.select(_QUERY_ID, F.col("_vector").cast("array<double>").alias("_vector"))
+        sent = st.StructType(
+            [
+                st.StructField("_home", st.LongType(), False),
+                identity,
+                st.StructField("_vector", st.ArrayType(st.DoubleType()), False),
+            ]
+        )
+        answered = st.StructType([identity, *_FOUND.fields])
+        homes = asked.where("_vector is not null").mapInArrow(_assign(plan), sent)
+        homes = homes.repartition("_home").sortWithinPartitions("_home")
+        found = homes.mapInArrow(_answer(plan, arrow_schema(answered)), answered)
+        order = Window.partitionBy(_QUERY_ID).orderBy(DISTANCE, "_address")
+        best = (
+            found.withColumn("_place", F.row_number().over(order)).where(F.col("_place") <= k).drop("_place")
+        )
+        home = F.shiftright(F.col("_address"), 32)
+        best = best.drop("_place").repartition(home).sortWithinPartitions("_address")
+        return best.mapInArrow(_fetch(plan, schema, (identity,)), _with_distance(schema, (identity,)))
+
+
+def _query(
+    vector: Sequence[float],
+    column: str,
+    k: int,
+    metric: str | None,
+    nprobes: int | None,
+    refine: int | None,
+    ef: int | None,
+    *,
+    fastSearch: bool,
+    useIndex: bool,
+) -> VectorQuery:
+    return VectorQuery.parse(
+        {
+            "column": column,
+            "q": vector,
+            "k": k,
+            "metric": metric,
+            "nprobes": nprobes,
+            "refine_factor": refine,
+            "ef": ef,
+            "fast_search": fastSearch,
+            "use_index": useIndex,
+        }
+    )
+
+
+def _run(task: tuple[SearchPlan, Share]) -> Iterator[pa.RecordBatch]:
+    plan, share = task
+    if not share.segments and not share.fragments:
+        return
+    (found,) = run_share(plan, share)
+    yield _batch(found)
+
+
+def _batch(found: Found) -> pa.RecordBatch:
+    columns = [pa.array(found.addresses.view(np.int64)), pa.array(found.distances)]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(_FOUND))
+
+
+def _with_distance(schema: st.StructType, before: tuple[st.StructField, ...]) -> st.StructType:
+    return st.StructType([*before, *schema.fields, _FOUND.fields[1]])
+
+
+_Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _fetch(plan: SearchPlan, schema: st.StructType, before: tuple[st.StructField, ...]) -> _Mapper:
+    """Return what puts the columns of rows in the place of their addresses."""
+
+    def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            manifest = load_version(plan.store, plan.root, plan.version)
+            names, _ = fit(manifest.schema, schema)
+            scan = Scan.plan(plan.store, plan.root, manifest, names)
+            convert = BatchConverter.plan(scan.arrow_schema, arrow_schema(schema))
+            target = arrow_schema(_with_distance(schema, before))
+            for batch in batches:
+                for start in range(0, batch.num_rows, _FETCH):
+                    part = batch.slice(start, _FETCH)
+                    addresses = part["_address"].to_numpy().view(np.uint64)
+                    rows = take_addresses(scan, addresses).combine_chunks()
+                    (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
+                    columns = [part[field.name] for field in before]
+                    columns += [*convert(whole).columns, part[DISTANCE]]
+                    yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+    return fetch
+
+
+def _matrix(vectors: pa.Array, dim: int) -> npt.NDArray[Any]:
+    lengths = pc.list_value_length(vectors).to_numpy(zero_copy_only=False)
+    wrong = lengths[lengths != dim]
+    if len(wrong):
+        raise OptionError(f"a query has {int(wrong[0])} values, the vectors of the table have {dim}")
+    values: npt.NDArray[Any] = vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
+    return values
+
+
+@dataclass(frozen=True)
+class _Homes:
+    """How the places where a query looks are numbered: partitions of the segments in turn, then shares."""
+
+    starts: tuple[int, ...]
+    loose: tuple[Share, ...]
+
+
+def _homes(plan: SearchPlan) -> tuple[Any, list[Any], _Homes]:
+    search = plan.open()
+    segments = [pair for share in plan.shares for pair in chosen_segments(search, plan, share)]
+    ends = np.cumsum([0, *(len(stored.ivf) for _, stored in segments)])
+    loose = tuple(share for share in plan.shares if share.fragments)
+    return search, segments, _Homes(tuple(int(end) for end in ends), loose)
+
+
+def _assign(plan: SearchPlan) -> _Mapper:
+    """Return what sends every query to the places where it looks."""
+
+    def assign(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            _, segments, homes = _homes(plan)
+            dim = plan.query.vectors.shape[1]
+            for batch in batches:
+                vectors = _matrix(batch["_vector"], dim)
+                probes = [
+                    start + stored.ivf.probe(stored.ivf.prepared(vectors), plan.query.minimum_nprobes)
+                    for start, (_, stored) in zip(homes.starts, segments, strict=False)
+                ]
+                rest = homes.starts[-1] + np.arange(len(homes.loose))
+                probes.append(np.broadcast_to(rest, (len(vectors), len(rest))))
+                places = np.concatenate(probes, axis=1)
+                rows = pa.array(np.repeat(np.arange(len(vectors)), places.shape[1]))
+                for start in range(0, len(rows), _FETCH):
+                    some = rows.slice(start, _FETCH)
+                    home = pa.array(places.reshape(-1)[start : start + _FETCH].astype(np.int64))
+                    columns = {"_home": home, _QUERY_ID: batch[_QUERY_ID].take(some)}
+                    yield pa.RecordBatch.from_pydict({**columns, "_vector": batch["_vector"].take(some)})
+
+    return assign
+
+
+def _answer(plan: SearchPlan, schema: pa.Schema) -> _Mapper:
+    """Return what answers the queries of every place; they come sorted by it."""
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            search, segments, homes = _homes(plan)
+            dim = plan.query.vectors.shape[1]
+            for home, ids, lists in _by_home(batches):
+                query = replace(plan.query, vectors=_matrix(lists, dim)).fitted(search.kind)
+                if home >= homes.starts[-1]:
+                    share = homes.loose[home - homes.starts[-1]]
+                    found = run_share(replace(plan, query=query), share)
+                else:
+                    which = int(np.searchsorted(homes.starts, home, side="right")) - 1
+                    segment, stored = segments[which]
+                    number = home - homes.starts[which]
+                    vectors = stored.ivf.prepared(query.vectors)
+                    allowed = search.allowed(plan.filter, segment.covered)
+                    found = search.in_partition(query, vectors, segment, stored, number, allowed)
+                    if plan.exactly:
+                        found = search.refined(query.vectors, found, plan.metric)
+                counts = [len(part.addresses) for part in found]
+                rows = pa.array(np.repeat(np.arange(len(found)), counts))
+                addresses = np.concatenate([part.addresses for part in found]).view(np.int64)
+                scores = np.concatenate([part.distances for part in found]).astype(np.float32)
+                columns = [ids.take(rows), pa.array(addresses), pa.array(scores)]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return answer
+
+
+def _by_home(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    """Yield (place, query ids, vectors) in blocks of one place each."""
+    held: list[pa.RecordBatch] = []
+
+    def block() -> tuple[int, pa.Array, pa.Array]:
+        table = pa.Table.from_batches(held).combine_chunks()
+        (whole,) = table.to_batches()
+        return int(whole["_home"][0].as_py()), whole[_QUERY_ID], whole["_vector"]
+
+    for batch in batches:
+        homes = batch["_home"].to_numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(homes)) + 1).tolist(), len(homes)]
+        for start, stop in itertools.pairwise(bounds):
+            for first in range(start, stop, _BLOCK):
+                part = batch.slice(first, min(_BLOCK, stop - first))
+                new = bool(held) and held[0]["_home"][0].as_py() != part["_home"][0].as_py()
+                if held and (new or sum(b.num_rows for b in held) >= _BLOCK):
+                    yield block()
+                    held = []
+                if part.num_rows:
+                    held.append(part)
+    if held:
+        yield block()
