@@ -15,7 +15,7 @@ missing version sequence says version 1, for every row. (Lance table format, sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
-from spark_lance.file.schema import Field
+from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
@@ -38,12 +38,15 @@ from spark_lance.table.rowids import (
 
 __all__ = [
     "CREATED_AT",
-    "LINEAGE_FIELDS",
+    "LINEAGE_COLUMNS",
     "ROW_ID",
+    "SPILL",
     "UPDATED_AT",
     "Lineage",
     "LineageReader",
     "fragment_lineage",
+    "mark_spilled",
+    "with_lineage",
 ]
 
 UInt64Array = npt.NDArray[np.uint64]
@@ -87,7 +90,10 @@ _SEQUENCES = {
 }
 
 # The three sequences as columns of data files, in the order of `Lineage`.
-LINEAGE_FIELDS = tuple(sequence.field for sequence in _SEQUENCES.values())
+LINEAGE_COLUMNS = tuple(sequence.field for sequence in _SEQUENCES.values())
+
+# The config key by which a table asks for its sequences to be kept in data files when rows are rewritten.
+SPILL = "lance.row_lineage.spill"
 
 
 class Lineage(NamedTuple):
@@ -116,6 +122,18 @@ def fragment_lineage(
     rows = fragment.physical_rows
     readers = [LineageReader(store, root, fragment, name, rows, bases) for name in _SEQUENCES]
     return Lineage(*(reader.read(0, rows) for reader in readers))
+
+
+def with_lineage(schema: Schema) -> Schema:
+    """Return the schema of data files that hold the three sequences behind the columns of `schema`."""
+    return replace(schema, fields=(*schema.fields, *LINEAGE_COLUMNS))
+
+
+def mark_spilled(fragment: table_pb2.DataFragment) -> None:
+    """Say in a fragment that its data file holds the three sequences."""
+    fragment.column_row_ids.SetInParent()
+    fragment.column_created_at_versions.SetInParent()
+    fragment.column_last_updated_at_versions.SetInParent()
 
 
 class LineageReader:

@@ -27,8 +27,10 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table import maintaining
-from spark_lance.spark.lance_table.clustering import is_carried
+from spark_lance.spark.lance_table.clustering import Clustering, is_carried
+from spark_lance.table.commits.reruns import rerun
 from spark_lance.table.maintenance.verify import verify
 from tests.strategies import canonical
 
@@ -247,7 +249,7 @@ def test_beside_writers(
     """Another writer changes the table between the reading and the commit of the first attempts."""
     path = make(tmp_path / "t")
     before = content(path)["id"]
-    changes = iter(
+    changes: Any = iter(
         [
             lambda ds: ds.delete("id = 1"),
             lambda ds: ds.update({"x": "-5"}, where="id = 205"),
@@ -268,8 +270,8 @@ def test_beside_writers(
 
         return run
 
-    monkeypatch.setattr(maintaining, "spread", disturbed(maintaining.spread))
-    monkeypatch.setattr(maintaining.Clustering, "run", disturbed(maintaining.Clustering.run))
+    monkeypatch.setattr(maintaining, "spread", disturbed(spread))
+    monkeypatch.setattr(Clustering, "run", disturbed(Clustering.run))
     work = LanceTable.forPath(spark, path).optimize(target_rows_per_fragment=200)
     getattr(work, how)(*(() if how == "executeCompaction" else ("y",)))
     after = content(path)
@@ -289,13 +291,13 @@ def test_beside_writers(
 def test_sorting_gives_up(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(tmp_path / "t", 1)
     files = sorted(Path(path, "data").iterdir())
-    monkeypatch.setattr(maintaining.Clustering, "run", lambda self, interleaved: [])
+    monkeypatch.setattr(Clustering, "run", lambda self, interleaved: [])
 
     def refuse(*_: object) -> None:
         raise RetryableConflictError("in the way")
 
     monkeypatch.setattr(maintaining, "check_parts", refuse)
-    monkeypatch.setattr(maintaining, "rerun", partial(maintaining.rerun, policy=RetryPolicy(attempts=2)))
+    monkeypatch.setattr(maintaining, "rerun", partial(rerun, policy=RetryPolicy(attempts=2)))
     with pytest.raises(RetryableConflictError):
         LanceTable.forPath(spark, path).optimize().sortBy("id")
     assert sorted(Path(path, "data").iterdir()) == files

@@ -10,20 +10,22 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.table.lineage import SPILL
 from spark_lance.table.maintenance.cluster import (
-    SPILL,
     ClusterPart,
     ClusterWriter,
     check_clusterable,
     check_parts,
     commit_parts,
     lineage_columns,
+    spills_lineage,
 )
 from tests.strategies import canonical, tables
 
@@ -147,11 +149,47 @@ def test_an_index_answers_as_before(tmp_path: Path, stable: bool) -> None:
     assert theirs.count_rows("id >= 30") == 10
 
 
-def test_spilled_lineage_is_carried_on(tmp_path: Path) -> None:
-    ds = small(tmp_path / "t", enable_stable_row_ids=True).update_config({SPILL: "true"})
-    spilled = cluster(ds, ["id"], range(39, -1, -1), spills=True)
-    again = cluster(spilled, [], range(39, -1, -1))
-    assert everything(again).equals(everything(ds))
+def spilled(ds: LanceDataset) -> bool:
+    return bool(ds.manifest.message.reader_feature_flags & 2048)
+
+
+def test_spilled_lineage_stays_spilled_until_it_is_told_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    ds = small(path, enable_stable_row_ids=True).delete("id = 5")
+    before = everything(ds).sort_by("id")
+    assert not spills_lineage(ds.manifest, 100)
+    assert spills_lineage(ds.manifest, 10**6)
+    ds = cluster(ds, ["id"], range(38, -1, -1), spills=True)
+    write_dataset(pa.table({"id": [77]}), path, mode="append")
+    dataset(path).delete("id = 77")
+    dataset(path).compact_files()
+    assert spilled(dataset(path))
+    assert everything(dataset(path)).sort_by("id").equals(before)
+    ds = dataset(path).update_config({SPILL: "false"})
+    assert not spills_lineage(ds.manifest, 10**6)
+    ds.compact_files(target_rows_per_fragment=1, max_source_fragments=1, materialize_deletions_threshold=0.0)
+    cluster(dataset(path), [], range(39))
+    assert not spilled(dataset(path))
+    assert everything(dataset(path)).sort_by("id").equals(before)
+    assert spills_lineage(dataset(path).update_config({SPILL: "true"}).manifest, 1)
+
+
+def test_pylance_goes_on_with_spilled_lineage(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    small(path, enable_stable_row_ids=True)
+    cluster(dataset(path), ["id"], range(39, -1, -1), spills=True)
+    before = everything(dataset(path))
+    theirs: Any = lance.dataset(path)
+    lance.write_dataset(pa.table({"id": [100, 101]}), path, mode="append")
+    theirs = lance.dataset(path)
+    theirs.delete("id = 7")
+    theirs.optimize.compact_files()
+    after = everything(dataset(path))
+    kept = before.filter(pc.not_equal(before["id"], 7))
+    assert after.slice(0, 39).equals(kept)
+    theirs.update({"id": "id + 1000"}, where="id = 9")
+    dataset(path).compact_files()
+    assert dataset(path).count_rows() == 41
 
 
 def test_blobs_are_refused(tmp_path: Path) -> None:

@@ -72,8 +72,9 @@ def test_any_table_is_sound(
 ) -> None:
     path = tmp_path_factory.mktemp("v") / "t"
     version = data.draw(st.sampled_from(["2.0", "2.1", "2.2"]))
-    table = data.draw(tables(version, max_rows=30))
-    write = write_dataset if writer == "ours" else lance.write_dataset
+    # Some nested tables make pylance panic when it writes them.
+    table = data.draw(tables(version, max_rows=30, max_depth=3 if writer == "ours" else 0))
+    write: Any = write_dataset if writer == "ours" else lance.write_dataset
     write(table, str(path), data_storage_version=version, enable_stable_row_ids=data.draw(st.booleans()))
     assert checked(path).findings == ()
 

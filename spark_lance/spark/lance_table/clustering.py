@@ -28,7 +28,12 @@ from spark_lance.spark.convert import BatchConverter
 from spark_lance.spark.jobs import gather, scatter
 from spark_lance.spark.lance_table.expressions import functions_of
 from spark_lance.spark.types import arrow_schema, spark_field
-from spark_lance.table.maintenance.cluster import SPILL, ClusterPart, ClusterWriter, lineage_columns
+from spark_lance.table.maintenance.cluster import (
+    ClusterPart,
+    ClusterWriter,
+    lineage_columns,
+    spills_lineage,
+)
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import Scan, ScanTask
@@ -99,7 +104,7 @@ class Clustering:
             bytes_per_file=self.options.max_bytes_per_file,
             carried=tuple(carried),
             stable_row_ids=self.manifest.uses_stable_row_ids,
-            spills=self.manifest.uses_stable_row_ids and self.manifest.config.get(SPILL) == "true",
+            spills=spills_lineage(self.manifest, self._rows),
         )
         travelling = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
         return gather(travelling, lambda rows: [writer.write(rows)])
@@ -127,10 +132,9 @@ class Clustering:
     def _bounds(self, count: int) -> list[list[Any]]:
         """Return for every key `count` values that part a sample of its rows into equally large ranges."""
         names = list(dict.fromkeys(self._path(key)[0] for key in self.keys))
-        rows = sum(f.physical_rows for f in self._chosen)
         frame = self._frame(names)
-        if rows > _SAMPLED_ROWS:
-            frame = frame.sample(_SAMPLED_ROWS / rows, rows)
+        if self._rows > _SAMPLED_ROWS:
+            frame = frame.sample(_SAMPLED_ROWS / self._rows, self._rows)
         lists = [self._f.array_sort(self._f.collect_list(self._value(key, names))) for key in self.keys]
         columns = [f"s{place}" for place in range(len(lists))]
         collected = frame.agg(*(each.alias(name) for each, name in zip(lists, columns, strict=True)))
@@ -187,11 +191,14 @@ class Clustering:
         asked = self.options.data_storage_version
         return self.manifest.file_version if asked is None else FileVersion.parse(asked)
 
+    @property
+    def _rows(self) -> int:
+        return sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in self._chosen)
+
     def _runs(self) -> int:
         """Return the number of sorted runs: one for each file that is wanted, and more if these are large."""
         stored = sum(file.file_size_bytes for fragment in self._chosen for file in fragment.files)
-        rows = sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in self._chosen)
-        by_rows = math.ceil(rows / self.options.target_rows_per_fragment)
+        by_rows = math.ceil(self._rows / self.options.target_rows_per_fragment)
         by_bytes = math.ceil(stored / min(self.options.max_bytes_per_file, _TASK_BYTES))
         return max(1, by_rows, by_bytes)
 

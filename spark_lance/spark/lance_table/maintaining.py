@@ -177,8 +177,9 @@ class Optimizing:
 
         The files get about `target_rows_per_fragment` rows each, and the sorted rows stand behind those that
         are not rewritten. With stable row ids the rows keep them, and indices of row ids stay as they
-        are; without, indices lose the rewritten rows. Ids in no order take some bytes a row in each
-        later version's manifest: cluster large tables without stable row ids, or rebuild them sorted.
+        are; without, indices lose the rewritten rows. The ids and versions of many rows are kept in the new
+        data files, which readers older than this format feature refuse; the table's config
+        `lance.row_lineage.spill` = false keeps them in the manifest, at up to a hundred bytes a row.
 
         Args:
             columns: names; dots lead into structs.

@@ -5,17 +5,17 @@ with them, and makes fragments of them; all fragments together are committed as 
 Before that the rows are counted, and their addresses added up: each row is there once, whatever happened to
 them on the way.
 
-Rows keep their stable ids and versions. These stand in the manifest, or, if the table's config has
-`lance.row_lineage.spill` = true, in columns of the new data files: in another order they take many bytes a
-row in a manifest. Without stable ids an index knows rows by addresses, and no record
-of moved rows can say that the order has changed (fragment-reuse entries keep it), so indices lose the
-rewritten rows. (Lance table format, rewrite.)
+Rows keep their stable ids and versions. In another order these take up to a hundred bytes a row in the
+manifest of every later version, so they are kept in columns of the new data files if the table's config says
+so (`lance.row_lineage.spill`), or if it says nothing and the rows are many. Without stable ids an index knows
+rows by addresses, and no record of moved rows can say that the order has changed (fragment-reuse entries keep
+it), so indices lose the rewritten rows. (Lance table format, rewrite.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.features import check_writable
 from spark_lance.table.history.refs import load_version
-from spark_lance.table.lineage import LINEAGE_COLUMNS
+from spark_lance.table.lineage import LINEAGE_COLUMNS, SPILL, mark_spilled, with_lineage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import Scan
@@ -44,17 +44,17 @@ from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
 
 __all__ = [
-    "SPILL",
     "ClusterPart",
     "ClusterWriter",
     "check_clusterable",
     "check_parts",
     "commit_parts",
     "lineage_columns",
+    "spills_lineage",
 ]
 
-# The config key by which a table lets lineage be kept in data files.
-SPILL = "lance.row_lineage.spill"
+# Rows whose ids and versions may stand in the manifest in any order.
+_MOST_INLINE = 10_000
 
 _MIX = tuple(np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31))
@@ -114,14 +114,11 @@ class ClusterWriter:
             OSError: the store failed.
         """
         came = _Came(keeps_lineage=self.stable_row_ids and not self.spills)
-        schema = self.schema
-        if self.spills:
-            schema = replace(schema, fields=(*schema.fields, *LINEAGE_COLUMNS))
         new = write_fragments(
             self._aligned(batches, came),
             self.store,
             self.root,
-            schema,
+            with_lineage(self.schema) if self.spills else self.schema,
             version=self.version,
             max_rows_per_file=self.rows_per_file,
             max_bytes_per_file=self.bytes_per_file,
@@ -134,9 +131,7 @@ class ClusterWriter:
             )
         if self.spills:
             for fragment in fragments:
-                fragment.column_row_ids.SetInParent()
-                fragment.column_created_at_versions.SetInParent()
-                fragment.column_last_updated_at_versions.SetInParent()
+                mark_spilled(fragment)
         elif self.stable_row_ids:
             came.give_lineage(fragments)
         return ClusterPart(tuple(f.SerializeToString() for f in fragments), came.rows, came.mark)
@@ -175,6 +170,12 @@ class ClusterWriter:
         if found.num_rows != len(addresses):
             raise FormatError("clustering lost rows between two reads", path=self.root)
         return {name: found[name] for name in scan.names}
+
+
+def spills_lineage(manifest: Manifest, rows: int) -> bool:
+    """Whether ids and versions of so many rows in another order are to be kept in data files."""
+    said = manifest.config.get(SPILL)
+    return manifest.uses_stable_row_ids and (said == "true" or (said is None and rows > _MOST_INLINE))
 
 
 def lineage_columns(stable_row_ids: bool) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.faces.base import Face
 from spark_lance.table.features import check_writable
 from spark_lance.table.history.refs import load_latest
+from spark_lance.table.lineage import SPILL
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group, plan_groups, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.maintenance.fragment_reuse import extend_history
@@ -199,10 +200,18 @@ def _plan(
             bases=Bases.of(store, root, manifest.message),
             stable_row_ids=manifest.uses_stable_row_ids,
             tracks_moves=options.defer_index_remap and indexed,
+            spills=_spills(manifest, group),
         )
         for group in groups
     ]
     return CompactionPlan(manifest.version, tasks)
+
+
+def _spills(manifest: Manifest, group: Group) -> bool:
+    """Whether row ids and versions go to data files: if the table says so, or if they are in some."""
+    said = manifest.config.get(SPILL)
+    spilled = said != "false" and any(fragment.HasField("column_row_ids") for fragment in group.fragments)
+    return manifest.uses_stable_row_ids and (said == "true" or spilled)
 
 
 def _rows_per_file(group: Group, options: CompactionOptions) -> int:

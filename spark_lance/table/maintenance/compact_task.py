@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,13 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.faces.base import Face
-from spark_lance.table.lineage import Lineage, fragment_lineage
+from spark_lance.table.lineage import (
+    LINEAGE_COLUMNS,
+    Lineage,
+    fragment_lineage,
+    mark_spilled,
+    with_lineage,
+)
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.maintenance.fragment_reuse import pack_addresses
 from spark_lance.table.reading.blob_values import blob_values
@@ -37,6 +44,8 @@ __all__ = ["CompactionMetrics", "CompactionTask", "RewriteResult"]
 
 # Bytes of blobs that are copied at a time.
 _BLOB_BYTES = 16 << 20
+# Bytes of other rows with lineage that are read at a time.
+_TABLE_BYTES = 32 << 20
 # Rows of a batch if only its bytes count.
 _BATCH_ROWS = 1 << 20
 
@@ -113,6 +122,7 @@ class CompactionTask:
         bases: where the files are.
         stable_row_ids: whether rows have ids.
         tracks_moves: whether to record the addresses of the rows.
+        spills: whether row ids and versions are written to the new data files, not to the manifest.
     """
 
     store: Store
@@ -126,6 +136,7 @@ class CompactionTask:
     bases: Bases
     stable_row_ids: bool
     tracks_moves: bool
+    spills: bool = False
 
     @property
     def fragments(self) -> list[table_pb2.DataFragment]:
@@ -147,7 +158,7 @@ class CompactionTask:
             count.batches(self.options.batch_size),
             self.store,
             self.root,
-            self.schema,
+            with_lineage(self.schema) if self.spills else self.schema,
             version=self.version,
             max_rows_per_file=self.rows_per_file,
             max_bytes_per_file=self.options.max_bytes_per_file,
@@ -161,13 +172,19 @@ class CompactionTask:
     def _tables(self) -> Iterator[pa.Table]:
         """Yield the rows of the fragments in order."""
         names = tuple(top.name for top in self.schema.fields)
+        if self.spills:
+            names += tuple(column.name for column in LINEAGE_COLUMNS)
         described = tuple(top.described() for top in self.schema.fields)
         tasks = [
             ScanTask(self.store, self.root, names, described, data, self.stable_row_ids, self.bases)
             for data in self.old
         ]
         blobs = [(place, top) for place, top in enumerate(self.schema.fields) if top.is_blob]
-        return self._with_blobs(tasks, blobs) if blobs else read_tasks(tasks)
+        if blobs:
+            return self._with_blobs(tasks, blobs)
+        if self.spills:
+            return chain.from_iterable(task.tables(_TABLE_BYTES) for task in tasks)
+        return read_tasks(tasks)
 
     def _with_blobs(
         self, tasks: Iterable[ScanTask], blobs: Sequence[tuple[int, Field]]
@@ -196,7 +213,10 @@ class CompactionTask:
                 f"compaction would lose rows: {live} are there, {rows_read} were read, {written} written",
                 path=self.root,
             )
-        if self.stable_row_ids:
+        if self.spills:
+            for fragment in new:
+                mark_spilled(fragment)
+        elif self.stable_row_ids:
             self._carry_lineage(old, deleted, new)
         moved = b""
         if self.tracks_moves:
