@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from spark_lance.errors import (
     CommitError,
     CommitOutcomeUnknownError,
+    IncompatibleConflictError,
     LanceError,
     UnsupportedFormatError,
 )
@@ -192,6 +193,7 @@ class ColumnJob:
             raise UnsupportedFormatError(
                 f"files of version {version.file_version.text} are not written here", version.path
             )
+        self._check_moves(version)
         store, root = self._start.store, self._start.root
         sources = fields_among(version, self.source.columns(version))
         if self.others is Others.KEPT:
@@ -228,6 +230,22 @@ class ColumnJob:
                 files[done.fragment] = done
         self._used = files
         return files
+
+    def _check_moves(self, version: Manifest) -> None:
+        """Refuse a version in which rows may have moved since their addresses were read."""
+        if version.version == self._start.version or self.source.finds_moved(version):
+            return
+        before = {
+            fragment.id: fragment.deletion_file.num_deleted_rows
+            for fragment in self._start.manifest.fragments
+        }
+        now = {fragment.id: fragment.deletion_file.num_deleted_rows for fragment in version.fragments}
+        gone = any(now.get(number, -1) != deleted for number, deleted in before.items())
+        if gone and now.keys() - before.keys():
+            raise IncompatibleConflictError(
+                "other writers have moved rows, for which the data has values by their old addresses: read "
+                "the addresses of the new version"
+            )
 
     def _silent(
         self, missing: dict[int, table_pb2.DataFragment], answers: Sequence[Finished], work: ColumnWork

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,9 @@ class Source(Protocol):
     def columns(self, version: Manifest) -> tuple[str, ...]:
         """Return the columns of a version that the values are computed from."""
 
+    def finds_moved(self, version: Manifest) -> bool:
+        """Whether a row that has moved to another fragment gets its value there."""
+
     def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
         """Let tasks write the columns of some fragments of a version."""
 
@@ -75,7 +78,11 @@ class Expressions:
 
     def columns(self, version: Manifest) -> tuple[str, ...]:
         """See `Source`."""
-        return _named(version, [*self.values.values(), *_some(self.where)])
+        return _named(self.table, version, [*self.values.values(), *_some(self.where)])
+
+    def finds_moved(self, version: Manifest) -> bool:
+        """See `Source`."""
+        return True
 
     def frame(self, version: Manifest, fragments: Sequence[int] | None = None) -> DataFrame:
         """Return the rows of some fragments, each whole in one partition: their addresses and values.
@@ -86,14 +93,27 @@ class Expressions:
         rows = _rows(self.table, version, self.columns(version), fragments)
         functions = functions_of(self.table.spark)
         columns = {}
-        for name, value in self.values.items():
-            with analysed(f"column {name!r}"):
-                columns[name] = as_column(functions, value)
-                _ = rows.select(columns[name]).schema
+        for name in self.values:
+            columns[name] = self._understood(version, rows, functions, name)
             _refuse_other_rows(rows, columns[name], name)
         chosen = _matching(rows, self.where)
         columns = dict(self.fitted(rows, columns))
         return chosen.select(ROW_ADDRESS, *[column.alias(name) for name, column in columns.items()])
+
+    def _understood(self, version: Manifest, rows: DataFrame, functions: Any, name: str) -> Column:
+        """Return an expression as a Column that fits the rows."""
+        value = self.values[name]
+        try:
+            with analysed(f"column {name!r}"):
+                column = as_column(functions, value)
+                _ = rows.select(column).schema
+        except ExpressionError:
+            # Spark lists the columns that there are, so let it see them all.
+            everything = [field.name for field in version.schema.fields]
+            with analysed(f"column {name!r}"):
+                _ = _rows(self.table, version, everything, None).select(as_column(functions, value)).schema
+            raise
+        return column
 
     def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
         """See `Source`."""
@@ -135,6 +155,10 @@ class Joined:
     def columns(self, version: Manifest) -> tuple[str, ...]:
         """See `Source`."""
         return () if self._by_address(version) else tuple(self.on)
+
+    def finds_moved(self, version: Manifest) -> bool:
+        """See `Source`."""
+        return not self._by_address(version)
 
     def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
         """See `Source`."""
@@ -194,13 +218,17 @@ class Function:
 
     def columns(self, version: Manifest) -> tuple[str, ...]:
         """See `Source`."""
-        return tuple(dict.fromkeys([*self.inputs, *_named(version, _some(self.where))]))
+        return tuple(dict.fromkeys([*self.inputs, *_named(self.table, version, _some(self.where))]))
+
+    def finds_moved(self, version: Manifest) -> bool:
+        """See `Source`."""
+        return True
 
     def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
         """See `Source`."""
         inputs, call, most = self.inputs, self.call, self.rows
         if self.where is not None:
-            columns = _named(version, [self.where])
+            columns = _named(self.table, version, [self.where])
             found = _matching(_rows(self.table, version, columns, fragments), self.where)
 
             def on_some(batches: Iterable[pa.RecordBatch]) -> Iterator[Finished]:
@@ -267,10 +295,12 @@ def _matching(rows: DataFrame, where: Expression | None) -> DataFrame:
     return chosen
 
 
-def _named(version: Manifest, expressions: Sequence[Expression]) -> tuple[str, ...]:
+def _named(table: TableFace, version: Manifest, expressions: Sequence[Expression]) -> tuple[str, ...]:
     """Return the columns of a version that expressions may name."""
     names = [field.name for field in version.schema.fields]
-    return tuple(needed_columns([*names, *SYSTEM_COLUMNS], expressions))
+    found = needed_columns([*names, *SYSTEM_COLUMNS], expressions, table.aliased)
+    # What cannot be understood may name everything; but system columns are not meant by a star.
+    return tuple(names if len(found) == len(names) + len(SYSTEM_COLUMNS) else found)
 
 
 def _some(where: Expression | None) -> list[Expression]:
