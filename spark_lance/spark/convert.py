@@ -2,7 +2,8 @@
 
 A conversion is planned once from the two types and then applied to any number of batches. Names, nullability
 and offsets are relabelled without touching values: a fixed-size list becomes a list over the same values
-with the offsets 0, n, 2n, ... (The way back, Spark's arrays as Lance columns, is `table.writing.align`.)
+with the offsets 0, n, 2n, ... JSON columns become text. (The way back, Spark's arrays as Lance columns, is
+`table.writing.align`.)
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.json_binary import JSON_EXTENSION, json_texts
+from spark_lance.file.schema import EXTENSION_NAME
 
 __all__ = ["BatchConverter", "rows_without_columns"]
 
@@ -41,7 +44,7 @@ class BatchConverter:
                 fields than the source's, and in another order.
         """
         pairs = zip(source, target, strict=True)
-        return cls(target, tuple(_plan(old.type, new.type, new.name) for old, new in pairs))
+        return cls(target, tuple(_plan_column(old, new) for old, new in pairs))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with the target schema and the same number of rows.
@@ -56,6 +59,13 @@ class BatchConverter:
 def rows_without_columns(rows: int) -> pa.RecordBatch:
     """Return a batch that has rows but no columns. Only one made from a struct array keeps the number."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
+def _plan_column(source: pa.Field, target: pa.Field) -> _Convert:
+    name = (source.metadata or {}).get(EXTENSION_NAME.encode(), b"")
+    if name == JSON_EXTENSION.encode() and pa.types.is_string(target.type):
+        return json_texts
+    return _plan(source.type, target.type, target.name)
 
 
 def _plan(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.json_binary import JSON_EXTENSION
+from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.spark.blobs import ALL_BINARY, DESCRIPTIONS, blob_type
 from spark_lance.spark.types import covers, spark_field, spark_type
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
@@ -47,6 +48,8 @@ def described(
         try:
             if field.is_blob:
                 fields.append(st.StructField(field.name, blob_type(field, blob_handling), True))
+            elif _is_json(field):
+                fields.append(st.StructField(field.name, st.StringType(), field.nullable))
             else:
                 fields.append(spark_field(field.described().arrow_field()))
         except SchemaError as error:
@@ -116,10 +119,16 @@ def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Fie
 
 
 def _seen_as(field: Field, asked: st.DataType) -> st.DataType:
-    """Return the Spark type of a column; that of a blob's bytes if they are asked for."""
+    """Return the Spark type of a column; of blobs and JSON that of their bytes if they are asked for."""
     if field.is_blob:
         return blob_type(field, ALL_BINARY if isinstance(asked, st.BinaryType) else DESCRIPTIONS)
+    if _is_json(field) and not isinstance(asked, st.BinaryType):
+        return st.StringType()
     return spark_type(field.described().arrow_type())
+
+
+def _is_json(field: Field) -> bool:
+    return field.metadata.get(EXTENSION_NAME) == JSON_EXTENSION
 
 
 def narrow(field: Field, asked: st.DataType) -> Field:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.cloudpickle import dumps
@@ -134,6 +135,22 @@ def test_a_limit_above_conditions_that_the_reader_does_not_know_is_ignored(path:
     assert len(ids(*plan(path, unmarked))) == 40_000 - 499
     reader, partitions = plan(path, marked(schema, limit=3, filters=0), filter="id > 100")
     assert ids(reader, partitions)[:3] == [101, 102, 103]
+
+
+def test_json_columns_are_text(tmp_path: Path) -> None:
+    location = str(tmp_path / "t")
+    texts = ['{"a": 1, "b": [null, "x"]}', None, "7"]
+    rows = pa.table({"j": pa.array(texts, pa.json_()), "id": range(3)})
+    lance.write_dataset(rows, location)
+    schema = LanceDataSource({"path": location}).schema()
+    assert schema.simpleString() == "struct<j:string,id:bigint>"
+    for asked, first in ((None, '{"a":1,"b":[null,"x"]}'), (schema["j"], '{"a":1,"b":[null,"x"]}')):
+        reader, partitions = plan(location, None if asked is None else StructType([asked]))
+        found = [value for p in partitions for batch in reader.read(p) for value in batch["j"].to_pylist()]
+        assert found == [first, None, "7"]
+    stored = StructType().add("j", "binary")
+    reader, partitions = plan(location, stored)
+    assert next(iter(reader.read(partitions[0])))["j"].type == pa.binary()
 
 
 def test_hints_are_those_of_the_first_column() -> None:
