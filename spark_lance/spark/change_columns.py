@@ -148,7 +148,7 @@ class ChangeColumns:
             found.append(PastColumn(other, other.id == column.field.id))
         if there and self.takes_all:
             return f"column {next(iter(there))!r} was added"
-        return found
+        return self.columns if found == self.columns else found
 
     def _arrow(self, name: str) -> pa.Field:
         if name in self._feed:

@@ -39,13 +39,25 @@ from spark_lance.table.reading.version_changes import INSERT, ChangedRows, befor
 
 __all__ = ["ChangePartition", "Feed", "TaskColumns", "pack_changes", "read_changes"]
 
-_VERSIONS_KEPT = 8
+_VERSIONS_KEPT = 1024
+_CHANGES_KEPT = 100_000
 _MOST_BYTES = 128 << 20
 _LEAST_BYTES = 4 << 20
 _TASK_BYTES = 64 << 10
 _ROW_BYTES = 8
 _LEAST_ROWS = 4096
 _EPOCH_MICROS = 10**6
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """What reading rows of a version needs, whichever rows."""
+
+    names: tuple[str, ...]
+    fields: tuple[Field, ...]
+    bases: Bases
+    stable: bool
+    micros: int
 
 
 class Feed:
@@ -65,7 +77,10 @@ class Feed:
         self._columns = columns
         self._exact = exact
         self._found: dict[int, list[PastColumn | None]] = {reference.version: columns.columns}
+        self._own = columns.at(columns.columns, reference.version)
         self._changes: OrderedDict[int, list[ChangedRows]] = OrderedDict()
+        self._changes_kept = 0
+        self._holders: OrderedDict[int, _Holder] = OrderedDict()
 
     def changes(self, version: int) -> list[ChangedRows]:
         """Return what a version changed.
@@ -83,9 +98,14 @@ class Feed:
                 if transaction.name != "append":
                     raise
                 old = before_append(new, transaction)
-            self._changes[version] = changes_of(walk.store, walk.root, old, new, transaction)
-            if len(self._changes) > _VERSIONS_KEPT:
-                self._changes.popitem(last=False)
+            found = changes_of(walk.store, walk.root, old, new, transaction)
+            self._changes[version] = found
+            self._changes_kept += len(found)
+            # While the manifest is at hand.
+            self._holder(version)
+            while len(self._changes) > _VERSIONS_KEPT or self._changes_kept > _CHANGES_KEPT:
+                self._changes_kept -= len(self._changes.popitem(last=False)[1])
+            return found
         return self._changes[version]
 
     def rows(self, version: int) -> list[ChangedRows]:
@@ -105,16 +125,26 @@ class Feed:
         Raises:
             SchemaError: its columns cannot be read as those of the reference.
         """
-        made = self.walk.manifest(version)
-        holder = self.walk.manifest(version - 1) if change.is_before else made
-        names, fields = self._columns.at(self.columns_at(holder.version), holder.version)
-        walk = self.walk
-        bases = Bases.of(walk.store, walk.root, holder.message)
-        stable = holder.uses_stable_row_ids
-        scan = ScanTask(walk.store, walk.root, names, fields, change.fragment, stable, bases)
-        stamp = made.message.timestamp
-        micros = stamp.seconds * _EPOCH_MICROS + stamp.nanos // 1000
-        return ChangeTask(scan, change, version, micros, self._columns.schema)
+        made, walk = self._holder(version), self.walk
+        held = self._holder(version - 1) if change.is_before else made
+        scan = ScanTask(
+            walk.store, walk.root, held.names, held.fields, change.fragment, held.stable, held.bases
+        )
+        return ChangeTask(scan, change, version, made.micros, self._columns.schema)
+
+    def _holder(self, version: int) -> _Holder:
+        if version not in self._holders:
+            manifest = self.walk.manifest(version)
+            columns = self.columns_at(version)
+            own = columns is self._columns.columns
+            names, fields = self._own if own else self._columns.at(columns, version)
+            bases = Bases.of(self.walk.store, self.walk.root, manifest.message)
+            stamp = manifest.message.timestamp
+            micros = stamp.seconds * _EPOCH_MICROS + stamp.nanos // 1000
+            self._holders[version] = _Holder(names, fields, bases, manifest.uses_stable_row_ids, micros)
+            if len(self._holders) > _VERSIONS_KEPT:
+                self._holders.popitem(last=False)
+        return self._holders[version]
 
     def columns_at(self, version: int) -> list[PastColumn | None]:
         """Return what the columns are in a version.
@@ -133,6 +163,9 @@ class Feed:
                     "anew and start it with the same checkpoint to go on"
                 )
             self._found[version] = found
+            if len(self._found) > _VERSIONS_KEPT:
+                # A stream does not come back to versions that it has read.
+                self._found.pop(min(self._found.keys() - {self._reference.version}))
         elif not self._exact and there.message.fields == self._reference.message.fields:
             self._found[version] = self._columns.columns
         else:

@@ -34,10 +34,10 @@ from spark_lance.table.history.walk import Walk, version_from
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 else:
     try:
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+        from pyspark.sql.streaming.datasource import ReadMaxFiles, SupportsTriggerAvailableNow
     except ImportError:  # Spark 4.0 and 4.1
 
         class SupportsTriggerAvailableNow:
@@ -45,6 +45,8 @@ else:
 
 
 __all__ = ["LanceStreamReader"]
+
+_AT_ONCE = 32
 
 
 class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -87,8 +89,6 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options set; `latestOffset` keeps to all of them."""
-        from pyspark.sql.streaming.datasource import ReadMaxFiles
-
         return ReadMaxFiles(self._options.maxFilesPerTrigger)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -206,10 +206,13 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         All changes of a version come in one batch, as what replaces a row may stand in any fragment; inserted
         rows are cut between fragments.
         """
+        first = position.version + 1
         while position.snapshot or position.version < newest:
             if not position.snapshot and not budget.take_version():
                 break
             holder = position.version if position.snapshot else position.version + 1
+            if (holder - first) % _AT_ONCE == 0:
+                self._walk.prefetch(range(holder, min(holder + _AT_ONCE, newest + 1)))
             units = self._units(position)
             if self._options.readChangeFeed and not position.snapshot:
                 if not budget.take(units):

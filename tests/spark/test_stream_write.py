@@ -218,19 +218,17 @@ def test_a_driver_that_is_killed_in_a_commit_goes_on_where_it_was(
         inherited = os.environ.get("PYTHONPATH")
         path = f"{ROOT}{os.pathsep}{inherited}" if inherited else str(ROOT)
         command = [sys.executable, "-m", "tests.spark.stream_job", *places, *more]
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": path},
-            cwd=ROOT,
-            check=False,
-            timeout=600,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        # What dies takes its pipes along only when the last worker is gone: hence a file.
+        with (tmp_path / "log").open("wb") as log:
+            environment = {**os.environ, "PYTHONPATH": path}
+            done = subprocess.run(
+                command, env=environment, cwd=ROOT, check=False, timeout=600, stdout=log, stderr=log
+            )
         return done.returncode
 
-    assert job(place, str(tmp_path / "marker")) == -signal.SIGKILL
+    status = job(place, str(tmp_path / "marker"))
+    assert status == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert keys(tmp_path / "out") == list(range(2 if place == "before" else 4))
-    assert job() == 0
+    assert job() == 0, (tmp_path / "log").read_text()
     assert keys(tmp_path / "out") == list(range(6))
     assert lance.dataset(str(tmp_path / "out")).version == 3
