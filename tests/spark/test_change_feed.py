@@ -132,8 +132,8 @@ def told(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def made_at(path: Path) -> dict[int, datetime.datetime]:
-    """Return when versions were committed, by pylance."""
-    versions: Any = lance.dataset(str(path)).versions()
+    """Return when versions were committed. (pylance's answers may be a microsecond off.)"""
+    versions = spark_lance.dataset(str(path)).versions()
     return {version["version"]: version["timestamp"].astimezone() for version in versions}
 
 
