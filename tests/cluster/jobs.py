@@ -166,13 +166,6 @@ def troubled_jobs(spark: SparkSession, trouble: Trouble, marks: str) -> Iterator
         kind.mapInArrow = usual  # type: ignore[method-assign]
 
 
-def make_table(spark: SparkSession, path: str, rows: int, stable: bool) -> None:
-    """Make a table of four fragments: id, a = 10 id, and k, which has the ids in another order."""
-    frame = spark.range(0, rows, 1, 4).selectExpr("id", "id * 10 AS a", f"id * 7919 % {rows} AS k")
-    writer = frame.write.format("lance").mode("append").option("enable_stable_row_ids", stable)
-    writer.save(path)
-
-
 def delete(table: LanceTable, rows: int) -> None:
     """Delete one row in five."""
     table.delete("id % 5 = 2")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import spark_lance
@@ -49,6 +50,12 @@ each_operation = pytest.mark.parametrize("operation", MODEL, ids=lambda operatio
 both_kinds_of_ids = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 
 
+def make_table(path: str, stable: bool) -> None:
+    """Make a table of four fragments."""
+    table = pa.Table.from_pylist(before())
+    spark_lance.write_dataset(table, path, max_rows_per_file=ROWS // 4, enable_stable_row_ids=stable)
+
+
 def rows_of(path: str) -> list[Row]:
     rows: list[Row] = spark_lance.dataset(path).to_table().to_pylist()
     return sorted(rows, key=lambda row: int(row["id"]))
@@ -77,7 +84,7 @@ def check_changed(path: str, operation: Operation, ids: dict[int, int], stable: 
 def test_tasks_that_are_copied_or_repeated_count_once(
     driver: Driver, path: str, marks: Path, operation: Operation, stable: bool
 ) -> None:
-    driver.run(jobs.make_table, path, ROWS, stable)
+    make_table(path, stable)
     ids = row_ids(path)
     driver.run(jobs.change, path, operation, ROWS, jobs.copied_or_repeated, str(marks))
     assert attempts_of_first_task(marks) >= 2
@@ -90,7 +97,7 @@ def test_tasks_that_are_copied_or_repeated_count_once(
 def test_an_executor_that_is_killed_costs_no_rows(
     driver: Driver, path: str, marks: Path, operation: Operation
 ) -> None:
-    driver.run(jobs.make_table, path, ROWS, True)
+    make_table(path, stable=True)
     ids = row_ids(path)
     driver.run(jobs.change, path, operation, ROWS, jobs.kills_its_executor, str(marks))
     assert attempts_of_first_task(marks) >= 2
@@ -102,7 +109,7 @@ def test_an_executor_that_is_killed_costs_no_rows(
 def test_an_operation_that_fails_changes_nothing_and_can_be_repeated(
     driver: Driver, path: str, marks: Path, operation: Operation
 ) -> None:
-    driver.run(jobs.make_table, path, ROWS, True)
+    make_table(path, stable=True)
     ids = row_ids(path)
     with pytest.raises(JobFailedError, match="a failure of the test"):
         driver.run(jobs.change, path, operation, ROWS, jobs.fails_always, str(marks))
@@ -118,7 +125,7 @@ def test_an_operation_that_fails_changes_nothing_and_can_be_repeated(
 def test_two_drivers_change_one_table_at_once(
     driver: Driver, second: Driver, path: str, operation: Operation
 ) -> None:
-    driver.run(jobs.make_table, path, ROWS, True)
+    make_table(path, stable=True)
     ids = row_ids(path)
     running = [who.start(jobs.change, path, operation, ROWS) for who in (driver, second)]
     for job in running:
@@ -134,7 +141,7 @@ def test_two_drivers_change_one_table_at_once(
 def test_a_driver_that_is_killed_in_an_operation_changes_nothing(
     cluster: Cluster, driver: Driver, second: Driver, path: str, marks: Path
 ) -> None:
-    driver.run(jobs.make_table, path, ROWS, True)
+    make_table(path, stable=True)
     ids = row_ids(path)
     second.start(jobs.change, path, jobs.merge, ROWS, jobs.all_stuck, str(marks))
     eventually("tasks have written files", lambda: bool(orphans(path)), 120)
