@@ -51,7 +51,7 @@ def new_field(field: st.StructField, wishes: Wishes, path: Sequence[str] = ()) -
     """
     here = (*path, field.name)
     given = field.metadata or {}
-    asked = {**wishes_of(given), **wishes.get(".".join(here).lower(), {})}
+    asked = {**_suiting(wishes_of(given), field.dataType), **wishes.get(".".join(here).lower(), {})}
     metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
     arrow = _wished_type(_new_type(field.dataType, wishes, here), asked, ".".join(here))
@@ -67,6 +67,17 @@ def new_field(field: st.StructField, wishes: Wishes, path: Sequence[str] = ()) -
         metadata[KEY] = "true"
     nullable = not (key or _holds_key(arrow))
     return pa.field(field.name, arrow, nullable, metadata or None)
+
+
+def _suiting(asked: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
+    """Return what metadata asks, without the length of vectors of values that no new vector can have.
+
+    What was read from a table has such metadata if the table's vectors are of types that Spark lacks.
+    """
+    item = spark.elementType if isinstance(spark, st.ArrayType) else None
+    if isinstance(item, (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.NullType)):
+        return {name: value for name, value in asked.items() if name != VECTOR_SIZE}
+    return asked
 
 
 def _new_type(spark: st.DataType, wishes: Wishes, path: Sequence[str]) -> pa.DataType:

@@ -3,7 +3,7 @@
     writer()   driver   what is written, and how, is decided and checked (`_plan`); nothing is stored
     write()    task     rows become data files with names of their own; their fragments are the task's message
     commit()   driver   the fragments of all tasks become one version, or their files are deleted
-    abort()    driver   deletes the files of tasks that finished, if some task did not
+    abort()    driver   deletes the files of all tasks, found by the job's digits in their names, if one failed
 
 Spark runs the four in different processes and copies the writer between them, so nothing that one of them
 learns reaches the next except through the messages.
@@ -11,6 +11,7 @@ learns reaches the next except through the messages.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,7 +35,7 @@ from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.once import Once
 from spark_lance.table.history.references import resolve
 from spark_lance.table.writing.align import Aligner
-from spark_lance.table.writing.write import delete_fragment_files, write_fragments
+from spark_lance.table.writing.write import delete_fragment_files, delete_operation_files, write_fragments
 from spark_lance.table.writing.write_plan import WritePlan
 
 __all__ = ["LanceCommitMessage", "LanceWriter"]
@@ -72,6 +73,7 @@ class LanceWriter(DataSourceArrowWriter):
         if options.branch is not None:
             self._root = resolve(self._store, self._root, (options.branch, None)).root
         self._options = options
+        self._job = secrets.token_hex(8)
         self._names, self._plan = plan_rows(self._store, self._root, options, schema, overwrite)
 
     @property
@@ -109,6 +111,7 @@ class LanceWriter(DataSourceArrowWriter):
                 version=self._plan.version,
                 max_rows_per_file=self._options.max_rows_per_file,
                 max_bytes_per_file=self._options.max_bytes_per_file,
+                operation=self._job,
             )
         return LanceCommitMessage(tuple(fragments), received)
 
@@ -147,7 +150,7 @@ class LanceWriter(DataSourceArrowWriter):
                 commit_once(self._store, self._root, plan, fragments, once=once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the files of the tasks that finished, unless a commit has been tried.
+        """Delete the files of all tasks, also of those that were killed, unless a commit has been tried.
 
         Spark also calls this after `commit` has failed, in another process. Then all messages are there,
         and `commit` has deleted what was certainly not committed; only a write of which some task did not
@@ -157,6 +160,7 @@ class LanceWriter(DataSourceArrowWriter):
         if len(done) < len(messages):
             fragments = [data for message in done for data in message.fragments]
             delete_fragment_files(self._store, self._root, fragments)
+            delete_operation_files(self._store, self._root, self._job)
 
     def _once(self) -> Once | None:
         name, number = self._options.txnAppId, self._options.txnVersion

@@ -166,6 +166,18 @@ def test_abort_after_a_commit_that_landed_deletes_nothing(path: str) -> None:
     assert ids(path) == [1, 2]
 
 
+def test_abort_of_an_unfinished_write_finds_files_of_which_no_message_came(path: str) -> None:
+    """Of a task that was killed after it wrote, or whose first attempt failed."""
+    other, job = writer(path), writer(path)
+    kept = write(other, batch(1))
+    write(job, batch(2))
+    write(job, batch(3))
+    sent(job).abort([None, None])
+    assert files(path) == 1
+    other.commit([kept])
+    assert ids(path) == [1]
+
+
 def test_abort_of_an_unfinished_write_deletes_what_its_tasks_wrote(path: str) -> None:
     writer(path).commit([write(writer(path), batch(1))])
     job = writer(path)

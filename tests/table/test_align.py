@@ -49,6 +49,7 @@ LOSSLESS = [
     (pa.array([1, None, 300], pa.int64()), pa.uint16()),
     (pa.array([1.5, None], pa.float32()), pa.float64()),
     (pa.array([1.5, None, float("inf")], pa.float32()), pa.float16()),
+    (pa.array([None, []], pa.list_(pa.float32())), pa.list_(pa.float16())),
     (pa.array(["a", None]), pa.large_string()),
     (pa.array(["a", None], pa.large_string()), pa.string()),
     (pa.array([b"ab", None]), pa.binary(2)),

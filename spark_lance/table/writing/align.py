@@ -274,7 +274,7 @@ def _half(array: pa.Array, target: pa.DataType) -> pa.Array:
     halves = array.cast(target)
     back = halves.cast(array.type)
     same = pc.or_kleene(pc.equal(back, array), pc.and_(pc.is_nan(back), pc.is_nan(array)))
-    if not pc.all(pc.fill_null(same, True)).as_py():
+    if not pc.all(pc.fill_null(same, True), min_count=0).as_py():
         raise pa.ArrowInvalid("a number is not exact in half precision")
     return halves
 

@@ -20,7 +20,13 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR, new_data_file_name
 
-__all__ = ["MAX_BYTES_PER_FILE", "MAX_ROWS_PER_FILE", "delete_fragment_files", "write_fragments"]
+__all__ = [
+    "MAX_BYTES_PER_FILE",
+    "MAX_ROWS_PER_FILE",
+    "delete_fragment_files",
+    "delete_operation_files",
+    "write_fragments",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -110,13 +116,36 @@ def delete_fragment_files(store: Store, root: str, fragments: Sequence[bytes]) -
 
     A file that cannot be deleted is logged and left; no version refers to it.
     """
-    for data in fragments:
-        for file in table_pb2.DataFragment.FromString(data).files:
-            path = join(root, DATA_DIR, file.path)
-            folder = sidecar_folder(path)
-            try:
-                for name in store.list(folder):
-                    store.delete(join(folder, name))
-                store.delete(path)
-            except OSError as error:
-                logger.warning("could not delete the uncommitted file %s: %s", path, error)
+    _delete(
+        store,
+        root,
+        [file.path for data in fragments for file in table_pb2.DataFragment.FromString(data).files],
+    )
+
+
+def delete_operation_files(store: Store, root: str, operation: str) -> None:
+    """Delete the data files whose names have the digits of an operation that was never committed.
+
+    So go the files of tasks that were killed, too. What cannot be listed or deleted is logged and left.
+    """
+    folder = join(root, DATA_DIR)
+    try:
+        names = [name for name in store.list(folder) if operation in name and name.endswith(".lance")]
+    except OSError as error:
+        logger.warning("could not look for uncommitted files in %s: %s", folder, error)
+        return
+    _delete(store, root, names)
+
+
+def _delete(store: Store, root: str, names: Sequence[str]) -> None:
+    for data_file in names:
+        path = join(root, DATA_DIR, data_file)
+        folder = sidecar_folder(path)
+        try:
+            for name in store.list(folder):
+                store.delete(join(folder, name))
+            store.delete(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            logger.warning("could not delete the uncommitted file %s: %s", path, error)
