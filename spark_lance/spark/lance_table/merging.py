@@ -32,7 +32,7 @@ __all__ = ["MergeBuilder", "Merging"]
 _EVOLUTIONS = 5
 # For tables from so many rows on it pays to keep the source and pick the rows that have its keys; with a
 # source of so many rows at most, for its keys are held by every task.
-_MANY_ROWS = 1 << 20
+_MANY_ROWS = 1 << 24
 _FEW_ROWS = 1 << 21
 
 
