@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -494,3 +500,55 @@ def test_columns_are_altered(spark: SparkSession, tmp_path: Path) -> None:
     table.alterColumn("id", nullable=False, comment="")
     assert not table.toDF().schema["id"].metadata
     assert not leftovers(path)
+
+
+KILLED_JOB = """
+import sys, time
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from spark_lance import LanceTable
+from spark_lance.spark.java import prepare_environment
+
+prepare_environment()
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+
+def call(batch):
+    if batch["id"][0].as_py() >= 10:
+        time.sleep(600)
+    return batch.rename_columns(["next"]).set_column(0, "next", pc.add(batch["id"], 1))
+
+LanceTable.forPath(spark, sys.argv[1]).addColumns(call, inputs=["id"], schema="next bigint", resume="next")
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_job_is_resumed_by_another_process(spark: SparkSession, tmp_path: Path) -> None:
+    path = make(tmp_path / "t", 20, 4)
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "SPARK_LOCAL_DIRS": str(tmp_path)}
+    log = (tmp_path / "log").open("w+")
+    command = [sys.executable, "-c", KILLED_JOB, path]
+    with (
+        log,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True) as job,
+    ):
+        try:
+            deadline = time.monotonic() + 300
+            while len(list(Path(path).glob("_column_jobs/next/[0-9]*.json"))) < 2:
+                log.seek(0)
+                assert job.poll() is None, log.read()
+                assert time.monotonic() < deadline, "the job finished no fragment"
+                time.sleep(0.1)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+    table = LanceTable.forPath(spark, path)
+
+    def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pc.add(batch["id"], 1)], ["next"])
+
+    metrics = table.addColumns(call, inputs=["id"], schema="next bigint", resume="next").collect()[0]
+    assert (metrics.num_files_reused, metrics.num_files_written) == (2, 2)
+    assert [row["next"] for row in rows_of(path)] == list(range(1, 21))
+    # What was being written when the process died is left to clean-up.
+    assert all(name.startswith(".tmp") for name in leftovers(path))

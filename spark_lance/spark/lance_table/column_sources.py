@@ -70,6 +70,8 @@ class Expressions:
     fitted: Callable[[DataFrame, Mapping[str, Column]], Mapping[str, Column]] = field(
         default=lambda frame, columns: columns, compare=False
     )
+    # What was asked for last: the schema of new columns comes from the DataFrame that is then run.
+    _frames: dict[tuple[int, tuple[int, ...]], DataFrame] = field(default_factory=dict, compare=False)
 
     def describe(self) -> str:
         """See `Source`."""
@@ -84,12 +86,15 @@ class Expressions:
         """See `Source`."""
         return True
 
-    def frame(self, version: Manifest, fragments: Sequence[int] | None = None) -> DataFrame:
+    def frame(self, version: Manifest, fragments: Sequence[int]) -> DataFrame:
         """Return the rows of some fragments, each whole in one partition: their addresses and values.
 
         Raises:
             ExpressionError: Spark does not understand an expression, or it looks at more than one row.
         """
+        key = version.version, tuple(fragments)
+        if key in self._frames:
+            return self._frames[key]
         rows = _rows(self.table, version, self.columns(version), fragments)
         functions = functions_of(self.table.spark)
         columns = {}
@@ -98,7 +103,10 @@ class Expressions:
             _refuse_other_rows(rows, columns[name], name)
         chosen = _matching(rows, self.where)
         columns = dict(self.fitted(rows, columns))
-        return chosen.select(ROW_ADDRESS, *[column.alias(name) for name, column in columns.items()])
+        frame = chosen.select(ROW_ADDRESS, *[column.alias(name) for name, column in columns.items()])
+        self._frames.clear()
+        self._frames[key] = frame
+        return frame
 
     def _understood(self, version: Manifest, rows: DataFrame, functions: Any, name: str) -> Column:
         """Return an expression as a Column that fits the rows."""
@@ -274,7 +282,7 @@ def _rows(
 ) -> DataFrame:
     """Return columns of fragments of a version with the row addresses; each fragment in one partition."""
     names = list(dict.fromkeys([*columns, ROW_ADDRESS]))
-    options = {} if fragments is None else {"fragments": _ranges(fragments)}
+    options = {"fragments": _ranges(fragments)} if fragments else {}
     rows = table._read(version=version.version, columns=columns_option(names), **options)
     return rows if table.aliased is None else rows.alias(table.aliased)
 

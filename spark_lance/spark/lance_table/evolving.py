@@ -31,6 +31,7 @@ from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.schema_changes import Alteration
 from spark_lance.table.columns.work import Others
 from spark_lance.table.faces.evolving import read_alteration
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
@@ -115,7 +116,7 @@ class Evolving(TableFace):
             return self._metrics(ColumnJob(self, joined, Others.NULL, resume).add(target))
         if isinstance(columns, Mapping):
             source = Expressions(self, columns)
-            frame = source.frame(self._dataset().manifest)
+            frame = source.frame(*_all_of(self._dataset()))
             kinds = [field for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
             return self._metrics(ColumnJob(self, source, Others.FORBIDDEN, resume).add(target))
@@ -182,7 +183,7 @@ class Evolving(TableFace):
         if isinstance(columns, Mapping):
             values = {find_column(table, name).name: value for name, value in columns.items()}
             expressions = Expressions(self, values, where, self._stored)
-            expressions.frame(dataset.manifest)
+            expressions.frame(*_all_of(dataset))
             return self._metrics(ColumnJob(self, expressions, Others.KEPT, resume).update(list(values)))
         seen = self._inputs(dataset, inputs)
         given = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
@@ -396,6 +397,11 @@ def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Wi
     """
     fields = [new_field(kind, sizes).with_name(name) for kind, name in zip(kinds, names, strict=True)]
     return pa.schema(fields)
+
+
+def _all_of(dataset: LanceDataset) -> tuple[Manifest, list[int]]:
+    """Return a version and the ids of its fragments."""
+    return dataset.manifest, [fragment.id for fragment in dataset.manifest.fragments]
 
 
 def _sample(dataset: LanceDataset, columns: Sequence[str]) -> pa.RecordBatch:
