@@ -42,6 +42,7 @@ from spark_lance.spark.lance_table.targets import Assignments
 from spark_lance.spark.types import spark_type
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.rows.keys import primary_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -421,7 +422,10 @@ class _Join:
             return None
         inserts = [clause for clause in self.clauses if clause.kind == "insert"]
         fits = all(self._stores(clause, top, keys[top.name.lower()]) for clause in inserts for top in fields)
-        return tuple(sorted(fields, key=lambda top: top.id)) if fits and self._alike(fields, keys) else None
+        if not fits or not self._alike(fields, keys):
+            return None
+        declared = primary_key(schema)
+        return declared if set(declared) == set(fields) else tuple(sorted(fields, key=lambda top: top.id))
 
     def _stores(self, clause: Clause, top: Field, source: str) -> bool:
         """Whether a clause stores a column of the source, as it is, in a column of the table."""
