@@ -350,6 +350,9 @@ def arrow_type(spark: st.DataType) -> pa.DataType:
     """
     if isinstance(spark, st.UserDefinedType):
         return arrow_type(spark.sqlType())
+    if isinstance(spark, (st.CharType, st.VarcharType)):
+        # Spark hands them to data sources as strings; a schema of the user's own may still name them.
+        return pa.string()
     for row in _ROWS:
         if row.carrier is not None and row.spark_class is not None and isinstance(spark, row.spark_class):
             return row.carrier(spark)

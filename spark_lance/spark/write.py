@@ -3,7 +3,7 @@
     writer()   driver   what is written, and how, is decided and checked (`_plan`); nothing is stored
     write()    task     rows become data files with names of their own; their fragments are the task's message
     commit()   driver   the fragments of all tasks become one version, or their files are deleted
-    abort()    driver   deletes the files of all tasks, found by the job's digits in their names, if one failed
+    abort()    driver   deletes the files of all tasks if one failed; the job's digits are in their names
 
 Spark runs the four in different processes and copies the writer between them, so nothing that one of them
 learns reaches the next except through the messages.

@@ -6,6 +6,7 @@ test with many columns goes through Spark itself.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+import pyspark.sql.types as t
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -135,3 +137,38 @@ def test_many_types_through_spark(spark: SparkSession, tmp_path: Path) -> None:
         column = whole.column(name)
         halves = [canonical(column.take(list(range(start, 100, 2)))) for start in (0, 1)]
         assert halves[0] == halves[1] == canonical(copied.column(name)), name
+
+
+def test_times_variants_and_intervals_inside_of_others(tmp_path: Path) -> None:
+    leaves: list[tuple[t.DataType, Any]] = [
+        (t.VariantType(), {"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}),
+        (t.DayTimeIntervalType(), dt.timedelta(days=-1, microseconds=3)),
+        (t.VarcharType(5), "abc"),
+        (t.CharType(3), "abc"),
+    ]
+    if hasattr(t, "TimeType"):
+        leaves.append((t.TimeType(6), dt.time(23, 59, 59, 999999)))
+    for number, (leaf, value) in enumerate(leaves):
+        schema = t.StructType(
+            [
+                t.StructField("plain", leaf),
+                t.StructField("array", t.ArrayType(leaf)),
+                t.StructField("struct", t.StructType([t.StructField("x", leaf)])),
+                t.StructField("map", t.MapType(t.StringType(), t.ArrayType(leaf))),
+            ]
+        )
+        columns = [
+            [value, None],
+            [[value, None], None],
+            [{"x": value}, {"x": None}],
+            [[("k", [value])], None],
+        ]
+        rows = pa.table(columns, schema=arrow_schema(schema))
+        path = str(tmp_path / str(number))
+        for _ in range(2):
+            save(path, schema, rows)
+        same(path)
+        told, found = seen(path)
+        text = isinstance(leaf, (t.VarcharType, t.CharType))
+        assert told == (spark_schema(arrow_schema(schema)) if text else schema)
+        assert found.to_pylist() == rows.to_pylist() * 2
