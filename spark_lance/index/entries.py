@@ -22,7 +22,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 
-__all__ = ["Segment", "check_name", "index_directory", "new_entry", "segments_of"]
+__all__ = ["Segment", "check_name", "index_directory", "label_of", "new_entry", "segments_of"]
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.errors import IndexNotFoundError
+from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.knower import ScalarKnower
+from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.create import create_vector_index, extend_vector_index, recipe_with
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
@@ -23,14 +25,14 @@ from spark_lance.table.faces.maintaining import Maintaining, Optimizer
 from spark_lance.table.faces.reading import Reading
 from spark_lance.table.maintenance.indices import describe_indices
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Predicate, compile_predicate
+from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["DISTANCE", "IndexOptimizer", "Indexing", "known_indices"]
+__all__ = ["DISTANCE", "SCORE", "IndexOptimizer", "Indexing", "known_indices"]
 
-DISTANCE = "_distance"
+DISTANCE, SCORE = "_distance", "_score"
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,13 @@ class Indexing(Reading, Maintaining):
         return self._at(manifest)
 
     def create_scalar_index(
-        self: SameFace, column: str, index_type: str, name: str | None = None, *, replace: bool = True
+        self: SameFace,
+        column: str,
+        index_type: str,
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        **options: Any,
     ) -> SameFace:
         """Build an index over the values of a column and return the version that has it.
 
@@ -117,11 +125,22 @@ class Indexing(Reading, Maintaining):
         Args:
             column: a column, or with dots a field in a struct column.
             index_type: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
-                ZONEMAP (values in the order of rows) or BLOOMFILTER (looking for single values).
+                NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
+                values) or INVERTED (words, for `full_text_query`).
             name, replace: see `create_index`.
+            options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
+                `max_token_length` (40), `lower_case` (True), `stem` (False), `remove_stop_words` (False),
+                `ascii_folding` (True), `custom_stop_words`.
         """
         manifest = create_scalar_index(
-            self.store, self.root, self.manifest, column, index_type, name=name, replace=replace
+            self.store,
+            self.root,
+            self.manifest,
+            column,
+            index_type,
+            name=name,
+            replace=replace,
+            options=options,
         )
         return self._at(manifest)
 
@@ -155,6 +174,7 @@ class Indexing(Reading, Maintaining):
         with_row_address: bool = False,
         *,
         nearest: Mapping[str, Any] | None = None,
+        full_text_query: str | Mapping[str, Any] | None = None,
         prefilter: bool = False,
     ) -> pa.Table:
         """Return rows as a table, see `Reading.to_table`; with `nearest` the rows nearest to a vector.
@@ -165,10 +185,20 @@ class Indexing(Reading, Maintaining):
                 (10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`, `refine_factor`, `ef`,
                 `use_index`, `fast_search`, `distance_range`. The column `_distance` is added; with several
                 vectors also `query_index`, the first column.
+            full_text_query: words, or a dict of `query`, `column` (the one that has an index by default),
+                `operator` ("or" or "and"), `phrase` (False) and `fast_search`. The rows that have them come
+                with the column `_score`, best first; `limit` says how many.
             prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
                 k nearest rows afterwards.
             filter, limit, offset, with_row_id, with_row_address: see `Reading.to_table`.
         """
+        if full_text_query is not None:
+            if nearest is not None:
+                raise OptionError("a search is by vector or by text, not by both")
+            asked = {"query": full_text_query} if isinstance(full_text_query, str) else dict(full_text_query)
+            wanted = None if limit is None else limit + (offset or 0)
+            found = self._answering(asked, wanted, columns, filter, prefilter, with_row_id, with_row_address)
+            return found.slice(offset or 0, limit)
         if nearest is None:
             return super().to_table(
                 columns, filter, limit, offset, with_row_id=with_row_id, with_row_address=with_row_address
@@ -187,33 +217,78 @@ class Indexing(Reading, Maintaining):
         with_row_id: bool,
         with_row_address: bool,
     ) -> pa.Table:
-        condition = None if filter is None else compile_predicate(filter, nameable(self.lance_schema))
+        condition = self._condition(filter)
         search = self._searches.setdefault(
             query.column, VectorSearch(self.store, self.root, self.manifest, query.column)
         )
-        allowed = None
-        if condition is not None and prefilter:
-            found = [part[ROW_ADDRESS].to_numpy() for part in self._scan([ROW_ADDRESS]).tables(condition)]
-            allowed = np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
-        results = search.run(query, allowed)
-        wanted = None if columns is None else [name for name in columns if name != DISTANCE]
-        scan = self._scan(wanted, with_row_id, with_row_address)
-        extra = (
-            [] if condition is None or prefilter else [c for c in condition.columns if c not in scan.names]
-        )
-        full = Scan.plan(scan.store, scan.root, scan.manifest, [*scan.names, *extra])
+        results = search.run(query, self._allowed(condition if prefilter else None))
+        later = None if prefilter else condition
         parts = []
         for number, result in enumerate(results):
-            rows = take_addresses(full, result.addresses)
-            rows = rows.append_column(pa.field(DISTANCE, pa.float32()), pa.array(result.distances))
-            if condition is not None and not prefilter:
-                rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
-            rows = rows.select([*scan.names, DISTANCE])
+            rows = self._rows_of(
+                result.addresses,
+                (DISTANCE, result.distances),
+                columns,
+                later,
+                with_row_id,
+                with_row_address,
+            )
             if len(results) > 1:
                 index = pa.array(np.full(rows.num_rows, number, np.int32))
                 rows = rows.add_column(0, pa.field("query_index", pa.int32()), index)
             parts.append(rows)
         return pa.concat_tables(parts)
+
+    def _answering(
+        self,
+        asked: dict[str, Any],
+        k: int | None,
+        columns: Sequence[str] | None,
+        filter: Predicate | None,
+        prefilter: bool,
+        with_row_id: bool,
+        with_row_address: bool,
+    ) -> pa.Table:
+        """Return the rows that answer a text query."""
+        column, query = parse_text_query(self.manifest, asked, k)
+        condition = self._condition(filter)
+        search = TextSearch(self.store, self.root, self.manifest, column)
+        found = search.run(query, self._allowed(condition if prefilter else None))
+        later = None if prefilter else condition
+        return self._rows_of(
+            found.addresses, (SCORE, found.scores), columns, later, with_row_id, with_row_address
+        )
+
+    def _condition(self, filter: Predicate | None) -> Condition | None:
+        return None if filter is None else compile_predicate(filter, nameable(self.lance_schema))
+
+    def _allowed(self, condition: Condition | None) -> npt.NDArray[np.uint64] | None:
+        """Return the addresses of the rows that a condition keeps, ascending; None for all."""
+        if condition is None:
+            return None
+        found = [part[ROW_ADDRESS].to_numpy() for part in self._scan([ROW_ADDRESS]).tables(condition)]
+        return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+
+    def _rows_of(
+        self,
+        addresses: npt.NDArray[np.uint64],
+        measure: tuple[str, npt.NDArray[np.float32]],
+        columns: Sequence[str] | None,
+        condition: Condition | None,
+        with_row_id: bool,
+        with_row_address: bool,
+    ) -> pa.Table:
+        """Return columns of rows, with what was measured of them, if a condition keeps them."""
+        name, values = measure
+        wanted = None if columns is None else [column for column in columns if column != name]
+        scan = self._scan(wanted, with_row_id, with_row_address)
+        extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
+        full = Scan.plan(scan.store, scan.root, scan.manifest, [*scan.names, *extra])
+        rows = take_addresses(full, addresses)
+        rows = rows.append_column(pa.field(name, pa.float32()), pa.array(values))
+        if condition is not None:
+            rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
+        return rows.select([*scan.names, name])
 
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:

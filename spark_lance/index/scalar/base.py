@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.errors import OptionError
 from spark_lance.file.version import FileVersion
 from spark_lance.index.entries import Segment
 from spark_lance.index.row_sets import RowSet
@@ -27,11 +28,12 @@ _SHIFT = np.uint64(32)
 
 @dataclass(frozen=True)
 class Place:
-    """Where the files of a segment go, and their version."""
+    """Where the files of a segment go, their version, and options of the kind of index."""
 
     store: Store
     directory: str
     version: FileVersion
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,20 @@ class ScalarIndex(ABC):
     @abstractmethod
     def build(cls, rows: Rows, place: Place) -> dict[str, int]:
         """Write a segment; return file name -> bytes."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the options with which a segment like this one is built."""
+        return {}
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Refuse options that a kind of index does not have.
+
+        Raises:
+            OptionError: there is one.
+        """
+        if options:
+            raise OptionError(f"an index {cls.name} has no option {', '.join(options)}")
 
     @classmethod
     def details(cls) -> bytes:

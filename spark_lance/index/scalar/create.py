@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,7 @@ def create_scalar_index(
     *,
     name: str | None = None,
     replace: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Build an index over all rows of a version and commit it.
 
@@ -47,17 +49,19 @@ def create_scalar_index(
         kind: a key of `SCALAR_INDICES`.
         name: of the index, `{column}_idx` by default.
         replace: whether an index of the name may be replaced; if not, one is an OptionError.
+        options: of INVERTED.
 
     Raises:
         SchemaError: the column does not exist, or cannot be indexed so.
-        OptionError: there is no such kind, or the name is taken.
+        OptionError: there is no such kind or option, or the name is taken.
         CommitError: the commit failed; see its subclasses.
     """
     index = scalar_kind(kind)
     field = indexed_field(manifest.schema, column, index)
     name = name or f"{column}_idx"
     check_name(manifest, name, field.id, replace)
-    entry = build_segment(store, root, manifest, column, index, name, manifest.fragments)
+    index.check(options or {})
+    entry = build_segment(store, root, manifest, column, index, name, manifest.fragments, options)
     removed = [old for old in manifest.indices if old.name == name]
     operation = create_index_message([entry], removed)
     return commit_operation(store, root, operation, read_version=manifest.version)
@@ -91,6 +95,7 @@ def build_segment(
     index: type[ScalarIndex],
     name: str,
     fragments: Sequence[table_pb2.DataFragment],
+    options: Mapping[str, Any] | None = None,
 ) -> table_pb2.IndexMetadata:
     """Write a segment that covers some fragments, and return its entry; nothing is committed."""
     field = indexed_field(manifest.schema, column, index)
@@ -102,7 +107,9 @@ def build_segment(
     physical = {f.id: physical_rows(store, root, f, scan.bases) for f in fragments}
     rows = Rows(partial(_pieces, scan, column, ROW_ADDRESS if by_address else ROW_ID), kind, physical)
     number = uuid.uuid4()
-    files = index.build(rows, Place(store, index_directory(root, number), manifest.file_version))
+    files = index.build(
+        rows, Place(store, index_directory(root, number), manifest.file_version, options or {})
+    )
     covered = BitMap(fragment.id for fragment in fragments)
     return new_entry(
         name, number, [field.id], manifest.version, covered, index.type_url, index.details(), version, files
@@ -156,7 +163,8 @@ def extend_scalar_index(
     again = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
     fragments = [f for f in manifest.fragments if f.id in again or f.id not in covered]
     column = _path(manifest.schema, int(segments[-1].entry.fields[0]))
-    entry = build_segment(store, root, manifest, column, index, name, fragments)
+    options = index(segments[-1]).options()
+    entry = build_segment(store, root, manifest, column, index, name, fragments, options)
     operation = create_index_message([entry], [segment.entry for segment in merged])
     return commit_operation(store, root, operation, read_version=manifest.version)
 

@@ -10,13 +10,18 @@ from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.bloom import BloomFilter
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.label_list import LabelList
+from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.zone_map import ZoneMap
+from spark_lance.index.text.index import Inverted
 
 __all__ = ["SCALAR_INDICES", "scalar_kind"]
 
 SCALAR_INDICES: Mapping[str, type[ScalarIndex]] = {
-    kind.name: kind for kind in (BTree, Bitmap, LabelList, ZoneMap, BloomFilter)
+    kind.name: kind for kind in (BTree, Bitmap, LabelList, NGram, ZoneMap, BloomFilter, Inverted)
 }
+
+
+_ALIASES = {"FTS": "INVERTED", "LABELLIST": "LABEL_LIST", "ZONEMAP": "ZONEMAP", "BLOOMFILTER": "BLOOMFILTER"}
 
 
 def scalar_kind(name: str) -> type[ScalarIndex]:
@@ -25,7 +30,8 @@ def scalar_kind(name: str) -> type[ScalarIndex]:
     Raises:
         OptionError: there is none.
     """
-    kind = SCALAR_INDICES.get(name.upper().replace("_", "")) or SCALAR_INDICES.get(name.upper())
+    plain = _ALIASES.get(name.upper().replace("_", ""), name.upper())
+    kind = SCALAR_INDICES.get(plain)
     if kind is None:
         raise OptionError(f"there is no scalar index {name!r}: use one of {', '.join(SCALAR_INDICES)}")
     return kind

@@ -1,0 +1,145 @@
+"""NGRAM: for every three letters the rows whose text has them side by side.
+
+    ngram_postings.lance    tokens: uint32, ascending; posting_list: binary, a 64-bit Roaring bitmap
+
+Text is taken in lower case, with ASCII letters in the place of accented ones; everything but a to z and 0 to
+9 is a gap. Three letters make p1 * 37^2 + p2 * 37 + p3, with 1 to 10 for the digits and 11 to 36 for the
+letters. Number 0 has the rows without text. A text that contains another has all its threes, so the rows that
+have them all are those to look at. Not exact. (Lance index format, n-gram.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property, reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from spark_lance.errors import FormatError
+from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex, grouped
+from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.text.words import folded
+
+__all__ = ["NGram"]
+
+FILE = "ngram_postings.lance"
+_NULLS = 0
+_BASE = 37
+_RUN_TOKENS = 1024
+
+
+class NGram(ScalarIndex):
+    """Rows by three letters."""
+
+    name = "NGRAM"
+    label = "ngramindexdetails"
+    type_url = "/lance.table.NGramIndexDetails"
+
+    @classmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether values are text."""
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+    @cached_property
+    def _file(self) -> IndexFile:
+        return self.segment.file(FILE)
+
+    @cached_property
+    def _tokens(self) -> npt.NDArray[np.uint32]:
+        found: npt.NDArray[np.uint32] = self._file.read(["tokens"])["tokens"].to_numpy()
+        return found
+
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return rows with all threes of the texts that values must contain."""
+        if probe.operator == "is_null":
+            return self._with([_NULLS])
+        needles = list(_needles(probe))
+        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(_threes([text])[0] for text in needles)]))
+        return self._with(wanted.tolist()) if len(wanted) else None
+
+    def _with(self, tokens: list[int]) -> RowSet:
+        sets = []
+        for token in tokens:
+            place = int(np.searchsorted(self._tokens, token))
+            if place == len(self._tokens) or self._tokens[place] != token:
+                return {}
+            data = self._file.read(["posting_list"], place, place + 1)["posting_list"][0].as_py()
+            try:
+                sets.append(BitMap64.deserialize(data))
+            except (ValueError, IndexError) as error:
+                raise FormatError(f"undecodable rows of an n-gram: {error}", self._file.path) from error
+        common = reduce(lambda one, other: one & other, sets)
+        return grouped(np.array(common.to_array(), dtype=np.uint64))
+
+    @classmethod
+    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+        """Find the threes of all texts and write their rows."""
+        pairs = [np.empty((0, 2), np.uint64)]
+        for texts, numbers in rows.pieces():
+            tokens, owners = _threes(texts.to_pylist())
+            found = np.stack([tokens.astype(np.uint64), numbers[owners]], axis=1)
+            absent = numbers[texts.is_null().to_numpy(zero_copy_only=False)]
+            pairs.append(np.stack([np.full(len(absent), _NULLS, np.uint64), absent], axis=1))
+            pairs.append(np.unique(found, axis=0) if len(found) else found)
+        ordered = np.unique(np.concatenate(pairs), axis=0)
+        starts = np.flatnonzero(np.diff(ordered[:, 0], prepend=ordered[:1, 0] + np.uint64(1)))
+        ends = [*starts[1:].tolist(), len(ordered)]
+        schema = pa.schema([pa.field("tokens", pa.uint32()), pa.field("posting_list", pa.binary(), False)])
+        path = f"{place.directory}/{FILE}"
+        with IndexFileWriter(place.store, path, schema, place.version) as writer:
+            for first in range(0, len(starts), _RUN_TOKENS):
+                part = starts[first : first + _RUN_TOKENS].tolist()
+                lists = [
+                    BitMap64(ordered[start:stop, 1].tolist()).serialize()
+                    for start, stop in zip(part, ends[first : first + _RUN_TOKENS], strict=True)
+                ]
+                tokens = ordered[part, 0].astype(np.uint32)
+                writer.write([pa.array(tokens), pa.array(lists, pa.binary())])
+            return {FILE: writer.finish({})}
+
+
+def _needles(probe: Probe) -> Iterator[str]:
+    """Yield texts that a value must contain."""
+    if probe.operator not in ("contains", "starts_with", "ends_with", "like", "ilike", "="):
+        return
+    for literal in probe.literals:
+        if isinstance(literal, str):
+            is_pattern = probe.operator in ("like", "ilike")
+            # After an escape, nothing of a pattern is used: the character behind it is not one of these.
+            yield from re.split(r"[%_]|\\.", literal) if is_pattern else [literal]
+
+
+class _Letters(dict[int, str]):
+    """What stands for a letter: its ASCII form, or a space for what is a gap."""
+
+    def __missing__(self, code: int) -> str:
+        text = folded(chr(code)).lower()
+        found = "".join(letter if letter.isascii() and letter.isalnum() else " " for letter in text)
+        self[code] = found or " "
+        return self[code]
+
+
+_LETTERS = _Letters({0: "\0"})
+_NUMBERS = np.zeros(256, np.int64)
+_NUMBERS[ord("0") : ord("9") + 1] = np.arange(1, 11)
+_NUMBERS[ord("a") : ord("z") + 1] = np.arange(11, 37)
+
+
+def _threes(texts: list[str | None]) -> tuple[npt.NDArray[np.int64], Numbers]:
+    """Return the threes of texts, and the number of the text that each is of."""
+    plain = "\0".join((text or "").replace("\0", " ") for text in texts).lower().translate(_LETTERS)
+    data = np.frombuffer(plain.encode("ascii"), np.uint8)
+    owners = np.cumsum(data == 0)
+    numbers = _NUMBERS[data]
+    if len(data) < 3:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    one, two, three = numbers[:-2], numbers[1:-1], numbers[2:]
+    whole = (one > 0) & (two > 0) & (three > 0)
+    tokens = (one * _BASE + two) * _BASE + three
+    return tokens[whole], owners[:-2][whole]

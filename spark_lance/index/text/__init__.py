@@ -1,0 +1,1 @@
+"""Indices of words: which rows have them, and how well they answer a query."""

@@ -1,0 +1,214 @@
+"""INVERTED: words, the rows that have them, and how long every row's text is.
+
+    metadata.lance          one row: deleted_fragments, a Roaring bitmap
+                            metadata `partitions` JSON list of p, `params` JSON, `token_set_format` fst or
+                            arrow, `format_version`, `posting_tail_codec`
+    part_p_docs.lance       _rowid: uint64 ascending, _num_tokens: uint32; a document is its place
+                            metadata `total_tokens`
+    part_p_tokens.lance     fst: _token_fst_bytes (automaton.py); arrow: _token: string ascending,
+                            _token_id: uint32
+    part_p_invert.lance     at place t the posting list of token t (postings.py):
+                            _posting: list<large_binary>, _max_score: float32, _length: uint32
+
+Rows without words are in no partition. (Lance index format, inverted.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError
+from spark_lance.index.entries import Segment
+from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.scalar.base import Numbers, Place, Rows
+from spark_lance.index.text.automaton import read_words
+from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list
+from spark_lance.index.text.scores import weights
+from spark_lance.index.text.words import Cutter
+
+__all__ = ["INVERTED_LABEL", "INVERTED_NEWEST", "INVERTED_URL", "TextPart", "build_inverted", "text_parts"]
+
+INVERTED_LABEL, INVERTED_NEWEST = "invertedindexdetails", 3
+INVERTED_URL = "/lance.table.InvertedIndexDetails"
+FORMAT_VERSION = 1
+_METADATA = "metadata.lance"
+_RUN_TOKENS = 1024
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """One partition of a segment.
+
+    Attributes:
+        segment: the segment.
+        number: of the partition.
+        cutter: how its text was cut.
+        tail: form of the last block of a posting list.
+    """
+
+    segment: Segment
+    number: int
+    cutter: Cutter
+    tail: str
+
+    def _file(self, what: str) -> IndexFile:
+        return self.segment.file(f"part_{self.number}_{what}.lance")
+
+    @cached_property
+    def _docs(self) -> pa.Table:
+        return self._file("docs").read(["_rowid", "_num_tokens"])
+
+    @property
+    def row_ids(self) -> Numbers:
+        """Row ids of the documents."""
+        found: Numbers = self._docs["_rowid"].to_numpy()
+        return found
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """Words of every document."""
+        found: Ints = self._docs["_num_tokens"].to_numpy().astype(np.int64)
+        return found
+
+    @cached_property
+    def _words(self) -> dict[str, int]:
+        file = self._file("tokens")
+        if "_token_fst_bytes" in file.arrow_schema.names:
+            data = file.read(["_token_fst_bytes"])["_token_fst_bytes"][0].as_py()
+            return {word.decode("utf-8", "replace"): number for word, number in read_words(data).items()}
+        table = file.read(["_token", "_token_id"])
+        return dict(zip(table["_token"].to_pylist(), table["_token_id"].to_pylist(), strict=True))
+
+    @cached_property
+    def _lists(self) -> IndexFile:
+        return self._file("invert")
+
+    def postings(self, word: str) -> tuple[Ints, Ints]:
+        """Return the documents that have a word, and how often.
+
+        Raises:
+            FormatError, UnsupportedFormatError: the posting list is damaged, or of an unknown form.
+        """
+        number = self._words.get(word)
+        if number is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        row = self._lists.read(["_posting", "_length"], number, number + 1)
+        documents, frequencies = unpack_list(row["_posting"][0].as_py(), row["_length"][0].as_py(), self.tail)
+        if len(documents) and int(documents.max()) >= len(self.lengths):
+            raise FormatError("a posting list names a document that does not exist", self._lists.path)
+        return documents, frequencies
+
+
+def text_parts(segment: Segment) -> list[TextPart]:
+    """Return the partitions of a segment.
+
+    Raises:
+        FormatError, UnsupportedFormatError: the segment is damaged, or cut in an unknown way.
+    """
+    file = segment.file(_METADATA)
+    cutter = Cutter.of(file.note("params"))
+    tail = file.metadata.get("posting_tail_codec", FIXED_TAIL)
+    numbers = file.parsed("partitions", json.loads)
+    return [TextPart(segment, int(number), cutter, tail) for number in numbers]
+
+
+def build_inverted(rows: Rows, place: Place, cutter: Cutter) -> dict[str, int]:
+    """Write a segment of one partition; return file name -> bytes."""
+    vocabulary: dict[str, int] = {}
+    words, owners = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    for texts, numbers in rows.pieces():
+        cut = cutter.cut(texts)
+        known = [vocabulary.setdefault(word, len(vocabulary)) for word in cut.distinct.to_pylist()]
+        words.append(np.array(known, np.int64)[cut.word] if len(known) else np.empty(0, np.int64))
+        owners.append(numbers[cut.text])
+    # Readers expect the words in the order of their bytes.
+    ordered = sorted(vocabulary, key=str.encode)
+    places = np.empty(len(ordered), np.int64)
+    places[[vocabulary[word] for word in ordered]] = np.arange(len(ordered))
+    word, owner = places[np.concatenate(words)], np.concatenate(owners)
+    row_ids, document = np.unique(owner, return_inverse=True)
+    lengths = np.bincount(document, minlength=len(row_ids))
+    sizes = {
+        "part_0_docs.lance": _write_docs(row_ids, lengths, place),
+        "part_0_tokens.lance": _write_tokens(ordered, place),
+        "part_0_invert.lance": _write_lists(word, document, lengths, len(vocabulary), place),
+    }
+    schema = pa.schema([pa.field("deleted_fragments", pa.binary(), False)])
+    notes = {
+        "partitions": "[0]",
+        "params": json.dumps(cutter.params()),
+        "token_set_format": "arrow",
+        **_FORMAT,
+    }
+    with IndexFileWriter(place.store, f"{place.directory}/{_METADATA}", schema, place.version) as writer:
+        writer.write([pa.array([BitMap().serialize()], pa.binary())])
+        sizes[_METADATA] = writer.finish(notes)
+    return sizes
+
+
+_FORMAT = {
+    "format_version": str(FORMAT_VERSION),
+    "posting_tail_codec": FIXED_TAIL,
+    "posting_block_size": "128",
+}
+
+
+def _write_docs(row_ids: Numbers, lengths: Ints, place: Place) -> int:
+    schema = pa.schema([pa.field("_rowid", pa.uint64(), False), pa.field("_num_tokens", pa.uint32(), False)])
+    path = f"{place.directory}/part_0_docs.lance"
+    with IndexFileWriter(place.store, path, schema, place.version) as writer:
+        writer.write([pa.array(row_ids), pa.array(lengths.astype(np.uint32))])
+        return writer.finish({"total_tokens": str(int(lengths.sum()))})
+
+
+def _write_tokens(words: list[str], place: Place) -> int:
+    schema = pa.schema([pa.field("_token", pa.string(), False), pa.field("_token_id", pa.uint32(), False)])
+    path = f"{place.directory}/part_0_tokens.lance"
+    with IndexFileWriter(place.store, path, schema, place.version) as writer:
+        writer.write([pa.array(words, pa.string()), pa.array(np.arange(len(words), dtype=np.uint32))])
+        return writer.finish({})
+
+
+def _write_lists(word: Ints, document: Ints, lengths: Ints, words: int, place: Place) -> int:
+    """Write the posting lists of all words, whose occurrences are given."""
+    schema = pa.schema(
+        [
+            pa.field("_posting", pa.list_(pa.field("item", pa.large_binary())), False),
+            pa.field("_max_score", pa.float32(), False),
+            pa.field("_length", pa.uint32(), False),
+        ]
+    )
+    count = max(len(lengths), 1)
+    pairs, frequencies = np.unique(word * count + document, return_counts=True)
+    homes, documents = pairs // count, pairs % count
+    bounds = np.searchsorted(homes, np.arange(words + 1))
+    average = float(lengths.mean()) if len(lengths) else 0.0
+    path = f"{place.directory}/part_0_invert.lance"
+    with IndexFileWriter(place.store, path, schema, place.version) as writer:
+        for part in _runs(words):
+            lists, best = [], []
+            for number in part:
+                some = slice(int(bounds[number]), int(bounds[number + 1]))
+                scores = weights(
+                    frequencies[some], lengths[documents[some]], average, len(lengths), some.stop - some.start
+                )
+                lists.append(pack_list(documents[some], frequencies[some], scores))
+                best.append(float(scores.max()))
+            sizes = np.diff(bounds[part.start : part.stop + 1]).astype(np.uint32)
+            writer.write([pa.array(lists, schema[0].type), pa.array(best, pa.float32()), pa.array(sizes)])
+        return writer.finish(_FORMAT)
+
+
+def _runs(count: int) -> Iterator[range]:
+    for start in range(0, count, _RUN_TOKENS):
+        yield range(start, min(start + _RUN_TOKENS, count))

@@ -1,0 +1,136 @@
+"""Posting lists: of a word the documents that have it, ascending, and how often.
+
+A list is cut into blocks of 128 documents, each a binary value:
+
+    f32 greatest score of the block
+    u32 first document, u8 width w, 16 w bytes: differences to the document before (the first is 0), packed
+    u8 width w, 16 w bytes: how often each has the word, packed
+
+128 numbers of w bits are packed in four lanes of w words of 32 bits: number 4 j + l is the j-th field of lane
+l, lowest bits first; word k of lane l stands at place 4 k + l. The documents left over are a last block:
+
+    f32 greatest score
+    fixed32_v1         n u32 documents, n u32 frequencies
+    varint_delta_v1    n differences to the document before (the first is the document), n frequencies, LEB128
+
+(Lance index format, inverted.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+
+__all__ = ["BLOCK", "FIXED_TAIL", "pack_list", "unpack_list"]
+
+BLOCK = 128
+FIXED_TAIL, VARINT_TAIL = "fixed32_v1", "varint_delta_v1"
+_HEADER = struct.Struct("<fIB")
+
+Ints = npt.NDArray[np.int64]
+
+
+def unpack_list(blocks: Sequence[bytes], count: int, tail: str) -> tuple[Ints, Ints]:
+    """Return documents and frequencies of a list of `count` documents.
+
+    Raises:
+        FormatError: the blocks are damaged.
+        UnsupportedFormatError: an unknown form of the last block.
+    """
+    full, rest = divmod(count, BLOCK)
+    if len(blocks) != full + (rest > 0):
+        raise FormatError(f"{len(blocks)} blocks for {count} documents")
+    try:
+        documents, frequencies = _unpack_blocks(blocks[:full])
+        if rest:
+            more, often = _unpack_tail(blocks[full], rest, tail)
+            documents, frequencies = np.concatenate([documents, more]), np.concatenate([frequencies, often])
+    except (struct.error, ValueError, IndexError) as error:
+        raise FormatError(f"undecodable posting list: {error}") from error
+    return documents, frequencies
+
+
+def _unpack_blocks(blocks: Sequence[bytes]) -> tuple[Ints, Ints]:
+    firsts = np.empty(len(blocks), np.int64)
+    parts: list[dict[int, list[tuple[int, bytes]]]] = [{}, {}]
+    for number, data in enumerate(blocks):
+        _, firsts[number], width = _HEADER.unpack_from(data)
+        middle = _HEADER.size + 16 * width
+        parts[0].setdefault(width, []).append((number, data[_HEADER.size : middle]))
+        often = data[middle]
+        parts[1].setdefault(often, []).append((number, data[middle + 1 : middle + 1 + 16 * often]))
+    deltas, frequencies = (_unpack_groups(part, len(blocks)) for part in parts)
+    return (firsts[:, None] + np.cumsum(deltas, axis=1)).reshape(-1), frequencies.reshape(-1)
+
+
+def _unpack_groups(groups: dict[int, list[tuple[int, bytes]]], blocks: int) -> Ints:
+    """Return (blocks, 128) numbers; those of one width are unpacked together."""
+    found = np.zeros((blocks, BLOCK), np.int64)
+    for width, members in groups.items():
+        if not width:
+            continue
+        if width > 32:
+            raise FormatError(f"numbers of {width} bits in a posting list")
+        words = np.frombuffer(b"".join(data for _, data in members), "<u4").reshape(-1, width, 4)
+        lanes = np.ascontiguousarray(words.transpose(0, 2, 1)).view(np.uint8)
+        bits = np.unpackbits(lanes, axis=2, bitorder="little").reshape(len(members), 4, 32, width)
+        numbers = bits @ (np.int64(1) << np.arange(width, dtype=np.int64))
+        found[[number for number, _ in members]] = numbers.transpose(0, 2, 1).reshape(-1, BLOCK)
+    return found
+
+
+def _unpack_tail(data: bytes, count: int, tail: str) -> tuple[Ints, Ints]:
+    if tail == FIXED_TAIL:
+        numbers = np.frombuffer(data, "<u4", 2 * count, 4).astype(np.int64)
+        return numbers[:count], numbers[count:]
+    if tail != VARINT_TAIL:
+        raise UnsupportedFormatError(f"a posting list that ends in the form {tail!r}")
+    values, value, shift = [], 0, 0
+    for byte in data[4:]:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            values.append(value)
+            value = shift = 0
+    if len(values) != 2 * count:
+        raise FormatError(f"{len(values)} numbers at the end of a posting list, not {2 * count}")
+    numbers = np.array(values, np.int64)
+    return np.cumsum(numbers[:count]), numbers[count:]
+
+
+def pack_list(documents: Ints, frequencies: Ints, scores: npt.NDArray[np.floating[Any]]) -> list[bytes]:
+    """Return the blocks of a list; the last has the form `fixed32_v1`.
+
+    Args:
+        documents: ascending.
+        frequencies: how often each has the word.
+        scores: of each document, for the greatest of every block.
+    """
+    full = len(documents) - len(documents) % BLOCK
+    blocks = []
+    for start in range(0, full, BLOCK):
+        part = slice(start, start + BLOCK)
+        deltas = np.diff(documents[part], prepend=documents[start])
+        best = float(scores[part].max())
+        blocks.append(struct.pack("<fI", best, documents[start]) + _pack(deltas) + _pack(frequencies[part]))
+    if full < len(documents):
+        rest = np.concatenate([documents[full:], frequencies[full:]]).astype("<u4")
+        blocks.append(struct.pack("<f", float(scores[full:].max())) + rest.tobytes())
+    return blocks
+
+
+def _pack(numbers: Ints) -> bytes:
+    """Return 128 numbers as their width and the packed bytes."""
+    width = int(numbers.max()).bit_length()
+    if not width:
+        return b"\0"
+    bits = (numbers.reshape(32, 4).T[:, :, None] >> np.arange(width)) & 1
+    lanes = np.packbits(bits.astype(np.uint8).reshape(4, 32 * width), axis=1, bitorder="little")
+    words = np.ascontiguousarray(lanes).view("<u4").T
+    return bytes([width]) + np.ascontiguousarray(words).tobytes()

@@ -1,0 +1,38 @@
+"""How well a text answers a word (BM25, k1 = 1.2, b = 0.75).
+
+    idf    = ln((N - n + 0.5) / (n + 0.5) + 1)                        of N texts n have the word
+    weight = 2.2 f / (f + 1.2 (0.25 + 0.75 length / average length))  the text has it f times
+
+A text's score is the sum of idf * weight over the words of the query. (Lance index format, inverted.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["weights"]
+
+_K1, _B = 1.2, 0.75
+
+Ints = npt.NDArray[np.int64]
+
+
+def weights(
+    frequencies: Ints, lengths: Ints, average: float, texts: int, having: int
+) -> npt.NDArray[np.float32]:
+    """Return the scores of texts for one word.
+
+    Args:
+        frequencies: how often each text has the word.
+        lengths: words of each text.
+        average: words of a text on average.
+        texts: how many texts there are.
+        having: how many of them have the word.
+    """
+    rarity = np.log((texts - having + 0.5) / (having + 0.5) + 1)
+    relative = _K1 * (1 - _B + _B * lengths / max(average, 1e-9))
+    found: npt.NDArray[np.float32] = (rarity * (_K1 + 1) * frequencies / (frequencies + relative)).astype(
+        np.float32
+    )
+    return found

@@ -1,0 +1,300 @@
+"""Searching text: the rows that answer a query best.
+
+The words of the query are looked up in every partition of the index, and in the texts of the fragments that
+it does not cover; how rare a word is counts over all of them together. Rows that do not count are left out,
+so k rows come back if there are as many. A phrase is looked for in the texts of the rows that have all its
+words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.index.entries import label_of, segments_of
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
+from spark_lance.index.text.scores import weights
+from spark_lance.index.text.words import Cutter
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.values import plain
+from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.take import take_addresses
+
+__all__ = ["TextFound", "TextQuery", "TextSearch", "parse_text_query"]
+
+Addresses = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+_WINDOW_BYTES = 32 << 20
+_MARGIN = 64
+
+
+@dataclass(frozen=True)
+class TextQuery:
+    """What is looked for.
+
+    Attributes:
+        text: words.
+        k: rows that are wanted; all that have a word by default.
+        operator: whether a row needs one of the words or all of them.
+        phrase: whether they must stand side by side, in this order.
+        fast_search: leave out rows that are not indexed.
+    """
+
+    text: str
+    k: int | None = None
+    operator: Literal["or", "and"] = "or"
+    phrase: bool = False
+    fast_search: bool = False
+
+    def __post_init__(self) -> None:
+        if self.operator not in ("or", "and"):
+            raise OptionError(f"the operator of a text search is 'or' or 'and', not {self.operator!r}")
+        if self.k is not None and self.k < 1:
+            raise OptionError(f"k of a text search must be 1 or more, not {self.k}")
+
+
+def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None) -> tuple[str, TextQuery]:
+    """Return the column and the query of a dict.
+
+    Args:
+        manifest: the version that is searched.
+        asked: `query`, and perhaps `column`, `operator`, `phrase` and `fast_search`.
+        k: rows that are wanted.
+
+    Raises:
+        OptionError: there is another key, a value cannot be used, or there is not one indexed column.
+    """
+    unknown = sorted(set(asked) - {"query", "column", "columns", "operator", "phrase", "fast_search"})
+    if unknown or not isinstance(asked.get("query"), str):
+        raise OptionError(f"a text query needs the text `query`, and has no {', '.join(unknown) or 'other'}")
+    named = [asked["column"]] if asked.get("column") else list(asked.get("columns") or ())
+    if not named:
+        entries = [entry for entry in manifest.indices if label_of(entry) == INVERTED_LABEL]
+        ids = {number for entry in entries for number in entry.fields}
+        named = [field.name for field in manifest.schema.fields if field.id in ids]
+    if len(named) != 1:
+        raise OptionError(
+            f"a text query is for one column: say which (indexed: {', '.join(named) or 'none'})"
+        )
+    query = TextQuery(
+        asked["query"],
+        k,
+        str(asked.get("operator", "or")).lower(),  # type: ignore[arg-type]
+        bool(asked.get("phrase", False)),
+        bool(asked.get("fast_search", False)),
+    )
+    return str(named[0]), query
+
+
+@dataclass(frozen=True)
+class TextFound:
+    """Rows by score: addresses (n,) uint64 and scores (n,) float32, best first."""
+
+    addresses: Addresses
+    scores: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Texts of which some have words of the query.
+
+    Attributes:
+        lengths: words of every text.
+        postings: for every word of the query the texts that have it, and how often.
+        part: the partition of the index that they are in; None for texts of a scan.
+        addresses: of the texts of a scan.
+    """
+
+    lengths: Ints
+    postings: Sequence[tuple[Ints, Ints]]
+    part: TextPart | None
+    addresses: Addresses
+
+
+@dataclass(frozen=True)
+class _Rarity:
+    """How rare the words of a query are.
+
+    Attributes:
+        average, count: words of a text on average, and texts.
+        having: for every word the texts that have it.
+        times: how often the query has it.
+    """
+
+    average: float
+    count: int
+    having: Sequence[int]
+    times: Sequence[int]
+
+
+class TextSearch:
+    """Searches one column of text of one version.
+
+    Args:
+        store, root, manifest: the version.
+        column: a column of text.
+
+    Raises:
+        SchemaError: the column does not exist, or holds no text.
+    """
+
+    def __init__(self, store: Store, root: str, manifest: Manifest, column: str) -> None:
+        field = manifest.schema.field(column)
+        kind = field.arrow_type()
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise SchemaError(f"column {column!r} is {kind}: it holds no text")
+        self._scan = Scan.plan(store, root, manifest, [column], with_row_address=True)
+        self._column = column
+        self._segments = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        self._rows = RowResolver(store, root, manifest)
+
+    @cached_property
+    def _parts(self) -> list[TextPart]:
+        return [part for segment in self._segments for part in text_parts(segment)]
+
+    @property
+    def _cutter(self) -> Cutter:
+        return self._parts[0].cutter if self._parts else Cutter()
+
+    def run(self, query: TextQuery, allowed: Addresses | None = None) -> TextFound:
+        """Return the rows that answer a query.
+
+        Args:
+            query: what is asked.
+            allowed: addresses of the rows that may be found, ascending; all by default.
+
+        Raises:
+            FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
+        """
+        cut = self._cutter.cut(pa.array([query.text]))
+        words = [str(cut.distinct[int(number)]) for number in cut.word]
+        if not words:
+            return TextFound(np.empty(0, np.uint64), np.empty(0, np.float32))
+        distinct = list(dict.fromkeys(words))
+        texts = [self._indexed(part, distinct) for part in self._parts]
+        covered = BitMap().union(*(s.covered for s in self._segments)) if self._segments else BitMap()
+        loose = [f for f in self._scan.fragments if f.id not in covered]
+        if loose and not (query.fast_search and self._segments):
+            texts += self._scanned(loose, distinct)
+        count = sum(len(part.lengths) for part in texts)
+        average = sum(int(part.lengths.sum()) for part in texts) / max(count, 1)
+        having = [sum(len(part.postings[i][0]) for part in texts) for i in range(len(distinct))]
+        needed = len(distinct) if query.phrase or query.operator == "and" else 1
+        times = [words.count(word) for word in distinct]
+        rarity = _Rarity(average, count, having, times)
+        found = [self._scored(part, needed, rarity, allowed) for part in texts]
+        best = _best(found)
+        if query.phrase and len(words) > 1:
+            best = self._with_phrase(best, words, query.k)
+        return TextFound(best.addresses[: query.k], best.scores[: query.k])
+
+    def _indexed(self, part: TextPart, words: Sequence[str]) -> _Texts:
+        postings = [part.postings(word) for word in words]
+        return _Texts(part.lengths, postings, part, np.empty(0, np.uint64))
+
+    def _scanned(self, fragments: Sequence[table_pb2.DataFragment], words: Sequence[str]) -> list[_Texts]:
+        """Look for the words in the texts of fragments."""
+        scan = self._scan
+        found = []
+        wanted = pa.array(words)
+        part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
+        for table in part.tables(target_bytes=_WINDOW_BYTES):
+            column = plain(table.column(self._column)).combine_chunks()
+            texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+            cut = self._cutter.cut(texts)
+            lengths = np.bincount(cut.text, minlength=len(texts))
+            places = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
+            postings = []
+            for word in wanted.to_pylist():
+                hits = cut.text[cut.word == places.get(word, -1)]
+                postings.append(np.unique(hits, return_counts=True))
+            # As in an index, texts without words do not count.
+            there = np.flatnonzero(lengths)
+            moved = np.searchsorted(there, np.arange(len(lengths)))
+            found.append(
+                _Texts(
+                    lengths[there],
+                    [(moved[documents], often) for documents, often in postings],
+                    None,
+                    table.column(ROW_ADDRESS).to_numpy()[there],
+                )
+            )
+        return found
+
+    def _scored(
+        self,
+        texts: _Texts,
+        needed: int,
+        rarity: _Rarity,
+        allowed: Addresses | None,
+    ) -> TextFound:
+        """Return the scores of the texts that have enough of the words, and count."""
+        scores = np.zeros(len(texts.lengths), np.float32)
+        words = np.zeros(len(texts.lengths), np.int64)
+        for (documents, often), having, times in zip(
+            texts.postings, rarity.having, rarity.times, strict=True
+        ):
+            lengths = texts.lengths[documents]
+            scores[documents] += times * weights(often, lengths, rarity.average, rarity.count, having)
+            words[documents] += 1
+        hits = np.flatnonzero(words >= needed)
+        if texts.part is None:
+            addresses, counts = texts.addresses[hits], np.ones(len(hits), np.bool_)
+        else:
+            covered = texts.part.segment.covered
+            addresses, counts = self._rows.addresses(texts.part.row_ids[hits], covered)
+        if allowed is not None:
+            counts = counts & np.isin(addresses, allowed)
+        return TextFound(addresses[counts], scores[hits][counts])
+
+    def _with_phrase(self, found: TextFound, words: Sequence[str], k: int | None) -> TextFound:
+        """Return the rows in whose texts the words stand side by side."""
+        kept: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+        count = 0
+        step = max(_MARGIN, 4 * (k or 0))
+        for start in range(0, len(found.addresses), step):
+            part = found.addresses[start : start + step]
+            texts = plain(take_addresses(self._scan, part).column(self._column)).combine_chunks()
+            one = texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
+            hits = np.flatnonzero(_have_phrase(self._cutter, one, words))
+            kept.append(hits + start)
+            count += len(hits)
+            if k is not None and count >= k:
+                break
+        rows = np.concatenate(kept)
+        return TextFound(found.addresses[rows], found.scores[rows])
+
+
+def _have_phrase(cutter: Cutter, texts: pa.Array, words: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which texts have words side by side."""
+    cut = cutter.cut(texts)
+    places = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
+    numbers = [places.get(word, -1) for word in words]
+    length = len(cut.word) - len(words) + 1
+    found = np.zeros(len(texts), np.bool_)
+    if length < 1:
+        return found
+    match = np.ones(length, np.bool_)
+    for place, number in enumerate(numbers):
+        here = slice(place, place + length)
+        match &= (cut.word[here] == number) & (cut.text[here] == cut.text[:length])
+    found[cut.text[:length][match]] = True
+    return found
+
+
+def _best(parts: Sequence[TextFound]) -> TextFound:
+    addresses = np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)])
+    scores = np.concatenate([np.empty(0, np.float32), *(part.scores for part in parts)])
+    order = np.lexsort((addresses, -scores))
+    return TextFound(addresses[order], scores[order])

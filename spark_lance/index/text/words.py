@@ -1,0 +1,193 @@
+"""From text to the words that are indexed.
+
+    1  cut at everything that is neither a letter nor a number (simple), at white space, or not at all (raw)
+    2  leave out words of `max_token_length` bytes and more
+    3  lower case, 4 stemming, 5 leave out stop words, 6 letters of ASCII in the place of accented ones
+
+in this order, each if the index says so. (Lance index format, inverted: params.)
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import FormatError, OptionError, StoreError, UnsupportedFormatError
+
+__all__ = ["Cutter", "Words", "folded"]
+
+# Everything but letters, marks that belong to letters, and numbers.
+_BREAKS = {"simple": r"[^\pL\pN\pM]+", "whitespace": r"\s+"}
+_ENGLISH_STOPS = frozenset(
+    {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no",
+     "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to",
+     "was", "will", "with"}
+)  # fmt: skip
+# Letters of which Unicode does not tell the ASCII form; after lower and upper case of those it does.
+_SPECIAL = {
+    "\u00df": "ss", "\u1e9e": "SS", "\u00e6": "ae", "\u00c6": "AE", "\u0153": "oe", "\u0152": "OE",
+    "\u00f8": "o", "\u00d8": "O", "\u0142": "l", "\u0141": "L", "\u0140": "l", "\u013f": "L", "\u0111":
+    "d", "\u0110": "D", "\u00f0": "d", "\u00d0": "D", "\u00fe": "th", "\u00de": "TH", "\u0131": "i",
+    "\u0138": "k", "\u014b": "n", "\u014a": "N", "\u0149": "n", "\u0127": "h", "\u0126": "H", "\u0167":
+    "t", "\u0166": "T", "\u2044": "", "\u1d2d": "AE", "\u01ff": "o", "\u01fe": "O", "\u01fd": "ae",
+    "\u01fc": "AE", "\u01e3": "ae", "\u01e2": "AE", "\u1e9a": "a",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of some texts, one entry per occurrence.
+
+    Attributes:
+        distinct: the different words.
+        word: number of each occurrence's word in `distinct`.
+        text: number of the text that it occurs in; ascending.
+    """
+
+    distinct: pa.Array
+    word: npt.NDArray[np.int64]
+    text: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """How an index cuts text into words.
+
+    Attributes:
+        base: "simple", "whitespace" or "raw".
+        language: of stemming and stop words.
+        max_length: words of so many bytes and more are left out; None for none.
+        lower, stem, stops, fold: whether words are treated so.
+        own_stops: further stop words.
+    """
+
+    base: str = "simple"
+    language: str = "English"
+    max_length: int | None = 40
+    lower: bool = True
+    stem: bool = False
+    stops: bool = False
+    fold: bool = True
+    own_stops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.base not in (*_BREAKS, "raw"):
+            raise UnsupportedFormatError(f"text cut by {self.base!r}: here are {', '.join(_BREAKS)} and raw")
+        if self.stops and self.language != "English":
+            raise UnsupportedFormatError(f"stop words of {self.language}")
+
+    @classmethod
+    def of(cls, text: str) -> Cutter:
+        """Return what the parameters of an index say, JSON.
+
+        Raises:
+            FormatError: they are malformed.
+            UnsupportedFormatError: they ask for something unknown here.
+        """
+        try:
+            said: Mapping[str, Any] = json.loads(text)
+            asked = [key for key in ("split_identifiers", "split_on_numerics") if said.get(key)]
+            if asked or said.get("lance_tokenizer", "text") not in ("text", None):
+                raise UnsupportedFormatError("an index of text that is cut in an unknown way")
+            return cls(
+                base=said.get("base_tokenizer", "simple"),
+                language=said.get("language", "English"),
+                max_length=said.get("max_token_length"),
+                lower=bool(said.get("lower_case", True)),
+                stem=bool(said.get("stem", False)),
+                stops=bool(said.get("remove_stop_words", False)),
+                fold=bool(said.get("ascii_folding", False)),
+                own_stops=tuple(said.get("custom_stop_words") or ()),
+            )
+        except (ValueError, AttributeError, TypeError) as error:
+            raise FormatError(f"malformed parameters of an index of text: {error}") from error
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters as an index says them."""
+        return {
+            "lance_tokenizer": "text",
+            "base_tokenizer": self.base,
+            "language": self.language,
+            "with_position": False,
+            "max_token_length": self.max_length,
+            "lower_case": self.lower,
+            "stem": self.stem,
+            "remove_stop_words": self.stops,
+            "custom_stop_words": list(self.own_stops) or None,
+            "ascii_folding": self.fold,
+            "min_ngram_length": 3,
+            "max_ngram_length": 3,
+            "prefix_only": False,
+        }
+
+    def cut(self, texts: pa.Array) -> Words:
+        """Return the words of texts; nulls have none."""
+        if self.base == "raw":
+            tokens = texts.drop_null()
+            owners = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        else:
+            lists = pc.split_pattern_regex(texts, _BREAKS[self.base])
+            tokens = pc.list_flatten(lists)
+            owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        encoded = pc.dictionary_encode(tokens)
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        kept = [self._treated(word) for word in encoded.dictionary.to_pylist()]
+        treated = pc.dictionary_encode(pa.array(kept, pa.string()))
+        places = treated.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        numbers = places[numbers] if len(numbers) else numbers
+        there = numbers >= 0
+        return Words(treated.dictionary, numbers[there], owners[there])
+
+    def _treated(self, word: str) -> str | None:
+        """Return a word as it is indexed; None if it is not."""
+        if not word or (self.max_length is not None and len(word.encode()) >= self.max_length):
+            return None
+        if self.lower:
+            word = word.lower()
+        if self.stem:
+            word = self._stemmer.stemWord(word)
+        if word in self._stop_words:
+            return None
+        return "".join(map(folded, word)) if self.fold and not word.isascii() else word
+
+    @cached_property
+    def _stop_words(self) -> frozenset[str]:
+        return frozenset([*(_ENGLISH_STOPS if self.stops else ()), *self.own_stops])
+
+    @cached_property
+    def _stemmer(self) -> Any:
+        try:
+            snowballstemmer = import_module("snowballstemmer")
+        except ImportError:
+            raise StoreError(
+                "this index of text stems its words, which takes the package snowballstemmer: install "
+                "spark-lance[text]"
+            ) from None
+        try:
+            return snowballstemmer.stemmer(self.language.lower())
+        except KeyError:
+            raise OptionError(f"there is no stemmer for {self.language!r}") from None
+
+
+@lru_cache(maxsize=1 << 14)
+def folded(letter: str) -> str:
+    """Return the ASCII letters that stand for a letter; itself if there are none."""
+    if letter.isascii():
+        return letter
+    if letter in _SPECIAL:
+        return _SPECIAL[letter]
+    parts = unicodedata.normalize("NFKD", letter)
+    plain = "".join(_SPECIAL.get(part, part) for part in parts if not unicodedata.combining(part))
+    return plain if plain and plain.isascii() else letter

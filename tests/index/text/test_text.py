@@ -1,0 +1,197 @@
+"""Indices of words, both ways, and what text searches find."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_lance import dataset, write_dataset
+from spark_lance.errors import FormatError, OptionError, SchemaError, UnsupportedFormatError
+from spark_lance.index.text.automaton import read_words
+from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_list, unpack_list
+from spark_lance.index.text.words import Cutter
+
+WORDS = [
+    "fox", "Fox", "dog", "na\u00efve", "caf\u00e9", "stra\u00dfe", "run", "running", "the", "of", "x1",
+    "zebra",
+]  # fmt: skip
+ROWS = 2000
+
+
+def texts(rows: int, seed: int = 0) -> list[str | None]:
+    """Return random texts; some are null, empty, or have a word many times."""
+    chance = random.Random(seed)
+    found: list[str | None] = []
+    for number in range(rows):
+        words = [chance.choice([*WORDS, f"w{chance.randrange(300)}"]) for _ in range(chance.randrange(25))]
+        found.append(None if number % 50 == 7 else chance.choice([" ", ", ", "--"]).join(words))
+    return found
+
+
+def table_of(rows: int, seed: int = 0, first: int = 0) -> pa.Table:
+    return pa.table({"id": np.arange(first, first + rows), "t": pa.array(texts(rows, seed), pa.string())})
+
+
+def theirs(path: Path, query: str, k: int) -> list[tuple[int, float]]:
+    found = lance.dataset(str(path)).to_table(["id", "_score"], full_text_query=query, limit=k)
+    return list(zip(found["id"].to_pylist(), found["_score"].to_pylist(), strict=True))
+
+
+def ours(path: Path, query: Any, k: int | None, **options: Any) -> list[tuple[int, float]]:
+    found = dataset(path).to_table(["id"], full_text_query=query, limit=k, **options)
+    return list(zip(found["id"].to_pylist(), found["_score"].to_pylist(), strict=True))
+
+
+def assert_alike(path: Path, query: str) -> None:
+    """Pylance and we give the same scores; rows of one score may come in any order."""
+    one, other = ours(path, query, 30), theirs(path, query, 30)
+    assert np.allclose([score for _, score in one], [score for _, score in other], rtol=1e-5)
+    lowest = one[-1][1] if one else 0.0
+    assert {n for n, s in one if s > lowest * 1.0001} == {n for n, s in other if s > lowest * 1.0001}
+
+
+QUERIES = ["fox", "running dog", "cafe", "w17 w18 w19", "zebra zebra", "STRASSE", "nothinglikethis", "the"]
+OPTIONS: list[dict[str, Any]] = [
+    {"stem": False, "remove_stop_words": False},
+    {"stem": True, "remove_stop_words": True},
+    {"stem": False, "remove_stop_words": False, "lower_case": False, "ascii_folding": False},
+    {"stem": False, "remove_stop_words": False, "base_tokenizer": "whitespace", "max_token_length": 5},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("stable", [False, True])
+def test_we_search_what_pylance_built(options: dict[str, Any], stable: bool, tmp_path: Path) -> None:
+    if options["stem"]:
+        pytest.importorskip("snowballstemmer")
+    path = tmp_path / "t"
+    table = lance.write_dataset(
+        table_of(ROWS), str(path), max_rows_per_file=900, enable_stable_row_ids=stable
+    )
+    table.create_scalar_index("t", "INVERTED", **options)
+    for query in QUERIES:
+        assert_alike(path, query)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_pylance_searches_what_we_built(options: dict[str, Any], tmp_path: Path) -> None:
+    if options["stem"]:
+        pytest.importorskip("snowballstemmer")
+    path = tmp_path / "t"
+    lance.write_dataset(table_of(ROWS), str(path), max_rows_per_file=900)
+    dataset(path).create_scalar_index("t", "INVERTED", **options)
+    for query in QUERIES:
+        assert_alike(path, query)
+
+
+def test_deleted_and_new_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_dataset(table_of(ROWS), path)
+    dataset(path).create_scalar_index("t", "FTS")
+    best = [number for number, _ in ours(path, "zebra", 20)]
+    dataset(path).delete(f"id in ({', '.join(map(str, best))})")
+    new = pa.table({"id": [9999], "t": ["zebra zebra"]})
+    write_dataset(new, path, mode="append")
+    found = [number for number, _ in ours(path, "zebra", 20)]
+    assert len(found) == 20
+    assert not set(found) & set(best)
+    assert found[0] == 9999
+    assert 9999 not in [n for n, _ in ours(path, {"query": "zebra", "fast_search": True}, 20)]
+    dataset(path).optimize.optimize_indices()
+    assert ours(path, {"query": "zebra", "fast_search": True}, 1)[0][0] == 9999
+
+
+def matching(words: set[str], every: bool) -> set[int]:
+    found = set()
+    for number, text in enumerate(texts(ROWS)):
+        there = {word.lower() for word in (text or "").replace(",", " ").replace("--", " ").split()}
+        if words <= there if every else words & there:
+            found.add(number)
+    return found
+
+
+def test_all_words_or_one_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_dataset(table_of(ROWS), path)
+    for _ in range(2):
+        column = {"column": "t", "query": "fox dog"}
+        assert {n for n, _ in ours(path, column, None)} == matching({"fox", "dog"}, False)
+        both = {n for n, _ in ours(path, {**column, "operator": "and"}, None)}
+        assert both == matching({"fox", "dog"}, True)
+        kept = {n for n, _ in ours(path, column, None, filter="id < 100", prefilter=True)}
+        assert kept == {n for n in matching({"fox", "dog"}, False) if n < 100}
+        dataset(path).create_scalar_index("t", "INVERTED")
+
+
+def test_phrases(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    rows = ["the quick brown fox", "brown quick fox", "quick, BROWN", "a quick brown", "brown", None]
+    write_dataset(pa.table({"id": range(6), "t": rows}), path)
+    dataset(path).create_scalar_index("t", "INVERTED")
+    found = ours(path, {"query": "quick brown", "phrase": True}, None)
+    assert {number for number, _ in found} == {0, 2, 3}
+    assert ours(path, {"query": "quick brown", "phrase": True}, 1)[0][0] in (2, 3)
+
+
+def test_wrong_queries_say_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_dataset(table_of(20), path)
+    table = dataset(path)
+    for query, message in (
+        ("fox", "for one column"),
+        ({"query": "fox", "column": "t", "operator": "xor"}, "xor"),
+        ({"column": "t"}, "needs the text"),
+        ({"query": "fox", "colunm": "t"}, "colunm"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            table.to_table(full_text_query=query)
+    with pytest.raises(SchemaError, match="holds no text"):
+        table.to_table(full_text_query={"query": "x", "column": "id"})
+    with pytest.raises(OptionError, match="no option stemm"):
+        table.create_scalar_index("t", "INVERTED", stemm=True)
+    with pytest.raises(UnsupportedFormatError, match="jieba"):
+        table.create_scalar_index("t", "INVERTED", base_tokenizer="jieba")
+
+
+@given(st.lists(st.integers(1, 2**22), max_size=700), st.integers(0, 2**32))
+def test_posting_lists_come_back(steps: list[int], seed: int) -> None:
+    documents = np.cumsum(np.array(steps, np.int64))
+    frequencies = np.random.default_rng(seed).integers(1, 2 ** (seed % 20 + 1), len(documents))
+    blocks = pack_list(documents, frequencies, frequencies.astype(np.float32))
+    assert len(blocks) == -(-len(documents) // BLOCK)
+    again, often = unpack_list(blocks, len(documents), FIXED_TAIL)
+    assert np.array_equal(again, documents)
+    assert np.array_equal(often, frequencies)
+
+
+def test_damaged_posting_lists_are_refused() -> None:
+    documents = np.arange(200, dtype=np.int64)
+    blocks = pack_list(documents, documents + 1, documents.astype(np.float32))
+    with pytest.raises(FormatError):
+        unpack_list(blocks[:1], 200, FIXED_TAIL)
+    with pytest.raises(FormatError):
+        unpack_list([blocks[0][:40], blocks[1]], 200, FIXED_TAIL)
+    with pytest.raises(UnsupportedFormatError):
+        unpack_list(blocks, 200, "new_codec")
+
+
+@given(st.binary(max_size=200))
+def test_damaged_sets_of_words_end_in_typed_errors(data: bytes) -> None:
+    with pytest.raises((FormatError, UnsupportedFormatError)):
+        read_words(b"\x03" + bytes(15) + data)
+
+
+def test_words_of_texts() -> None:
+    cut = Cutter().cut(pa.array(["Hello, W\u00f6rld! x-1", None, "", "hello"]))
+    assert [cut.distinct[int(n)].as_py() for n in cut.word] == ["hello", "world", "x", "1", "hello"]
+    assert cut.text.tolist() == [0, 0, 0, 0, 3]
+    long = Cutter(max_length=4, stops=True, own_stops=("x",)).cut(pa.array(["abcd abc the x y"]))
+    assert [long.distinct[int(n)].as_py() for n in long.word] == ["abc", "y"]
