@@ -7,6 +7,7 @@ from typing import Any
 
 import lance
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -127,3 +128,16 @@ def test_what_cannot_be_built_says_so(table: LanceTable) -> None:
         table.createScalarIndex("id", "TREE")
     with pytest.raises(OptionError, match="3 values"):
         table.search([1.0, 2.0, 3.0], "v")
+
+
+def test_words_are_searched(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ["the quick brown fox", "brown quick", "a fox", None, "quick brown"] * 20
+    write_dataset(pa.table({"id": range(100), "t": texts}), tmp_path / "t", max_rows_per_file=40)
+    table = LanceTable.forPath(spark, str(tmp_path / "t"))
+    table.createScalarIndex("t", "INVERTED")
+    found = table.textSearch("quick fox", "t", 5, columns=["id"]).collect()
+    assert [row.id % 5 for row in found] == [0] * 5
+    assert found[0]._score > 0
+    phrase = table.textSearch("quick brown", "t", 100, phrase=True, filter="id >= 50").collect()
+    assert sorted(row.id for row in phrase) == [n for n in range(50, 100) if n % 5 in (0, 4)]
+    assert table.textSearch("nothing", "t").count() == 0

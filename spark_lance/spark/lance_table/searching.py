@@ -25,10 +25,12 @@ import pyspark.sql.types as st
 from pyspark.sql.window import Window
 
 from spark_lance.errors import OptionError
-from spark_lance.index.face import DISTANCE
+from spark_lance.index.dataset import LanceDataset
+from spark_lance.index.face import DISTANCE, SCORE
+from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.search import Found
 from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, plan_search, run_share
+from spark_lance.io.store import Store
 from spark_lance.spark.convert import BatchConverter
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.fit import described, fit
@@ -36,7 +38,7 @@ from spark_lance.spark.jobs import scatter
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.types import arrow_schema
 from spark_lance.table.history.refs import load_version
-from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.take import take_addresses
 
 if TYPE_CHECKING:
@@ -44,9 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Searching"]
 
-_FOUND = st.StructType(
-    [st.StructField("_address", st.LongType(), False), st.StructField(DISTANCE, st.FloatType(), False)]
-)
 _QUERY_ID = "query_id"
 # Queries that are compared with a partition at once, and rows that are fetched at once.
 _BLOCK = 1024
@@ -54,7 +53,7 @@ _FETCH = 4096
 
 
 class Searching(TableFace):
-    """The rows nearest to vectors."""
+    """The rows nearest to vectors, and those that answer words."""
 
     def search(
         self,
@@ -105,7 +104,7 @@ class Searching(TableFace):
         wanted = schema if later is None else described(table.manifest.schema, None, ())
         tasks = [(plan, share) for share in plan.shares] or [(plan, Share())]
         best = scatter(self.spark, tasks, _run, _FOUND).orderBy(DISTANCE, "_address").limit(k)
-        found = best.coalesce(1).mapInArrow(_fetch(plan, wanted, ()), _with_distance(wanted, ()))
+        found = best.coalesce(1).mapInArrow(_fetch(plan, wanted, ()), _with(wanted, ()))
         found = found.orderBy(DISTANCE)
         return found if later is None else found.where(later).select(*schema.names, DISTANCE)
 
@@ -180,7 +179,70 @@ class Searching(TableFace):
         )
         home = F.shiftright(F.col("_address"), 32)
         best = best.drop("_place").repartition(home).sortWithinPartitions("_address")
-        return best.mapInArrow(_fetch(plan, schema, (identity,)), _with_distance(schema, (identity,)))
+        return best.mapInArrow(_fetch(plan, schema, (identity,)), _with(schema, (identity,)))
+
+    def textSearch(
+        self,
+        query: str,
+        column: str,
+        k: int = 10,
+        *,
+        operator: str = "or",
+        phrase: bool = False,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        fastSearch: bool = False,
+    ) -> DataFrame:
+        """Return the k rows that answer a query of words best, best first, with the column `_score` (BM25).
+
+        One task looks the words up in the index of the column, and in the texts of rows without one.
+
+        Args:
+            query: words; they are cut as the index cuts its texts.
+            column: a column of text.
+            k: rows.
+            operator: whether a row needs one of the words ("or") or all of them ("and").
+            phrase: whether the words must stand side by side.
+            filter: SQL condition on the rows, applied before the search.
+            columns: the columns of the result; all by default.
+            fastSearch: leave out rows that are not indexed.
+
+        Raises:
+            OptionError: an option cannot be used.
+            SchemaError: a column does not exist, or holds no text.
+        """
+        table = self._dataset()
+        asked = {"query": query, "column": column, "operator": operator, "phrase": phrase}
+        column, parsed = parse_text_query(table.manifest, {**asked, "fast_search": fastSearch}, k)
+        TextSearch(table.store, table.root, table.manifest, column)
+        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
+        plan = _TextPlan(table.store, table.root, table.version, column, parsed, filter)
+        found = scatter(self.spark, [plan], _answer_text, _SCORED)
+        fetched = found.coalesce(1).mapInArrow(_fetch(plan, schema, (), SCORE), _with(schema, (), SCORE))
+        return fetched.orderBy(F.desc(SCORE))
+
+
+@dataclass(frozen=True)
+class _TextPlan:
+    """A search for words in one version of a table."""
+
+    store: Store
+    root: str
+    version: int
+    column: str
+    query: TextQuery
+    filter: str | None
+
+
+def _answer_text(plan: _TextPlan) -> Iterator[pa.RecordBatch]:
+    manifest = load_version(plan.store, plan.root, plan.version)
+    table = LanceDataset(plan.root, plan.store, plan.root, manifest)
+    allowed = None
+    if plan.filter is not None:
+        rows = table.to_table([ROW_ADDRESS], plan.filter)
+        allowed = np.sort(rows[ROW_ADDRESS].to_numpy())
+    found = TextSearch(plan.store, plan.root, manifest, plan.column).run(plan.query, allowed)
+    yield _batch(found.addresses, found.scores, _SCORED)
 
 
 def _query(
@@ -215,22 +277,39 @@ def _run(task: tuple[SearchPlan, Share]) -> Iterator[pa.RecordBatch]:
     if not share.segments and not share.fragments:
         return
     (found,) = run_share(plan, share)
-    yield _batch(found)
+    yield _batch(found.addresses, found.distances, _FOUND)
 
 
-def _batch(found: Found) -> pa.RecordBatch:
-    columns = [pa.array(found.addresses.view(np.int64)), pa.array(found.distances)]
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(_FOUND))
+def _batch(
+    addresses: npt.NDArray[np.uint64], values: npt.NDArray[np.float32], schema: st.StructType
+) -> pa.RecordBatch:
+    columns = [pa.array(addresses.view(np.int64)), pa.array(values)]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
 
 
-def _with_distance(schema: st.StructType, before: tuple[st.StructField, ...]) -> st.StructType:
-    return st.StructType([*before, *schema.fields, _FOUND.fields[1]])
+def _measured(name: str) -> st.StructType:
+    """Return the schema of rows by address with what was measured of them."""
+    return st.StructType(
+        [st.StructField("_address", st.LongType(), False), st.StructField(name, st.FloatType(), False)]
+    )
+
+
+_FOUND, _SCORED = _measured(DISTANCE), _measured(SCORE)
+
+
+def _with(schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE) -> st.StructType:
+    return st.StructType([*before, *schema.fields, _measured(name).fields[1]])
 
 
 _Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def _fetch(plan: SearchPlan, schema: st.StructType, before: tuple[st.StructField, ...]) -> _Mapper:
+def _fetch(
+    plan: SearchPlan | _TextPlan,
+    schema: st.StructType,
+    before: tuple[st.StructField, ...],
+    measure: str = DISTANCE,
+) -> _Mapper:
     """Return what puts the columns of rows in the place of their addresses."""
 
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -239,7 +318,7 @@ def _fetch(plan: SearchPlan, schema: st.StructType, before: tuple[st.StructField
             names, _ = fit(manifest.schema, schema)
             scan = Scan.plan(plan.store, plan.root, manifest, names)
             convert = BatchConverter.plan(scan.arrow_schema, arrow_schema(schema))
-            target = arrow_schema(_with_distance(schema, before))
+            target = arrow_schema(_with(schema, before, measure))
             for batch in batches:
                 for start in range(0, batch.num_rows, _FETCH):
                     part = batch.slice(start, _FETCH)
@@ -247,7 +326,7 @@ def _fetch(plan: SearchPlan, schema: st.StructType, before: tuple[st.StructField
                     rows = take_addresses(scan, addresses).combine_chunks()
                     (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
                     columns = [part[field.name] for field in before]
-                    columns += [*convert(whole).columns, part[DISTANCE]]
+                    columns += [*convert(whole).columns, part[measure]]
                     yield pa.RecordBatch.from_arrays(columns, schema=target)
 
     return fetch
