@@ -232,6 +232,20 @@ def check_columns_of_a_table_object(spark: SparkSession, folder: Path) -> None:
     assert short in ("9 new values came back for 10 rows", "4 new values came back for 5 rows")
 
 
+def check_clustering_of_a_table_object(spark: SparkSession, folder: Path) -> None:
+    builder = LanceTable.create(spark, enable_stable_row_ids=True).location(str(folder / "t"))
+    table = builder.addColumns("id bigint NOT NULL, name string, x double").primaryKey("id").execute()
+    rows = spark.range(40).selectExpr("id", "concat('n', pmod(id * 7, 10)) AS name", "id / 2 AS x")
+    rows.write.format("lance").mode("append").save(table.path)
+    table.optimize().where("id >= 0").sortBy("name", "id")
+    found = spark_lance.dataset(table.path).to_table()
+    keys = list(zip(found["name"].to_pylist(), found["id"].to_pylist(), strict=True))
+    assert keys == sorted(keys)
+    table.optimize(target_rows_per_fragment=10).zOrderBy("name", "x")
+    assert stored(table.path) == list(range(40))
+    assert len(spark_lance.dataset(table.path).get_fragments()) >= 4
+
+
 def check_upkeep_of_a_table_object(spark: SparkSession, folder: Path) -> None:
     table = LanceTable.forPath(spark, made(folder))
     table.tags.create("whole")
@@ -269,7 +283,8 @@ CHECKS = {
 }
 
 # Those that take many jobs.
-LONG = {"types", "once", "changes", "streams", "columns_of_a_table_object", "upkeep_of_a_table_object"}
+LONG = {"types", "once", "changes", "streams"}
+LONG |= {f"{name}_of_a_table_object" for name in ("columns", "upkeep", "clustering")}
 
 
 def tell(name: str, start: float, error: str | None) -> None:
