@@ -503,7 +503,7 @@ def test_columns_are_altered(spark: SparkSession, tmp_path: Path) -> None:
 
 
 KILLED_JOB = """
-import sys, time
+import glob, sys, time
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from spark_lance import LanceTable
@@ -511,13 +511,14 @@ from spark_lance.spark.java import prepare_environment
 
 prepare_environment()
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+path = sys.argv[1]
 
 def call(batch):
-    if batch["id"][0].as_py() >= 10:
+    if len(glob.glob(path + "/_column_jobs/next/[0-9]*.json")) >= 2:
         time.sleep(600)
     return batch.rename_columns(["next"]).set_column(0, "next", pc.add(batch["id"], 1))
 
-LanceTable.forPath(spark, sys.argv[1]).addColumns(call, inputs=["id"], schema="next bigint", resume="next")
+LanceTable.forPath(spark, path).addColumns(call, inputs=["id"], schema="next bigint", resume="next")
 """
 
 

@@ -64,7 +64,7 @@ class Evolving(TableFace):
         vector_sizes: Mapping[str, int] | None = None,
         resume: str | None = None,
     ) -> DataFrame:
-        """Add columns: one new data file per fragment; the files that are there are neither read nor written.
+        """Add columns: one new data file per fragment, beside those that are there, which stay as they are.
 
         Only the columns that the values are computed from are read. Rows that others append meanwhile get
         their values too (null if they come from a DataFrame by row address), rows that others delete are
