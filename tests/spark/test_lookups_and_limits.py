@@ -46,19 +46,28 @@ def enabled(spark: SparkSession) -> Iterator[SparkSession]:
     spark.newSession()
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["addresses", "stable"])
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Six fragments, two of which have deleted rows; one was moved by an update."""
-    location = str(tmp_path_factory.mktemp("lookups") / "t.lance")
+def made(folder: Path, stable: bool) -> str:
+    """Make a table of six fragments, two of which have deleted rows; one was moved by an update."""
+    location = str(folder / "t.lance")
     for start in range(0, ROWS, 10):
         rows = pa.table(
             {"id": range(start, start + 10), "s": [f"s{i % 7}" for i in range(start, start + 10)]}
         )
-        spark_lance.write_dataset(rows, location, mode="append", enable_stable_row_ids=request.param)
+        spark_lance.write_dataset(rows, location, mode="append", enable_stable_row_ids=stable)
     table = spark_lance.dataset(location)
     table.delete("id in (3, 4, 25)")
     spark_lance.dataset(location).update({"s": "'new'"}, where="id in (11, 12)")
     return location
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["addresses", "stable"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return made(tmp_path_factory.mktemp("lookups"), request.param)
+
+
+@pytest.fixture(scope="module")
+def stable(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return made(tmp_path_factory.mktemp("stable"), True)
 
 
 def load(session: SparkSession, path: str, **options: Any) -> DataFrame:
@@ -128,8 +137,8 @@ def test_look_ups_read_just_the_rows(enabled: SparkSession, path: str) -> None:
 
 
 @needs_pushdown
-def test_limits_reach_the_reader(enabled: SparkSession, path: str) -> None:
-    frame = load(enabled, path, partition_bytes=1)
+def test_limits_reach_the_reader(enabled: SparkSession, stable: str) -> None:
+    frame = load(enabled, stable, partition_bytes=1)
     assert ran(frame)[2] >= 6
     assert ran(frame.limit(5))[1:] == (5, 1)
     rows, read, partitions = ran(frame.select("s", (frame.id * 2).alias("x")).limit(12))
@@ -170,8 +179,8 @@ LIMITED: list[tuple[str, int, int | None]] = [
 
 
 @needs_pushdown
-def test_limits_change_no_results(enabled: SparkSession, path: str) -> None:
-    load(enabled, path, partition_bytes=1).createOrReplaceTempView("t")
+def test_limits_change_no_results(enabled: SparkSession, stable: str) -> None:
+    load(enabled, stable, partition_bytes=1).createOrReplaceTempView("t")
     for query, count, value in LIMITED:
         rows = enabled.sql(query).collect()
         assert len(rows) == count, query
@@ -179,8 +188,8 @@ def test_limits_change_no_results(enabled: SparkSession, path: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def in_memory(enabled: SparkSession, path: str) -> DataFrame:
-    rows = facts(path)
+def in_memory(enabled: SparkSession, stable: str) -> DataFrame:
+    rows = facts(stable)
     kinds = [pa.int64() if pa.types.is_uint64(field.type) else field.type for field in rows.schema]
     signed = rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True))))
     return enabled.createDataFrame(signed.to_pandas()).cache()
@@ -202,12 +211,12 @@ PREDICATES = [
 
 
 @needs_pushdown
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_queries_answer_as_on_rows_in_memory(
-    enabled: SparkSession, path: str, in_memory: DataFrame, data: st.DataObject
+    enabled: SparkSession, stable: str, in_memory: DataFrame, data: st.DataObject
 ) -> None:
-    frame = load(enabled, path, partition_bytes=1, **ALL_BY_OPTION)
+    frame = load(enabled, stable, partition_bytes=1, **ALL_BY_OPTION)
     pair = [frame, in_memory]
     chosen = data.draw(st.lists(st.sampled_from(PREDICATES), max_size=3))
     for text in chosen:
