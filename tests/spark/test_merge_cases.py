@@ -295,6 +295,32 @@ CASES = [
 ]
 
 
+# Cases whose like is in the table besides.
+MORE = {
+    "update with a condition",
+    "several inserts, in order",
+    "keep columns out of an upsert",
+    "delete what the source lacks",
+    "matched and not matched by source",
+    "several source rows, one deletes and one updates",
+    "several source rows that match nothing are all inserted",
+    "an empty source has nothing",
+    "a condition that is always false inserts everything",
+    "columns by any case",
+    "numbers become text",
+}
+
+
+def marked(case: Case) -> Any:
+    return pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.name in MORE else [])
+
+
+def test_the_names_of_the_cases() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    assert set(names) > MORE
+
+
 def write(path: Path, stable: bool = False) -> str:
     """Two fragments, one with a row that has been deleted."""
     schema = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("w", pa.string())])
@@ -318,7 +344,7 @@ def content(path: str) -> list[Row]:
     return sorted(ours, key=repr)
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_case(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     path = write(tmp_path / "t", stable=len(case.name) % 2 == 0)
     rows = SOURCE if case.source is None else case.source

@@ -138,7 +138,7 @@ def test_columns_without_new_values_keep_what_spark_has_no_type_for(
         assert got.schema.field(name).type == table.schema.field(name).type
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize("ansi", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_values_that_do_not_fit_are_errors(spark: SparkSession, path: str, ansi: str) -> None:
     table = LanceTable.forPath(spark, path)
     files = data_files(path)
@@ -263,7 +263,7 @@ def upsert(table: LanceTable, frame: DataFrame, condition: str = "t.id = u.id") 
     [
         ("t.id = u.id", 100, 2),  # the same key: the second merge finds it
         ("t.id = u.id", 200, 1),  # another key: the filters tell them apart
-        ("t.id <=> u.id", 200, 2),  # no keys that could be told
+        pytest.param("t.id <=> u.id", 200, 2, marks=pytest.mark.slow),  # no keys that could be told
     ],
 )
 def test_racing_merges_do_not_insert_a_key_twice(
@@ -288,7 +288,7 @@ def test_racing_merges_do_not_insert_a_key_twice(
     assert (done["num_updated_rows"], done["num_inserted_rows"]) == ((1, 0) if other == 100 else (0, 1))
 
 
-@pytest.mark.parametrize("few", [1 << 21, 0])
+@pytest.mark.parametrize("few", [1 << 21, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_source_of_chance_is_evaluated_once(
     spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
@@ -356,6 +356,7 @@ def test_schema_evolution(spark: SparkSession, path: str) -> None:
         wrong.execute()
 
 
+@pytest.mark.slow
 def test_many_fragments_make_few_new_ones(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
