@@ -114,7 +114,7 @@ def test_partitions_suit_the_cores_of_the_session(path: str) -> None:
 
 def test_a_limit_plans_and_reads_no_more_than_it_needs(path: str) -> None:
     schema = StructType().add("id", LongType())
-    for limit in (1, 4_999, 5_000, 5_001, 12_000, 14_600, 39_501, 39_502, 10**6):
+    for limit in (1, 4_999, 5_000, 5_001, 12_000, 13_000, 14_600, 39_501, 39_502, 10**6):
         reader, partitions = plan(path, marked(schema, limit=limit, filters=0), partition_bytes=1)
         found = ids(reader, partitions)
         live = [i for i in range(40_000) if not 12_000 < i < 12_500]
