@@ -32,7 +32,7 @@ from spark_lance.table.reading.take import take_addresses
 
 __all__ = ["DISTANCE", "SCORE", "IndexOptimizer", "Indexing", "known_indices"]
 
-DISTANCE, SCORE = "_distance", "_score"
+DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 
 
 @dataclass(frozen=True)
@@ -223,21 +223,14 @@ class Indexing(Reading, Maintaining):
         )
         results = search.run(query, self._allowed(condition if prefilter else None))
         later = None if prefilter else condition
-        parts = []
-        for number, result in enumerate(results):
-            rows = self._rows_of(
-                result.addresses,
-                (DISTANCE, result.distances),
-                columns,
-                later,
-                with_row_id,
-                with_row_address,
-            )
-            if len(results) > 1:
-                index = pa.array(np.full(rows.num_rows, number, np.int32))
-                rows = rows.add_column(0, pa.field("query_index", pa.int32()), index)
-            parts.append(rows)
-        return pa.concat_tables(parts)
+        addresses = np.concatenate([result.addresses for result in results])
+        scores = np.concatenate([result.distances for result in results])
+        if len(results) == 1:
+            return self._rows_of(addresses, {DISTANCE: scores}, columns, later, with_row_id, with_row_address)
+        counts = [len(result.addresses) for result in results]
+        numbers = np.repeat(np.arange(len(results), dtype=np.int32), counts)
+        measured = {QUERY_INDEX: numbers, DISTANCE: scores}
+        return self._rows_of(addresses, measured, columns, later, with_row_id, with_row_address)
 
     def _answering(
         self,
@@ -256,7 +249,7 @@ class Indexing(Reading, Maintaining):
         found = search.run(query, self._allowed(condition if prefilter else None))
         later = None if prefilter else condition
         return self._rows_of(
-            found.addresses, (SCORE, found.scores), columns, later, with_row_id, with_row_address
+            found.addresses, {SCORE: found.scores}, columns, later, with_row_id, with_row_address
         )
 
     def _condition(self, filter: Predicate | None) -> Condition | None:
@@ -272,23 +265,24 @@ class Indexing(Reading, Maintaining):
     def _rows_of(
         self,
         addresses: npt.NDArray[np.uint64],
-        measure: tuple[str, npt.NDArray[np.float32]],
+        measured: Mapping[str, npt.NDArray[Any]],
         columns: Sequence[str] | None,
         condition: Condition | None,
         with_row_id: bool,
         with_row_address: bool,
     ) -> pa.Table:
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
-        name, values = measure
-        wanted = None if columns is None else [column for column in columns if column != name]
+        wanted = None if columns is None else [column for column in columns if column not in measured]
         scan = self._scan(wanted, with_row_id, with_row_address)
         extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
         full = Scan.plan(scan.store, scan.root, scan.manifest, [*scan.names, *extra])
         rows = take_addresses(full, addresses)
-        rows = rows.append_column(pa.field(name, pa.float32()), pa.array(values))
+        for name, values in measured.items():
+            rows = rows.append_column(name, pa.array(values))
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
-        return rows.select([*scan.names, name])
+        first = [name for name in measured if name == QUERY_INDEX]
+        return rows.select([*first, *scan.names, *(name for name in measured if name not in first)])
 
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:

@@ -41,6 +41,8 @@ class RowResolver:
             [f.id for f in manifest.fragments if f.HasField("deletion_file")], dtype=np.uint64
         )
         self._deleted: dict[int, npt.NDArray[np.uint32]] = {}
+        # What is covered -> the same as an array; the first is kept so that its id stays its own.
+        self._tables: dict[int, tuple[BitMap, Mask]] = {}
 
     @property
     def scan(self) -> Scan:
@@ -74,7 +76,19 @@ class RowResolver:
             found, known = addresses_of(self._scan, numbers)
         else:
             found, known = self._moves(numbers)
-        return found, known & np.isin(found >> _SHIFT, np.array(covered, np.uint64)) & self.alive(found)
+        return found, known & self._covers(found >> _SHIFT, covered) & self.alive(found)
+
+    def _covers(self, fragments: Addresses, covered: BitMap) -> Mask:
+        """Return which fragments are covered."""
+        known = self._tables.get(id(covered))
+        if known is None or known[0] is not covered:
+            # By id, the last place is for all ids above the largest.
+            table = np.zeros((covered.max() if covered else 0) + 2, dtype=np.bool_)
+            table[np.array(covered, np.int64)] = True
+            known = self._tables[id(covered)] = (covered, table)
+        table = known[1]
+        found: Mask = table[np.minimum(fragments, np.uint64(len(table) - 1)).astype(np.int64)]
+        return found
 
     def alive(self, addresses: Addresses) -> Mask:
         """Return which rows of the version's fragments are not deleted."""
