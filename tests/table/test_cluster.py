@@ -149,6 +149,12 @@ def test_an_index_answers_as_before(tmp_path: Path, stable: bool) -> None:
     assert theirs.count_rows("id >= 30") == 10
 
 
+def test_rows_keep_the_versions_that_made_and_changed_them(tmp_path: Path) -> None:
+    ds = small(tmp_path / "t", enable_stable_row_ids=True).update({"id": "id"}, where="id % 4 = 1").dataset
+    after = cluster(ds, ["id"], np.random.default_rng(1).permutation(40))
+    assert everything(after).sort_by("id").equals(everything(ds).sort_by("id"))
+
+
 def spilled(ds: LanceDataset) -> bool:
     return bool(ds.manifest.message.reader_feature_flags & 2048)
 
@@ -156,6 +162,8 @@ def spilled(ds: LanceDataset) -> bool:
 def test_spilled_lineage_stays_spilled_until_it_is_told_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "t"
     ds = small(path, enable_stable_row_ids=True).delete("id = 5")
+    ds = ds.update({"id": "id"}, where="id % 4 = 1").dataset
+    assert not np.array_equal(*(everything(ds)[name].to_numpy() for name in LINEAGE[1:]))
     before = everything(ds).sort_by("id")
     assert not spills_lineage(ds.manifest, 100)
     assert spills_lineage(ds.manifest, 10**6)
