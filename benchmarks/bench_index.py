@@ -1,6 +1,7 @@
-"""Indices beside pylance in the same run: recall, time to build, searches per second; a look-up beside Parquet.
+"""Indices beside pylance in the same run: recall, building, searching; and look-ups beside Parquet.
 
-    python -m benchmarks.bench_index [--sets a b digits text] [--kinds IVF_PQ ...] [--repeat K] [--lookup-rows N]
+    python -m benchmarks.bench_index [--sets a b digits text] [--kinds IVF_PQ ...] [--repeat K]
+                                     [--lookup-rows N]
 
 Sets are clustered random vectors (a: 20,000 x 64, b: 100,000 x 128), the digits of scikit-learn (1,597 x 64),
 and vectors of sentences: words of the docstrings of installed packages, each a random vector of 128 values,
@@ -189,7 +190,8 @@ def measure(kind: str, partitions: int, vectors: Matrix, queries: Matrix, repeat
         for who in ("ours", "pylance")
     )
     return (
-        f"{kind:15} recall {recalls}  build {seconds['pylance'] / seconds['ours']:5.2f} ({seconds['ours']:.2f} s)  "
+        f"{kind:15} recall {recalls}  "
+        f"build {seconds['pylance'] / seconds['ours']:5.2f} ({seconds['ours']:.2f} s)  "
         f"single {1000 * single['ours/ours']:.2f} ms {single['pylance/pylance'] / single['ours/ours']:5.2f}  "
         f"batch {rate:,.0f}/s {rate * single['pylance/pylance']:6.1f}"
     )
