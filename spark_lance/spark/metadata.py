@@ -1,11 +1,12 @@
 """Reading metadata tables from Spark: option `table` names one of those of `spark_lance.table.metadata`.
 
-They are read by one task, which computes the columns that Spark asks for and no others.
+They are read by one task, which computes the columns that Spark asks for, of the rows that its filters keep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -15,7 +16,9 @@ from spark_lance.file.schema import Schema
 from spark_lance.io.store import open_store
 from spark_lance.spark.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.failures import one_line
+from spark_lance.spark.filters import translate
 from spark_lance.spark.fit import described, fit
+from spark_lance.spark.hints import Hints
 from spark_lance.spark.options import ReadOptions
 from spark_lance.spark.read import pin
 from spark_lance.spark.types import arrow_schema
@@ -23,9 +26,10 @@ from spark_lance.table.history.references import Place
 from spark_lance.table.history.refs import find_version, load_version
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable, Subject
-from spark_lance.table.predicates.predicate import compile_predicate
+from spark_lance.table.predicates.expressions import Call
+from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 
-__all__ = ["MetadataReader", "describe", "reader"]
+__all__ = ["MetadataReader", "PushdownMetadataReader", "describe", "reader"]
 
 
 def _table(options: ReadOptions) -> MetadataTable:
@@ -50,8 +54,8 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
 
 
 def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> MetadataReader:
-    """Return the reader of a metadata table; Spark applies its filters itself."""
-    return MetadataReader(options, schema, place or pin(options))
+    """Return the reader of a metadata table, which takes filters if Spark offers them (`pushes`)."""
+    return (PushdownMetadataReader if pushes else MetadataReader)(options, schema, place or pin(options))
 
 
 class MetadataReader(DataSourceReader):
@@ -72,9 +76,14 @@ class MetadataReader(DataSourceReader):
         self.place = place
         self._options = options
         self._schema = schema
-        table = _table(options)
-        self._names, _ = fit(Schema.from_arrow(table.schema), schema)
-        self._condition = None if options.filter is None else compile_predicate(options.filter, table.schema)
+        self._columns = _table(options).schema
+        self._names, _ = fit(Schema.from_arrow(self._columns), schema)
+        self._condition: Condition | None = None
+        if options.filter is not None:
+            self._condition = compile_predicate(options.filter, self._columns)
+        self._hints = Hints.of(schema)
+        # Conditions that the reader does not know must be met before rows count.
+        self._limit = None if self._hints.filters else self._hints.limit
         store, _ = open_store(options.path, options.storage)
         find_version(store, place.root, place.version)
 
@@ -88,7 +97,7 @@ class MetadataReader(DataSourceReader):
             store, _ = open_store(self._options.path, self._options.storage)
             manifest = load_version(store, self.place.root, self.place.version)
             subject = Subject(store, self.place.root, manifest)
-            found = _table(self._options).batches(subject, self._names, self._condition)
+            found = _table(self._options).batches(subject, self._names, self._condition, self._limit)
             convert: BatchConverter | None = None
             for rows in found:
                 if not self._names:
@@ -97,3 +106,24 @@ class MetadataReader(DataSourceReader):
                 convert = convert or BatchConverter.plan(rows.schema, arrow_schema(self._schema))
                 for batch in rows.to_batches():
                     yield convert(batch)
+
+
+class PushdownMetadataReader(MetadataReader):
+    """A reader that takes over filters, so that nothing is read for the versions that they leave out."""
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take over the filters that can be applied exactly as Spark would; return the others.
+
+        As for rows, none are taken if the scan is not planned for itself.
+        """
+        if not self._hints.alone:
+            return filters
+        schema = Schema.from_arrow(self._columns)
+        trees = [translate(filter, schema, self._schema) for filter in filters]
+        taken = tuple(tree for tree in trees if tree is not None)
+        if taken:
+            condition = compile_tree(Call("and", taken), self._columns)
+            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        if len(taken) == self._hints.filters:
+            self._limit = self._hints.limit
+        return [filter for filter, tree in zip(filters, trees, strict=True) if tree is None]

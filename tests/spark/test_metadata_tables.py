@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyspark.cloudpickle import dumps
 from pyspark.errors import AnalysisException
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import spark_lance
+from spark_lance.spark import metadata
+from spark_lance.spark.options import read_options
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.metadata import METADATA_TABLES
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS, pyspark_schema
 from tests.table.histories import rows
+
+if COUNTS_WITHOUT_COLUMNS:
+    from pyspark.sql.datasource import GreaterThan, LessThan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,6 +122,29 @@ def test_enable_leaves_columns_out(spark: SparkSession, path: str) -> None:
     assert history.where("operation = 'Append'").count() == 1
     inner = table(other, path, "schema").join(history, history.version == 1).selectExpr("path", "version")
     assert [tuple(row) for row in inner.orderBy("path").collect()] == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 offers no filters")
+@pytest.mark.parametrize(
+    ("marks", "taken", "expected"),
+    [
+        ({}, 0, [4, 3, 2, 1]),
+        ({"alone": True}, 2, [3, 2]),
+        ({"alone": True, "limit": 1, "filters": 2}, 2, [3]),
+        ({"alone": True, "limit": 1, "filters": 3}, 2, [3, 2]),
+    ],
+)
+def test_filters_and_limits_that_the_rule_offers(
+    path: str, marks: dict[str, Any], taken: int, expected: list[int]
+) -> None:
+    filters = [GreaterThan(("version",), 1), LessThan(("version",), 4)]
+    field = StructField("version", LongType(), True, {f"lance.planned.{key}": v for key, v in marks.items()})
+    schema = StructType([field, StructField("operation", StringType())])
+    reader = metadata.reader(read_options({"path": path, "table": "history"}), schema, None, True)
+    assert isinstance(reader, metadata.PushdownMetadataReader)
+    assert len(reader.pushFilters(filters)) == 2 - taken
+    batches = list(reader.read(reader.partitions()[0]))
+    assert [number for batch in batches for number in batch["version"].to_pylist()] == expected
 
 
 @pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 loses such rows")
