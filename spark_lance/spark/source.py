@@ -50,9 +50,10 @@ class LanceDataSource(DataSource):
     """Lance tables as `spark.read.format("lance")` and `df.write.format("lance")`.
 
     The version that a read sees is fixed when Spark makes the DataFrame: by `load` in a classic session, by
-    the first use in Spark Connect. With a schema of the user's own (`.schema(...)`) Spark does not ask the
-    source before the first action; then that fixes the version, unless option `version` does. (Two sides of
-    a self-join that is this first action are planned apart: option `columns` or `version` pins them both.)
+    the first use in Spark Connect, as long as the server remembers the plan. With a schema of the user's own
+    (`.schema(...)`) Spark does not ask the source before the first action; then that fixes the version,
+    unless option `version` does. (Two sides of a self-join that is this first action are planned apart:
+    option `columns` or `version` pins them both.)
     Options are listed in `spark_lance.spark.options.OPTIONS`.
     """
 
