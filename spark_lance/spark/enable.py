@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.session import SparkSession
 
-__all__ = ["activate", "enable"]
+__all__ = ["enable"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,18 +40,17 @@ def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
         The session, which is the calling thread's active one now.
     """
     if hasattr(spark, "_jvm"):
-        activate(spark)
+        _activate(spark)
         _install(spark, new_sessions)
     return spark
 
 
-def activate(spark: Any) -> None:
-    """Make a session the active one of the calling thread: in that one Spark looks for Python data sources.
+def _activate(spark: Any) -> None:
+    """Make a session the active one of the calling thread: in that one Spark looks for formats to write.
 
-    A classic session is active only in the thread that made it; one of Spark Connect needs not be.
+    A session is active by itself only in the thread that made it.
     """
-    if hasattr(spark, "_jvm"):
-        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _install(spark: Any, new_sessions: bool) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from spark_lance.index.dataset import LanceDataset
 from spark_lance.io.store import open_store
-from spark_lance.spark.enable import activate
 from spark_lance.spark.options import WriteOptions, write_options
 from spark_lance.table.history.refs import load_latest
 
@@ -51,6 +50,5 @@ class TableFace:
 
     def _read(self, **options: object) -> DataFrame:
         """Return a DataFrame of the table, read with further options."""
-        activate(self.spark)
         reader = self.spark.read.format("lance").options(**self.options)
         return reader.options(**{name: str(value) for name, value in options.items()}).load(self.path)
