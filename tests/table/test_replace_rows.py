@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,9 @@ from spark_lance.errors import (
 )
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits import commit as commit_module
+from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.once import Once
 from spark_lance.table.commits.publish import publish
-from spark_lance.table.commits.reruns import rerun
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.writing.replace_rows import RowCheck
@@ -175,9 +174,8 @@ def test_nothing_of_a_lost_attempt_stays(path: str, monkeypatch: pytest.MonkeyPa
     before = files(path)
     with monkeypatch.context() as patch:
         patch.setattr("spark_lance.table.writing.replace_rows.commit_operation", refuse)
-        impatient = partial(rerun, policy=RetryPolicy(attempts=3, base_seconds=0))
-        patch.setattr("spark_lance.table.writing.replace_rows.rerun", impatient)
-        with pytest.raises(RetryableConflictError):
+        patience = RetryPolicy(attempts=3, base_seconds=0)
+        with commit_options(retry=patience), pytest.raises(RetryableConflictError):
             job.commit()
     assert files(path) == before
 
