@@ -305,6 +305,8 @@ def main(remote: str, folder: Path, names: list[str]) -> None:
         builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
     spark = builder.getOrCreate()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    # Spark's default, but not where it is being tested.
+    spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "true")
     tell("start", start, None)
     for name in names:
         (folder / name).mkdir()
