@@ -18,7 +18,8 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-s3 test-cluster test-spark-versions test-all lint format proto proto-check clean
-.PHONY: bench bench-file bench-size bench-memory bench-commit bench-compact bench-scale bench-delta
+.PHONY: bench bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench-compact bench-scale bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -83,6 +84,18 @@ bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small 
 
 bench-scale: $(VENV)/.installed-bench ## measure tables of up to a million fragments
 	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
+
+bench-spark: $(VENV)/.installed-bench ## measure queries of Spark against Parquet and the fastest a source can be
+	$(BIN)/python -m benchmarks.bench_spark $(ARGS)
+
+bench-plan: $(VENV)/.installed-bench ## measure the planning of tables of many fragments
+	$(BIN)/python -m benchmarks.bench_plan $(ARGS)
+
+bench-columns: $(VENV)/.installed-bench ## measure one more column against rewriting Parquet
+	$(BIN)/python -m benchmarks.bench_columns $(ARGS)
+
+bench-index: $(VENV)/.installed-bench ## measure indices against pylance, and look-ups against Parquet
+	$(BIN)/python -m benchmarks.bench_index $(ARGS)
 
 bench-delta: .venv-spark-4.2.0/.installed ## measure changes of tables against Delta Lake, which is downloaded
 	.venv-spark-4.2.0/bin/python -m benchmarks.bench_delta $(ARGS)

@@ -1,4 +1,4 @@
-"""The README tells the truth: its Python blocks run, its tables are those of the code."""
+"""The README and the guides tell the truth: their Python blocks run, their tables are those of the code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from spark_lance.spark.types import type_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+GUIDES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```python" in path.read_text()]
 PLACE = "/tmp/lance-readme"
+
+
+def blocks_of(text: str) -> list[str]:
+    """Return the Python blocks of a page."""
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
 def row(cells: tuple[str, ...]) -> str:
@@ -39,8 +45,9 @@ def test_python_blocks_run_in_order(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names: dict[str, Any] = {}
-    assert PLACE in "".join(BLOCKS)
-    for block in BLOCKS:
+    blocks = blocks_of(README)
+    assert PLACE in "".join(blocks)
+    for block in blocks:
         exec(compile(block.replace(PLACE, str(tmp_path)), "README.md", "exec"), names)
     printed = capsys.readouterr().out.split()
     assert printed[0] == "143"
@@ -48,3 +55,11 @@ def test_python_blocks_run_in_order(
     assert "1000" in printed
     assert names["ds"].count_rows() == 4
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_python_blocks_of_guides_run_in_order(guide: Path, spark: SparkSession, tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks_of(guide.read_text()):
+        exec(compile(block.replace(PLACE, str(tmp_path)), guide.name, "exec"), names)
+    assert names["path"] if "path" in names else names["orders"]

@@ -13,8 +13,8 @@ __all__ = ["settle"]
 def settle() -> None:
     """Keep what this process has loaded so far out of garbage collection, if it is one of Spark's workers.
 
-    They collect garbage after every piece of work, be it as small as planning a count, and look at all objects
-    of all modules for that: some 30 ms of processor time, several times a query.
+    They collect garbage after every piece of work, be it as small as planning a count, and look at all
+    objects of all modules for that: some 30 ms of processor time, several times a query.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if main is not None and main.name == "pyspark.daemon":
