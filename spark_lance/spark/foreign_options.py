@@ -71,11 +71,9 @@ FOREIGN = {
     "write-format": "data files are Lance files",
     # lance-spark and pylance
     "dataset_uri": "give the location to load() or save()",
-    "full_text_query": "use option 'filter' or search without Spark",
     "include_deleted_rows": "deleted rows are not read; see option 'readChangeFeed'",
     "limit": "use DataFrame.limit",
     "mode": _MODE,
-    "nearest": "search without Spark",
     "offset": "use DataFrame.offset",
     "pushdownfilters": "spark_lance.enable(spark) pushes filters",
     "snapshot_id": "use option 'version'",

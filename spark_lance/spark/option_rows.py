@@ -100,6 +100,21 @@ def _number_ranges(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
+def _search(text: str) -> dict[str, Any]:
+    # The text may hold a long vector, which would bury the message.
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"options of searches are JSON, but this is not: {error}") from None
+    if not isinstance(given, dict):
+        raise OptionError(f'a search is a JSON object such as {{"column": ...}}, not {text[:40]!r}')
+    return given
+
+
+def _words(text: str) -> dict[str, Any]:
+    return _search(text) if text.lstrip().startswith("{") else {"query": _filled(text)}
+
+
 @dataclass(frozen=True)
 class Option:
     """One option: its documented name, how its text is parsed and what it does.
@@ -170,6 +185,24 @@ ROWS = (
         "read",
         "Read only the rows for which this SQL condition is true, such as `id > 7 and name like 'a%'`.",
         ("filters",),
+    ),
+    Option(
+        "nearest",
+        _search,
+        "a JSON object",
+        None,
+        "read",
+        'Read the rows nearest to a vector, with `_distance`: JSON such as `{"column": "v", "q": [1, 2], '
+        '"k": 10}`. `filter` comes before the search.',
+    ),
+    Option(
+        "full_text_query",
+        _words,
+        "words, or a JSON object",
+        None,
+        "read",
+        "Read the rows that have these words, with `_score`: words, or JSON with `query`, `column`, `k`, "
+        "`operator`, `phrase`. `filter` comes before the search.",
     ),
     Option(
         "columns",

@@ -36,8 +36,11 @@ _BY_NAME = {name.lower(): option for option in ROWS for name in (option.name, *o
 # How the names of options of columns end.
 _SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)
 
+_SEARCHES = ("nearest", "full_text_query")
+
 # What has no meaning for a metadata table.
 _OF_ROWS = (
+    *_SEARCHES,
     "readChangeFeed",
     "fragments",
     "with_row_id",
@@ -67,6 +70,8 @@ class ReadOptions:
     table: str | None
     columns: tuple[str, ...] | None
     filter: str | None
+    nearest: Mapping[str, Any] | None
+    full_text_query: Mapping[str, Any] | None
     batch_size: int
     batch_bytes: int
     partition_bytes: int | None
@@ -95,6 +100,8 @@ class ReadOptions:
         """What is read: a key of the table of reads in `source`."""
         if self.table is not None:
             return "metadata"
+        if self.nearest is not None or self.full_text_query is not None:
+            return "nearest"
         return "changes" if self.readChangeFeed else "rows"
 
     @property
@@ -150,6 +157,14 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
         strange = [name for name in _OF_ROWS if values[name] != OPTIONS[name].default]
         if strange:
             raise OptionError(f"option {strange[0]!r} is for rows: option 'table' reads a metadata table")
+    searches = [name for name in _SEARCHES if values[name] is not None]
+    if len(searches) > 1:
+        raise OptionError(
+            "a search is by vector or by text: give one of the options nearest, full_text_query"
+        )
+    for name in ("readChangeFeed", "fragments"):
+        if searches and values[name] != OPTIONS[name].default:
+            raise OptionError(f"option {name!r} does not go with option {searches[0]!r}")
     return ReadOptions(**{name: values[name] for name in names}, storage=storage)
 
 
@@ -182,6 +197,9 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
             raise OptionError(f"option {name!r} is for reading: an old version cannot be written to")
     if values["table"] is not None:
         raise OptionError("option 'table' is for reading: metadata tables cannot be written to")
+    for name in _SEARCHES:
+        if values[name] is not None:
+            raise OptionError(f"option {name!r} is for reading: what a search finds cannot be written to")
     for name in ("columns", "filter", "fragments"):
         if overwrite and values[name] is not None:
             raise OptionError(

@@ -39,6 +39,7 @@ _READS = {
     "rows": "spark_lance.spark.read",
     "metadata": "spark_lance.spark.metadata",
     "changes": "spark_lance.spark.change_feed",
+    "nearest": "spark_lance.spark.nearest",
 }
 
 

@@ -17,6 +17,7 @@ __all__ = ["VectorQuery"]
 
 # Keys whose values are taken as they are.
 _PLAIN = ("k", "refine_factor", "ef", "use_index", "fast_search", "minimum_nprobes", "maximum_nprobes")
+_NUMBERS = ("nprobes", "k", "refine_factor", "ef", "minimum_nprobes", "maximum_nprobes")
 _KEYS = {"column", "q", "metric", "nprobes", "distance_range", "approx_mode", *_PLAIN}
 # Partitions that are looked at if the query does not say how many.
 _PROBES = 20
@@ -83,6 +84,7 @@ class VectorQuery:
         missing = [key for key in ("column", "q") if nearest.get(key) is None]
         if missing:
             raise OptionError(f"nearest needs {' and '.join(missing)}")
+        _check_types(nearest)
         given: dict[str, Any] = {key: nearest[key] for key in _PLAIN if nearest.get(key) is not None}
         if nearest.get("nprobes") is not None:
             given["minimum_nprobes"] = given["maximum_nprobes"] = int(nearest["nprobes"])
@@ -118,6 +120,26 @@ class VectorQuery:
         else:
             vectors = vectors.astype(np.float64 if kind.value_type == pa.float64() else np.float32)
         return VectorQuery(**{**self.__dict__, "vectors": vectors})
+
+
+def _check_types(nearest: Mapping[str, Any]) -> None:
+    """Refuse values of the wrong type, which texts of options may hold."""
+    for key in _NUMBERS:
+        value = nearest.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
+            raise OptionError(f"{key} of a vector search must be a whole number, not {value!r}")
+    for key in ("column", "metric"):
+        if not isinstance(nearest.get(key), str | None):
+            raise OptionError(f"{key} of a vector search must be text, not {nearest[key]!r}")
+    for key in ("use_index", "fast_search"):
+        if not isinstance(nearest.get(key) or False, bool | np.bool_):
+            raise OptionError(f"{key} of a vector search must be true or false, not {nearest[key]!r}")
+    bounds = nearest.get("distance_range")
+    if bounds is None:
+        return
+    fits = isinstance(bounds, list | tuple) and len(bounds) == 2
+    if not fits or not all(bound is None or isinstance(bound, int | float | np.number) for bound in bounds):
+        raise OptionError(f"distance_range of a vector search must be two numbers or nulls, not {bounds!r}")
 
 
 def _matrix(given: Any) -> Vectors:
