@@ -62,7 +62,7 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
 
 
 def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> SearchReader:
-    """Return the reader of the columns of `schema`; filters of Spark come after the search, so they stay there."""
+    """Return the reader of the columns of `schema`; Spark applies filters, which come after a search."""
     settle()
     return SearchReader(options, schema, pin(options) if place is None else place)
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS", "LONG"]
 
 
+WORDS = ["the red one", "a blue one", "green"]
+
+
 def made(folder: Path, *, stable: bool = False) -> str:
     """Make a table of two versions, of 10 and of 15 rows, and return its path."""
     path = str(folder / "t")
@@ -262,6 +265,30 @@ def check_upkeep_of_a_table_object(spark: SparkSession, folder: Path) -> None:
     assert table.vacuum(dryRun=True).count() >= 0
 
 
+def check_indices_of_a_table_object(spark: SparkSession, folder: Path) -> None:
+    vectors = [[float(i), 0.5] for i in range(300)]
+    rows = pa.table({"id": range(300), "v": pa.array(vectors, pa.list_(pa.float32(), 2)), "t": WORDS * 100})
+    spark_lance.write_dataset(rows, folder / "t", max_rows_per_file=120)
+    table = LanceTable.forPath(spark, str(folder / "t"))
+    table.createIndex("v", "IVF_FLAT", numPartitions=3)
+    table.createScalarIndex("id", "BTREE")
+    table.createScalarIndex("t", "INVERTED")
+    covered = {row.name: (row.type, row.rows_not_indexed) for row in table.indices().collect()}
+    assert covered["v_idx"] == ("IVF_FLAT", 0)
+    assert covered["id_idx"] == ("BTree", 0)
+    found = table.search(vectors[41], "v", 2, filter="id > 40", columns=["id"], nprobes=3)
+    assert [row.id for row in found.collect()] == [41, 42]
+    queries = spark.createDataFrame([(i, vectors[i]) for i in (3, 200)], "id long, vector array<double>")
+    best = table.searchBatch(queries, "v", 1, nprobes=3, columns=["id"])
+    assert sorted((row.query_id, row.id) for row in best.collect()) == [(3, 3), (200, 200)]
+    words = table.textSearch("red", "t", 5, columns=["id"]).collect()
+    assert [row.id % 3 for row in words] == [0] * 5
+    nearest = json.dumps({"column": "v", "q": vectors[41], "k": 2, "nprobes": 3})
+    near = load(spark, table.path, nearest=nearest, filter="id in (7, 41, 250)")
+    assert [row.id for row in near.collect()] == [41, 7]
+    assert load(spark, table.path, filter="id in (7, 299)").count() == 2
+
+
 def check_types(spark: SparkSession, folder: Path) -> None:
     rows = spark.sql(
         "SELECT 1Y a, 2S b, 3 c, 4L d, 1.5F e, 2.5D f, 1.25BD g, 'x' h, X'00ff' i, true j, "
@@ -284,7 +311,7 @@ CHECKS = {
 
 # Those that take many jobs.
 LONG = {"types", "once", "changes", "streams"}
-LONG |= {f"{name}_of_a_table_object" for name in ("columns", "upkeep", "clustering")}
+LONG |= {f"{name}_of_a_table_object" for name in ("columns", "upkeep", "clustering", "indices")}
 
 
 def tell(name: str, start: float, error: str | None) -> None:
