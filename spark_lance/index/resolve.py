@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from spark_lance.errors import FormatError
 from spark_lance.index.moves import Moves
+from spark_lance.index.row_sets import RowSet
 from spark_lance.io.store import Store
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.manifest import Manifest
@@ -24,7 +26,7 @@ __all__ = ["RowResolver"]
 
 Addresses = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
-_SHIFT = np.uint64(32)
+_SHIFT, _OFFSETS = np.uint64(32), np.uint64(2**32 - 1)
 
 
 class RowResolver:
@@ -41,8 +43,9 @@ class RowResolver:
             [f.id for f in manifest.fragments if f.HasField("deletion_file")], dtype=np.uint64
         )
         self._deleted: dict[int, npt.NDArray[np.uint32]] = {}
-        # What is covered -> the same as an array; the first is kept so that its id stays its own.
-        self._tables: dict[int, tuple[BitMap, Mask]] = {}
+        # What is covered -> the end of each fragment's rows by its id, 0 where it is not covered; the first
+        # is kept so that its id stays its own.
+        self._tables: dict[int, tuple[BitMap, Addresses]] = {}
 
     @property
     def scan(self) -> Scan:
@@ -70,25 +73,46 @@ class RowResolver:
             are_addresses: they are addresses even if the table has stable row ids.
 
         Raises:
-            FormatError: deletions or row ids of the table are damaged.
+            FormatError: deletions or row ids of the table are damaged, or the index has rows that never were.
         """
         if self._scan.manifest.uses_stable_row_ids and not are_addresses:
             found, known = addresses_of(self._scan, numbers)
         else:
             found, known = self._moves(numbers)
-        return found, known & self._covers(found >> _SHIFT, covered) & self.alive(found)
+        return found, known & self._covers(found, known, covered) & self.alive(found)
 
-    def _covers(self, fragments: Addresses, covered: BitMap) -> Mask:
-        """Return which fragments are covered."""
-        known = self._tables.get(id(covered))
-        if known is None or known[0] is not covered:
+    def check(self, rows: RowSet) -> None:
+        """Refuse rows by address that their fragments do not have.
+
+        Raises:
+            FormatError: there are some.
+        """
+        for number, here in rows.items():
+            if here and number in self._fragments and here.max() >= self._end(number):
+                raise FormatError(f"an index has row {here.max()} of fragment {number}, which has fewer")
+
+    def _end(self, number: int) -> int:
+        # Old tables do not tell how many rows a fragment has.
+        return int(self._fragments[number].physical_rows) or 1 << 32
+
+    def _covers(self, addresses: Addresses, known: Mask, covered: BitMap) -> Mask:
+        """Return which addresses are of covered fragments; those that are known must be of rows there."""
+        held = self._tables.get(id(covered))
+        if held is None or held[0] is not covered:
             # By id, the last place is for all ids above the largest.
-            table = np.zeros((covered.max() if covered else 0) + 2, dtype=np.bool_)
-            table[np.array(covered, np.int64)] = True
-            known = self._tables[id(covered)] = (covered, table)
-        table = known[1]
-        found: Mask = table[np.minimum(fragments, np.uint64(len(table) - 1)).astype(np.int64)]
-        return found
+            table = np.zeros((covered.max() if covered else 0) + 2, dtype=np.uint64)
+            for number in covered:
+                table[number] = self._end(number) if number in self._fragments else 1 << 32
+            held = self._tables[id(covered)] = (covered, table)
+        ends = held[1][np.minimum(addresses >> _SHIFT, np.uint64(len(held[1]) - 1)).astype(np.int64)]
+        counts: Mask = ends > 0
+        beyond = known & counts & (addresses & _OFFSETS >= ends)
+        if beyond.any():
+            address = int(addresses[beyond][0])
+            raise FormatError(
+                f"an index has row {address & 0xFFFFFFFF} of fragment {address >> 32}, which has fewer"
+            )
+        return counts
 
     def alive(self, addresses: Addresses) -> Mask:
         """Return which rows of the version's fragments are not deleted."""

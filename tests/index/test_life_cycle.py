@@ -62,7 +62,9 @@ def opened(path: str, by: str) -> Any:
 
 def append(path: str, by: str) -> str:
     write = write_dataset if by == "ours" else lance.write_dataset
-    write(rows(1000, 30), path, mode="append")
+    names = dataset(path).schema.names
+    data = rows(1000, 30).rename_columns({"n": "m"} if "m" in names else {})
+    write(data.select([name for name in data.column_names if name in names]), path, mode="append")
     return path
 
 

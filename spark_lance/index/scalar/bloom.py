@@ -51,7 +51,8 @@ class BloomFilter(ScalarIndex):
 
     @cached_property
     def _zones(self) -> pa.Table:
-        return self.segment.file(FILE).read()
+        names = [*(field.name for field in ZONE_FIELDS), "has_null", "bloom_filter_data"]
+        return self.segment.file(FILE).read(names)
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return the zones that may have one of some values, or null."""

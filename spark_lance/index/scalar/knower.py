@@ -131,8 +131,11 @@ class ScalarKnower:
         covered = index.segment.covered
         by_address = index.has_addresses or not self._manifest.uses_stable_row_ids
         if by_address and not self._resolver.has_moves:
-            return {fragment: here for fragment, here in rows.items() if fragment in covered}
+            mine = {fragment: here for fragment, here in rows.items() if fragment in covered}
+            self._resolver.check(mine)
+            return mine
         numbers = [np.empty(0, np.uint64)]
+        self._resolver.check(rows if by_address else {})
         for home, here in rows.items():
             if here is None:
                 # Every row of a fragment that may have moved: nothing is known.

@@ -14,12 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.errors import FormatError
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import Rows
 
 __all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "rows_of_zones", "zones_of"]
 
 ZONE_ROWS = 8192
+_MOST = 2**32 - 1
 ZONE_FIELDS = [
     pa.field("fragment_id", pa.uint64()),
     pa.field("zone_start", pa.uint64()),
@@ -39,9 +41,17 @@ class Zone:
 
 
 def rows_of_zones(table: pa.Table, wanted: npt.NDArray[np.bool_]) -> RowSet:
-    """Return the rows of the zones that are wanted, given their columns `ZONE_FIELDS`."""
+    """Return the rows of the zones that are wanted, given their columns `ZONE_FIELDS`.
+
+    Raises:
+        FormatError: a zone is where no rows can be.
+    """
     found: dict[int, BitMap | None] = {}
-    columns = [table[field.name].to_numpy()[wanted].tolist() for field in ZONE_FIELDS]
+    chosen = table.filter(pa.array(wanted))
+    columns = [chosen[field.name].to_pylist() for field in ZONE_FIELDS]
+    for zone in zip(*columns, strict=True):
+        if None in zone or zone[0] > _MOST or zone[1] + zone[2] > _MOST:
+            raise FormatError(f"a zone of fragment {zone[0]} begins at row {zone[1]} and has {zone[2]} rows")
     for fragment, start, length in zip(*columns, strict=True):
         rows = found.setdefault(fragment, BitMap())
         assert rows is not None

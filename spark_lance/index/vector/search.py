@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.errors import FormatError
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.entries import Segment, segments_of
 from spark_lance.index.resolve import RowResolver
@@ -288,7 +289,11 @@ class VectorSearch:
         def load() -> _Loaded:
             partition = stored.partition(number)
             graph = stored.graph(number) if len(partition.row_ids) >= _WORTH_WALKING else None
-            return _Loaded(partition.row_ids, stored.quantizer.scorer(partition.codes), graph)
+            try:
+                scorer = stored.quantizer.scorer(partition.codes)
+            except (KeyError, IndexError) as error:
+                raise FormatError(f"codes that do not fit the index: {error}", segment.directory) from error
+            return _Loaded(partition.row_ids, scorer, graph)
 
         def size(loaded: _Loaded) -> int:
             return loaded.scorer.nbytes + loaded.row_ids.nbytes
