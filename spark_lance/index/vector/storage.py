@@ -39,6 +39,7 @@ __all__ = [
     "AUXILIARY_FILE",
     "INDEX_FILE",
     "INDEX_TYPES",
+    "ROW_ID",
     "Partition",
     "VectorSegment",
     "all_partitions",
@@ -57,6 +58,8 @@ INDEX_TYPES = {
     "IVF_HNSW_SQ": ("SQ", True),
     "IVF_HNSW_PQ": ("PQ", True),
 }
+# What is read at once of a segment that is read as a whole; many may be, side by side.
+_RUN_BYTES = 1 << 20
 _MARKER = pa.schema([pa.field("__flat_marker", pa.uint64(), nullable=False)])
 
 RowIds = npt.NDArray[np.uint64]
@@ -179,7 +182,30 @@ class VectorSegment:
             FormatError: stored bytes are damaged.
         """
         start = int(self._ranges[0][number])
-        stop = start + int(self._ranges[1][number])
+        return self._rows(start, start + int(self._ranges[1][number]))
+
+    def partitions(self) -> Iterator[Partition]:
+        """Yield all partitions in order; those that lie side by side are read together.
+
+        Raises:
+            FormatError: stored bytes are damaged.
+        """
+        starts, lengths = self._ranges
+        ends = starts + lengths
+        step = max(1, _RUN_BYTES * self.auxiliary.num_rows // max(1, self.auxiliary.num_bytes))
+        number = 0
+        while number < len(starts):
+            last = number + 1
+            while last < len(starts) and starts[last] == ends[last - 1] <= starts[number] + step:
+                last += 1
+            first = int(starts[number])
+            run = self._rows(first, int(ends[last - 1]))
+            for place in range(number, last):
+                rows = slice(int(starts[place]) - first, int(ends[place]) - first)
+                yield Partition(run.row_ids[rows], {name: c[rows] for name, c in run.codes.items()})
+            number = last
+
+    def _rows(self, start: int, stop: int) -> Partition:
         names = [ROW_ID, *(field.name for field in self.quantizer.columns())]
         known = set(self.auxiliary.arrow_schema.names)
         # Factors that only bound the error of an estimate may be missing.
@@ -321,6 +347,5 @@ def _as_arrow(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 def all_partitions(segment: VectorSegment) -> Iterator[Partition]:
     """Yield the partitions of a segment in order, codes row by row."""
-    for number in range(len(segment.ivf)):
-        partition = segment.partition(number)
+    for partition in segment.partitions():
         yield Partition(partition.row_ids, segment.quantizer.unpack(partition.codes))

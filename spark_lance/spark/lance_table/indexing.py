@@ -1,6 +1,7 @@
 """Indices built by Spark jobs.
 
-A vector index is trained by one task on a sample. Then tasks code the rows of some fragments each and write
+A vector index is trained by one task on a sample, which leaves what it found as a segment without rows:
+centroids are too large to travel with every task. Then tasks code the rows of some fragments each and write
 them as segments; small segments are put together by further tasks, since every segment costs each search. The
 commit names the finished segments. A job that fails leaves files that no version names, which clean-up
 removes.
@@ -21,7 +22,15 @@ from spark_lance.index.entries import Segment, check_name, index_directory
 from spark_lance.index.face import known_indices
 from spark_lance.index.scalar.create import build_segment, indexed_field
 from spark_lance.index.scalar.kinds import scalar_kind
-from spark_lance.index.vector.build import Recipe, Trained, merge_segments, train, vector_type, write_rows
+from spark_lance.index.vector.build import (
+    Recipe,
+    Trained,
+    merge_segments,
+    reopen,
+    train,
+    vector_type,
+    write_rows,
+)
 from spark_lance.index.vector.create import entry_of, open_segment, recipe_with, sample_vectors, segment_rows
 from spark_lance.index.vector.storage import AUXILIARY_FILE, INDEX_FILE, INDEX_TYPES, all_partitions
 from spark_lance.io.store import Store
@@ -97,19 +106,22 @@ class Indexing(TableFace):
         rows = table.count_rows()
         work = _Work(table.store, table.root, table.version, column, name)
         (trained,) = spread(self.spark, [(work, recipe, rows)], _train)
+        plan = (work, recipe, trained)
         parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.spark))))
         wanted = numSegments or -(-rows // _SEGMENT_ROWS)
         has_graph = INDEX_TYPES[recipe.kind][1]
         if has_graph and numSegments is None:
             wanted = len(parts)
-        written = spread(self.spark, [(work, trained, part) for part in parts], _code)
+        written = spread(self.spark, [(*plan, part) for part in parts], _code)
         if len(written) > wanted:
             bundles = [written[i::wanted] for i in range(wanted)]
-            merged = spread(self.spark, [(work, trained, bundle) for bundle in bundles], _merge)
+            merged = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
             result = self._commit(table, name, merged)
-            _delete(table, set(written) - set(merged))
+            _delete(table, {trained, *written} - set(merged))
             return result
-        return self._commit(table, name, written)
+        result = self._commit(table, name, written)
+        _delete(table, [trained])
+        return result
 
     def createScalarIndex(
         self,
@@ -245,17 +257,36 @@ class _Work:
         return LanceDataset(self.root, self.store, self.root, manifest)
 
 
-def _train(task: tuple[_Work, Recipe, int]) -> Trained:
+def _train(task: tuple[_Work, Recipe, int]) -> bytes:
+    """Write what training finds as a segment without rows, and return its entry."""
     work, recipe, rows = task
     table = work.open()
     size = recipe.sample_size(rows)
-    return train(recipe, sample_vectors(table.store, table.root, table.manifest, work.column, size), rows)
+    sample = sample_vectors(table.store, table.root, table.manifest, work.column, size)
+    trained = train(recipe, sample, rows)
+    segment = uuid.uuid4()
+    directory = index_directory(table.root, segment)
+    files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
+    field = table.manifest.schema.field(work.column).id
+    return entry_of(trained, work.name, segment, field, work.version, BitMap(), files).SerializeToString()
 
 
-def _code(task: tuple[_Work, Trained, tuple[int, ...]]) -> bytes:
+def _trained(table: LanceDataset, recipe: Recipe, written: bytes) -> Trained:
+    """Return what training found."""
+    return reopen(open_segment(_segment(table, written)), recipe)
+
+
+def _segment(table: LanceDataset, written: bytes) -> Segment:
+    entry = table_pb2.IndexMetadata.FromString(written)
+    covered = BitMap.deserialize(entry.fragment_bitmap)
+    return Segment(entry, covered, table.store, index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid)))
+
+
+def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
     """Write a segment of some fragments, and return its entry."""
-    work, trained, numbers = task
+    work, recipe, training, numbers = task
     table = work.open()
+    trained = _trained(table, recipe, training)
     manifest = table.manifest
     fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
     rows = segment_rows(table.store, table.root, manifest, work.column, fragments)
@@ -267,23 +298,21 @@ def _code(task: tuple[_Work, Trained, tuple[int, ...]]) -> bytes:
     return entry.SerializeToString()
 
 
-def _merge(task: tuple[_Work, Trained, Sequence[bytes]]) -> bytes:
+def _merge(task: tuple[_Work, Recipe, bytes, Sequence[bytes]]) -> bytes:
     """Write one segment with the rows of several, and return its entry."""
-    work, trained, written = task
+    work, recipe, training, written = task
     if len(written) == 1:
         return written[0]
     table = work.open()
-    entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
-    covered = BitMap().union(*(BitMap.deserialize(entry.fragment_bitmap) for entry in entries))
-    opened = []
-    for entry in entries:
-        place = index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid))
-        opened.append(open_segment(Segment(entry, covered, table.store, place)))
+    trained = _trained(table, recipe, training)
+    segments = [_segment(table, data) for data in written]
+    covered = BitMap().union(*(segment.covered for segment in segments))
+    opened = [open_segment(segment) for segment in segments]
     segment = uuid.uuid4()
     directory = index_directory(table.root, segment)
     parts = [all_partitions(part) for part in opened]
     files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
-    field = int(entries[0].fields[0])
+    field = int(segments[0].entry.fields[0])
     merged = entry_of(trained, work.name, segment, field, work.version, covered, files)
     return merged.SerializeToString()
 
