@@ -123,6 +123,11 @@ class FileReader:
         except FormatError as error:
             raise error.at(self.path, "schema") from error
 
+    @property
+    def num_global_buffers(self) -> int:
+        """Global buffers of the file, its own descriptor included."""
+        return int(self._footer.num_global_buffers)
+
     def global_buffer(self, number: int) -> pa.Buffer:
         """Return the bytes of a global buffer; number 0 is the file's own descriptor.
 

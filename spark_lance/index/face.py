@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
+from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.knower import ScalarKnower
@@ -71,6 +72,11 @@ class Indexing(Reading, Maintaining):
     def optimize(self) -> IndexOptimizer:
         """Compaction, and upkeep of indices."""
         return IndexOptimizer(self)
+
+    @property
+    def _index_remap(self) -> SegmentRemap:
+        """What gives indices the new addresses of compacted rows."""
+        return SegmentRemap()
 
     def create_index(
         self: SameFace,

@@ -88,6 +88,11 @@ class IndexFile:
         return {"store": self.store, "path": self.path, "size": self.size}
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of the file."""
+        return int(self._reader.source.size)
+
+    @property
     def num_rows(self) -> int:
         """Rows of the file."""
         return self._reader.num_rows
@@ -134,6 +139,11 @@ class IndexFile:
             FormatError: there is no such buffer.
         """
         return bytes(self._reader.global_buffer(number))
+
+    @property
+    def num_buffers(self) -> int:
+        """Global buffers of the file; number 0 is its own descriptor."""
+        return self._reader.num_global_buffers
 
     def message(self, number: int, kind: type[_Message]) -> _Message:
         """Return a global buffer as a protobuf message.

@@ -8,7 +8,7 @@ format, fragment reuse.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,15 @@ class Moves:
         if history.transitions:
             raise UnsupportedFormatError("a record of moved rows with transitions is not read here")
         return cls([_group(group) for version in history.versions for group in version.groups])
+
+    @classmethod
+    def by(cls, groups: Iterable[table_pb2.FragmentReuseIndexDetails.Group]) -> Moves:
+        """Return the moves of one rewrite.
+
+        Raises:
+            FormatError: a group is damaged.
+        """
+        return cls([_group(group) for group in groups])
 
     def __call__(self, addresses: Addresses) -> tuple[Addresses, npt.NDArray[np.bool_]]:
         """Return where rows are now, and which of them are still there."""

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError
+from spark_lance.errors import FormatError, UnsupportedFormatError
 
-__all__ = ["RowSet", "pack_rows", "pack_sorted", "unpack_rows"]
+__all__ = ["RowSet", "pack_rows", "pack_sorted", "row_numbers", "unpack_rows"]
 
 _COUNT = struct.Struct("<I")
 _ENTRY = struct.Struct("<II")
@@ -69,3 +69,18 @@ def unpack_rows(data: bytes | memoryview) -> dict[int, BitMap | None]:
     except (struct.error, ValueError, IndexError) as error:
         raise FormatError(f"undecodable set of rows: {error}") from error
     return rows
+
+
+def row_numbers(data: bytes | memoryview) -> npt.NDArray[np.uint64]:
+    """Return the row numbers of a stored set, ascending.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: the set has all rows of a fragment, which it does not list.
+    """
+    parts = [np.empty(0, np.uint64)]
+    for fragment, offsets in unpack_rows(data).items():
+        if offsets is None:
+            raise UnsupportedFormatError("a set of rows that names a fragment as a whole")
+        parts.append(np.array(offsets, dtype=np.uint64) + np.uint64(fragment << 32))
+    return np.concatenate(parts)

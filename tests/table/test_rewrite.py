@@ -16,8 +16,8 @@ from spark_lance.index.dataset import dataset
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.history.refs import load_latest, load_version
-from spark_lance.table.maintenance import compact
 from spark_lance.table.maintenance.compact import Compaction
+from spark_lance.table.maintenance.fragment_reuse import extend_history
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index, create_index_message
 from spark_lance.table.operations.next_version import ReuseEntry, Stamp
@@ -220,7 +220,7 @@ def test_reuse_entries_of_two_writers_follow_each_other(
         lance.write_dataset(data, path, mode="append" if i else "create")
     table: Any = lance.dataset(path)
     table.create_scalar_index("a", "BTREE")
-    record = compact._record_moves
+    record = extend_history
     moved: list[int] = []
 
     def disturbed(*arguments: Any) -> Any:
@@ -232,7 +232,7 @@ def test_reuse_entries_of_two_writers_follow_each_other(
             lance.dataset(path).optimize.compact_files(**options)
         return recorded
 
-    monkeypatch.setattr(compact, "_record_moves", disturbed)
+    monkeypatch.setattr("spark_lance.table.maintenance.compact.extend_history", disturbed)
     ours = dataset(path)
     done = ours.compact_files(defer_index_remap=True, excluded_fragment_ids=[2, 3])
     assert (done.fragments_removed, done.fragments_added) == (2, 1)

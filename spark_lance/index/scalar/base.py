@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,14 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.version import FileVersion
+from spark_lance.index.copies import Whither
 from spark_lance.index.entries import Segment
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.io.store import Store
 
-__all__ = ["Numbers", "Place", "Rows", "ScalarIndex", "grouped", "united"]
+__all__ = ["Numbers", "Place", "Rows", "ScalarIndex", "grouped", "moved_sets", "united"]
 
 Numbers = npt.NDArray[np.uint64]
 _SHIFT = np.uint64(32)
@@ -61,6 +62,8 @@ class ScalarIndex(ABC):
     newest: ClassVar[int] = 0
     # Whether rows are named by address even in tables with stable row ids.
     by_address: ClassVar[bool] = False
+    # Whether `move` works.
+    can_move: ClassVar[bool] = False
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -88,6 +91,18 @@ class ScalarIndex(ABC):
     @abstractmethod
     def build(cls, rows: Rows, place: Place) -> dict[str, int]:
         """Write a segment; return file name -> bytes."""
+
+    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+        """Write this segment anew, with the addresses that its rows have now; return file name -> bytes.
+
+        Args:
+            place: where it goes.
+            whither: tells where rows are.
+
+        Raises:
+            FormatError, UnsupportedFormatError: the segment is damaged, or has what is not known here.
+        """
+        raise UnsupportedFormatError(f"moving the rows of an index {self.name}")
 
     def options(self) -> dict[str, Any]:
         """Return the options with which a segment like this one is built."""
@@ -123,6 +138,15 @@ def grouped(numbers: Numbers) -> dict[int, BitMap | None]:
     for start, stop in itertools.pairwise([*starts.tolist(), len(ordered)]):
         found[int(homes[start])] = BitMap(ordered[start:stop].astype(np.uint32))
     return found
+
+
+def moved_sets(sets: Sequence[Numbers], whither: Whither) -> list[Numbers]:
+    """Return sets of rows as they are now, ascending; those that are gone are left out."""
+    owners = np.repeat(np.arange(len(sets)), [len(rows) for rows in sets])
+    numbers, there = whither(np.concatenate([np.empty(0, np.uint64), *sets]))
+    numbers, owners = numbers[there], owners[there]
+    counts = np.bincount(owners, minlength=len(sets))
+    return np.split(numbers[np.lexsort((numbers, owners))], np.cumsum(counts)[:-1])
 
 
 def united(one: RowSet, other: RowSet) -> dict[int, BitMap | None]:

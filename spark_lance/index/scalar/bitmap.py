@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import RowSet, pack_sorted, unpack_rows
-from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, united
+from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers, unpack_rows
+from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, moved_sets, united
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.probe import Probe
 
-__all__ = ["Bitmap", "read_sets", "write_sets"]
+__all__ = ["Bitmap", "move_sets", "read_sets", "write_sets"]
 
 FILE = "bitmap_page_lookup.lance"
 _RUN_KEYS = 4096
@@ -38,6 +39,7 @@ class Bitmap(ScalarIndex):
     name = "BITMAP"
     label = "bitmapindexdetails"
     type_url = "/lance.table.BitmapIndexDetails"
+    can_move = True
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
@@ -64,6 +66,10 @@ class Bitmap(ScalarIndex):
         values = pa.chunked_array([piece for piece, _ in pieces], rows.kind)
         ids = np.concatenate([np.empty(0, np.uint64), *(numbers for _, numbers in pieces)])
         return {FILE: write_sets(values, ids, place, {})}
+
+    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+        """Write the sets of the values that are still there."""
+        return {FILE: move_sets(self._file, place, whither, {})}
 
 
 def read_sets(file: IndexFile, places: npt.NDArray[Any]) -> RowSet:
@@ -112,6 +118,32 @@ def write_sets(
         for key, value in notes.items():
             is_buffer = value.startswith("buffer:")
             metadata[key] = str(writer.add_buffer(bytes.fromhex(value[7:]))) if is_buffer else value
+        return writer.finish(metadata)
+
+
+def move_sets(file: IndexFile, place: Place, whither: Whither, notes: dict[str, bytes]) -> int:
+    """Write a file of sets anew, with the rows where they are now, and return its size.
+
+    Args:
+        file: the sets as they are.
+        place: of the new file.
+        whither: tells where rows are.
+        notes: further metadata, whose values are numbers of buffers with these bytes.
+    """
+    kind = file.arrow_schema.field("keys").type
+    schema = pa.schema([pa.field("keys", kind), pa.field("bitmaps", pa.binary())])
+    count = 0
+    with IndexFileWriter(place.store, f"{place.directory}/{FILE}", schema, place.version) as writer:
+        for start in range(0, file.num_rows, _RUN_KEYS):
+            table = file.read(schema.names, start, start + _RUN_KEYS)
+            sets = moved_sets([row_numbers(data) for data in table["bitmaps"].to_pylist()], whither)
+            left = [number for number, rows in enumerate(sets) if len(rows)]
+            if left:
+                keys = table["keys"].combine_chunks().take(pa.array(left))
+                writer.write([keys, pa.array([pack_sorted(sets[number]) for number in left], pa.binary())])
+            count += len(left)
+        metadata = {"lance:index_stats": json.dumps({"num_bitmaps": count})}
+        metadata |= {key: str(writer.add_buffer(data)) for key, data in notes.items()}
         return writer.finish(metadata)
 
 

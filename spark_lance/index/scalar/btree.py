@@ -10,7 +10,7 @@ page that begins with nulls has none. Rows are named by address. Exact. (Lance i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
+from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, grouped
+from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex, grouped
 from spark_lance.index.scalar.probe import Probe
 
 __all__ = ["BTree", "value_order"]
@@ -32,8 +33,12 @@ _PAGE_ROWS = 4096
 _NESTED = (pa.types.is_nested, pa.types.is_dictionary, pa.types.is_null)
 # Pages that are read at once.
 _RUN_PAGES = 256
+_RUN_ROWS = _PAGE_ROWS * _RUN_PAGES
 # An answer of a larger share of the pages takes longer to read than it saves.
 _MOST_PAGES = 0.5
+
+# Values in order, and their rows.
+Run = tuple[pa.Array, Numbers]
 
 _PAGES: ByteCache[pa.Table] = ByteCache(CACHE_BYTES)
 
@@ -45,6 +50,7 @@ class BTree(ScalarIndex):
     label = "btreeindexdetails"
     type_url = "/lance.table.BTreeIndexDetails"
     newest = 1
+    can_move = True
 
     @property
     def has_addresses(self) -> bool:
@@ -104,17 +110,57 @@ class BTree(ScalarIndex):
         values = pa.chunked_array([piece for piece, _ in pieces], rows.kind)
         ids = np.concatenate([np.empty(0, np.uint64), *(numbers for _, numbers in pieces)])
         order = value_order(values)
-        schema = pa.schema([pa.field("values", rows.kind), pa.field("ids", pa.uint64(), nullable=False)])
-        bounds = []
-        with IndexFileWriter(place.store, f"{place.directory}/{DATA_FILE}", schema, place.version) as data:
-            for start in range(0, len(order), _PAGE_ROWS * _RUN_PAGES):
-                part = order[start : start + _PAGE_ROWS * _RUN_PAGES]
-                chunk = _one(values.take(pa.array(part)))
-                data.write([chunk, pa.array(ids[part])])
-                bounds.append(_bounds(chunk, start // _PAGE_ROWS))
-            sizes = {DATA_FILE: data.finish({})}
-        sizes[LOOKUP_FILE] = _write_lookup(bounds, rows.kind, place)
-        return sizes
+        parts = (order[start : start + _RUN_ROWS] for start in range(0, len(order), _RUN_ROWS))
+        return _write_runs(
+            ((_one(values.take(pa.array(part))), ids[part]) for part in parts), rows.kind, place
+        )
+
+    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+        """Write the values of the rows that are still there, in the order that they have."""
+        file = self.segment.file(DATA_FILE)
+
+        def pieces() -> Iterator[Run]:
+            for start in range(0, file.num_rows, _RUN_ROWS):
+                table = file.read(["values", "ids"], start, start + _RUN_ROWS)
+                ids, there = whither(table["ids"].to_numpy())
+                yield _one(table["values"]).filter(pa.array(there)), ids[there]
+
+        return _write_runs(_full_runs(pieces()), file.arrow_schema.field("values").type, place)
+
+
+def _full_runs(pieces: Iterable[Run]) -> Iterator[Run]:
+    """Yield rows in runs of whole pages, except for the last."""
+    held: list[Run] = []
+    rows = 0
+    for piece in pieces:
+        held.append(piece)
+        rows += len(piece[1])
+        if rows >= _RUN_ROWS:
+            values, ids = _joined(held)
+            yield values.slice(0, _RUN_ROWS), ids[:_RUN_ROWS]
+            held = [(values.slice(_RUN_ROWS), ids[_RUN_ROWS:])]
+            rows -= _RUN_ROWS
+    if rows:
+        yield _joined(held)
+
+
+def _joined(held: list[Run]) -> Run:
+    return pa.concat_arrays([values for values, _ in held]), np.concatenate([ids for _, ids in held])
+
+
+def _write_runs(runs: Iterable[Run], kind: pa.DataType, place: Place) -> dict[str, int]:
+    """Write ordered values and their rows, in runs of whole pages; the last run may be shorter."""
+    schema = pa.schema([pa.field("values", kind), pa.field("ids", pa.uint64(), nullable=False)])
+    bounds: list[pa.Table] = []
+    pages = 0
+    with IndexFileWriter(place.store, f"{place.directory}/{DATA_FILE}", schema, place.version) as data:
+        for values, ids in runs:
+            data.write([values, pa.array(ids)])
+            bounds.append(_bounds(values, pages))
+            pages += bounds[-1].num_rows
+        sizes = {DATA_FILE: data.finish({})}
+    sizes[LOOKUP_FILE] = _write_lookup(bounds, kind, place)
+    return sizes
 
 
 def _write_lookup(bounds: list[pa.Table], kind: pa.DataType, place: Place) -> int:

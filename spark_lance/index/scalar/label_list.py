@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile
-from spark_lance.index.row_sets import RowSet, pack_sorted
-from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, united
-from spark_lance.index.scalar.bitmap import FILE, Bitmap, read_sets, write_sets
+from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers
+from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, moved_sets, united
+from spark_lance.index.scalar.bitmap import FILE, Bitmap, move_sets, read_sets, write_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.predicates.expressions import Call, Column, Literal
 
@@ -38,6 +39,7 @@ class LabelList(ScalarIndex):
     label = "labellistindexdetails"
     type_url = "/lance.table.LabelListIndexDetails"
     newest = 1
+    can_move = True
 
     @classmethod
     def index_version(cls, stable_row_ids: bool) -> int:
@@ -87,6 +89,14 @@ class LabelList(ScalarIndex):
         absent = pack_sorted(np.sort(np.concatenate(nulls)))
         notes = {_NULLS: f"buffer:{absent.hex()}"}
         return {FILE: write_sets(values, np.concatenate(owners), place, notes)}
+
+    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+        """Write the sets of the elements that are still there, and of the null lists."""
+        notes = {}
+        if _NULLS in self._file.metadata:
+            absent = row_numbers(self._file.buffer(self._file.parsed(_NULLS, int)))
+            notes[_NULLS] = pack_sorted(moved_sets([absent], whither)[0])
+        return {FILE: move_sets(self._file, place, whither, notes)}
 
 
 probe_path = ("value",)

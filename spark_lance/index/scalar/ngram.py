@@ -20,9 +20,10 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from spark_lance.errors import FormatError
+from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex, grouped
+from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex, grouped, moved_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.text.words import folded
 
@@ -32,6 +33,7 @@ FILE = "ngram_postings.lance"
 _NULLS = 0
 _BASE = 37
 _RUN_TOKENS = 1024
+_SCHEMA = pa.schema([pa.field("tokens", pa.uint32()), pa.field("posting_list", pa.binary(), False)])
 
 
 class NGram(ScalarIndex):
@@ -40,6 +42,7 @@ class NGram(ScalarIndex):
     name = "NGRAM"
     label = "ngramindexdetails"
     type_url = "/lance.table.NGramIndexDetails"
+    can_move = True
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
@@ -70,10 +73,7 @@ class NGram(ScalarIndex):
             if place == len(self._tokens) or self._tokens[place] != token:
                 return {}
             data = self._file.read(["posting_list"], place, place + 1)["posting_list"][0].as_py()
-            try:
-                sets.append(BitMap64.deserialize(data))
-            except (ValueError, IndexError) as error:
-                raise FormatError(f"undecodable rows of an n-gram: {error}", self._file.path) from error
+            sets.append(self._rows(data))
         common = reduce(lambda one, other: one & other, sets)
         return grouped(np.array(common.to_array(), dtype=np.uint64))
 
@@ -90,9 +90,8 @@ class NGram(ScalarIndex):
         ordered = np.unique(np.concatenate(pairs), axis=0)
         starts = np.flatnonzero(np.diff(ordered[:, 0], prepend=ordered[:1, 0] + np.uint64(1)))
         ends = [*starts[1:].tolist(), len(ordered)]
-        schema = pa.schema([pa.field("tokens", pa.uint32()), pa.field("posting_list", pa.binary(), False)])
         path = f"{place.directory}/{FILE}"
-        with IndexFileWriter(place.store, path, schema, place.version) as writer:
+        with IndexFileWriter(place.store, path, _SCHEMA, place.version) as writer:
             for first in range(0, len(starts), _RUN_TOKENS):
                 part = starts[first : first + _RUN_TOKENS].tolist()
                 lists = [
@@ -102,6 +101,27 @@ class NGram(ScalarIndex):
                 tokens = ordered[part, 0].astype(np.uint32)
                 writer.write([pa.array(tokens), pa.array(lists, pa.binary())])
             return {FILE: writer.finish({})}
+
+    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+        """Write the rows of the threes that are still there."""
+        path = f"{place.directory}/{FILE}"
+        with IndexFileWriter(place.store, path, _SCHEMA, place.version) as writer:
+            for start in range(0, self._file.num_rows, _RUN_TOKENS):
+                table = self._file.read(_SCHEMA.names, start, start + _RUN_TOKENS)
+                stored = [self._rows(data) for data in table["posting_list"].to_pylist()]
+                sets = moved_sets([np.array(rows.to_array(), dtype=np.uint64) for rows in stored], whither)
+                left = [number for number, rows in enumerate(sets) if len(rows)]
+                if left:
+                    lists = [BitMap64(sets[number].tolist()).serialize() for number in left]
+                    tokens = table["tokens"].combine_chunks().take(pa.array(left))
+                    writer.write([tokens, pa.array(lists, pa.binary())])
+            return {FILE: writer.finish({})}
+
+    def _rows(self, data: bytes) -> BitMap64:
+        try:
+            return BitMap64.deserialize(data)
+        except (ValueError, IndexError) as error:
+            raise FormatError(f"undecodable rows of an n-gram: {error}", self._file.path) from error
 
 
 def _needles(probe: Probe) -> Iterator[str]:

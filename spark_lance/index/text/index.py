@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import OptionError
+from spark_lance.index.copies import Whither
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import Place, Rows, ScalarIndex
 from spark_lance.index.scalar.probe import Probe
@@ -20,6 +21,7 @@ from spark_lance.index.text.inverted import (
     build_inverted,
     text_parts,
 )
+from spark_lance.index.text.moved import move_inverted
 from spark_lance.index.text.words import Cutter
 
 __all__ = ["Inverted"]
@@ -44,6 +46,7 @@ class Inverted(ScalarIndex):
     label = INVERTED_LABEL
     type_url = INVERTED_URL
     newest = INVERTED_NEWEST
+    can_move = True
 
     @classmethod
     def index_version(cls, stable_row_ids: bool) -> int:
@@ -73,6 +76,10 @@ class Inverted(ScalarIndex):
     def build(cls, rows: Rows, place: Place) -> dict[str, int]:
         """Write a segment."""
         return build_inverted(rows, place, _cutter(place.options))
+
+    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+        """Write the documents of the rows that are still there; what can be copied is."""
+        return move_inverted(self.segment, place, whither)
 
 
 def _cutter(options: Mapping[str, Any]) -> Cutter:

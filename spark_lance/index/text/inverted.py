@@ -16,9 +16,10 @@ Rows without words are in no partition. (Lance index format, inverted.)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +35,31 @@ from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.words import Cutter
 
-__all__ = ["INVERTED_LABEL", "INVERTED_NEWEST", "INVERTED_URL", "TextPart", "build_inverted", "text_parts"]
+__all__ = [
+    "INVERTED_LABEL",
+    "INVERTED_NEWEST",
+    "INVERTED_URL",
+    "LISTS",
+    "METADATA",
+    "TextPart",
+    "build_inverted",
+    "text_parts",
+    "write_docs",
+    "write_tokens",
+]
 
 INVERTED_LABEL, INVERTED_NEWEST = "invertedindexdetails", 3
 INVERTED_URL = "/lance.table.InvertedIndexDetails"
 FORMAT_VERSION = 1
-_METADATA = "metadata.lance"
+METADATA = "metadata.lance"
 _RUN_TOKENS = 1024
+LISTS = pa.schema(
+    [
+        pa.field("_posting", pa.list_(pa.field("item", pa.large_binary())), False),
+        pa.field("_max_score", pa.float32(), False),
+        pa.field("_length", pa.uint32(), False),
+    ]
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -81,7 +100,8 @@ class TextPart:
         return found
 
     @cached_property
-    def _words(self) -> dict[str, int]:
+    def words(self) -> dict[str, int]:
+        """The number of every word."""
         file = self._file("tokens")
         if "_token_fst_bytes" in file.arrow_schema.names:
             data = file.read(["_token_fst_bytes"])["_token_fst_bytes"][0].as_py()
@@ -90,7 +110,8 @@ class TextPart:
         return dict(zip(table["_token"].to_pylist(), table["_token_id"].to_pylist(), strict=True))
 
     @cached_property
-    def _lists(self) -> IndexFile:
+    def lists(self) -> IndexFile:
+        """The posting lists, by the numbers of the words."""
         return self._file("invert")
 
     def postings(self, word: str) -> tuple[Ints, Ints]:
@@ -99,13 +120,17 @@ class TextPart:
         Raises:
             FormatError, UnsupportedFormatError: the posting list is damaged, or of an unknown form.
         """
-        number = self._words.get(word)
+        number = self.words.get(word)
         if number is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        row = self._lists.read(["_posting", "_length"], number, number + 1)
-        documents, frequencies = unpack_list(row["_posting"][0].as_py(), row["_length"][0].as_py(), self.tail)
+        row = self.lists.read(["_posting", "_length"], number, number + 1)
+        return self.unpacked(row["_posting"][0].as_py(), row["_length"][0].as_py())
+
+    def unpacked(self, blocks: Sequence[bytes], count: int) -> tuple[Ints, Ints]:
+        """Return the documents of a stored list, and how often each has the word; errors as of `postings`."""
+        documents, frequencies = unpack_list(blocks, count, self.tail)
         if len(documents) and int(documents.max()) >= len(self.lengths):
-            raise FormatError("a posting list names a document that does not exist", self._lists.path)
+            raise FormatError("a posting list names a document that does not exist", self.lists.path)
         return documents, frequencies
 
 
@@ -115,7 +140,7 @@ def text_parts(segment: Segment) -> list[TextPart]:
     Raises:
         FormatError, UnsupportedFormatError: the segment is damaged, or cut in an unknown way.
     """
-    file = segment.file(_METADATA)
+    file = segment.file(METADATA)
     cutter = Cutter.of(file.note("params"))
     tail = file.metadata.get("posting_tail_codec", FIXED_TAIL)
     numbers = file.parsed("partitions", json.loads)
@@ -139,8 +164,8 @@ def build_inverted(rows: Rows, place: Place, cutter: Cutter) -> dict[str, int]:
     row_ids, document = np.unique(owner, return_inverse=True)
     lengths = np.bincount(document, minlength=len(row_ids))
     sizes = {
-        "part_0_docs.lance": _write_docs(row_ids, lengths, place),
-        "part_0_tokens.lance": _write_tokens(ordered, place),
+        "part_0_docs.lance": write_docs(0, row_ids, lengths, place),
+        "part_0_tokens.lance": write_tokens(0, ordered, np.arange(len(ordered)), place),
         "part_0_invert.lance": _write_lists(word, document, lengths, len(vocabulary), place),
     }
     schema = pa.schema([pa.field("deleted_fragments", pa.binary(), False)])
@@ -150,9 +175,9 @@ def build_inverted(rows: Rows, place: Place, cutter: Cutter) -> dict[str, int]:
         "token_set_format": "arrow",
         **_FORMAT,
     }
-    with IndexFileWriter(place.store, f"{place.directory}/{_METADATA}", schema, place.version) as writer:
+    with IndexFileWriter(place.store, f"{place.directory}/{METADATA}", schema, place.version) as writer:
         writer.write([pa.array([BitMap().serialize()], pa.binary())])
-        sizes[_METADATA] = writer.finish(notes)
+        sizes[METADATA] = writer.finish(notes)
     return sizes
 
 
@@ -163,38 +188,33 @@ _FORMAT = {
 }
 
 
-def _write_docs(row_ids: Numbers, lengths: Ints, place: Place) -> int:
+def write_docs(part: int, row_ids: Numbers, lengths: Ints, place: Place) -> int:
+    """Write the documents of a partition and return the size of the file."""
     schema = pa.schema([pa.field("_rowid", pa.uint64(), False), pa.field("_num_tokens", pa.uint32(), False)])
-    path = f"{place.directory}/part_0_docs.lance"
+    path = f"{place.directory}/part_{part}_docs.lance"
     with IndexFileWriter(place.store, path, schema, place.version) as writer:
         writer.write([pa.array(row_ids), pa.array(lengths.astype(np.uint32))])
         return writer.finish({"total_tokens": str(int(lengths.sum()))})
 
 
-def _write_tokens(words: list[str], place: Place) -> int:
+def write_tokens(part: int, words: list[str], numbers: npt.NDArray[Any], place: Place) -> int:
+    """Write the words of a partition, in the order of their bytes, and their numbers; return the size."""
     schema = pa.schema([pa.field("_token", pa.string(), False), pa.field("_token_id", pa.uint32(), False)])
-    path = f"{place.directory}/part_0_tokens.lance"
+    path = f"{place.directory}/part_{part}_tokens.lance"
     with IndexFileWriter(place.store, path, schema, place.version) as writer:
-        writer.write([pa.array(words, pa.string()), pa.array(np.arange(len(words), dtype=np.uint32))])
+        writer.write([pa.array(words, pa.string()), pa.array(numbers.astype(np.uint32))])
         return writer.finish({})
 
 
 def _write_lists(word: Ints, document: Ints, lengths: Ints, words: int, place: Place) -> int:
     """Write the posting lists of all words, whose occurrences are given."""
-    schema = pa.schema(
-        [
-            pa.field("_posting", pa.list_(pa.field("item", pa.large_binary())), False),
-            pa.field("_max_score", pa.float32(), False),
-            pa.field("_length", pa.uint32(), False),
-        ]
-    )
     count = max(len(lengths), 1)
     pairs, frequencies = np.unique(word * count + document, return_counts=True)
     homes, documents = pairs // count, pairs % count
     bounds = np.searchsorted(homes, np.arange(words + 1))
     average = float(lengths.mean()) if len(lengths) else 0.0
     path = f"{place.directory}/part_0_invert.lance"
-    with IndexFileWriter(place.store, path, schema, place.version) as writer:
+    with IndexFileWriter(place.store, path, LISTS, place.version) as writer:
         for part in _runs(words):
             lists, best = [], []
             for number in part:
@@ -205,7 +225,7 @@ def _write_lists(word: Ints, document: Ints, lengths: Ints, words: int, place: P
                 lists.append(pack_list(documents[some], frequencies[some], scores))
                 best.append(float(scores.max()))
             sizes = np.diff(bounds[part.start : part.stop + 1]).astype(np.uint32)
-            writer.write([pa.array(lists, schema[0].type), pa.array(best, pa.float32()), pa.array(sizes)])
+            writer.write([pa.array(lists, LISTS[0].type), pa.array(best, pa.float32()), pa.array(sizes)])
         return writer.finish(_FORMAT)
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
-__all__ = ["BLOCK", "FIXED_TAIL", "pack_list", "unpack_list"]
+__all__ = ["BLOCK", "FIXED_TAIL", "VARINT_TAIL", "pack_list", "unpack_list"]
 
 BLOCK = 128
 FIXED_TAIL, VARINT_TAIL = "fixed32_v1", "varint_delta_v1"
@@ -104,13 +104,16 @@ def _unpack_tail(data: bytes, count: int, tail: str) -> tuple[Ints, Ints]:
     return np.cumsum(numbers[:count]), numbers[count:]
 
 
-def pack_list(documents: Ints, frequencies: Ints, scores: npt.NDArray[np.floating[Any]]) -> list[bytes]:
-    """Return the blocks of a list; the last has the form `fixed32_v1`.
+def pack_list(
+    documents: Ints, frequencies: Ints, scores: npt.NDArray[np.floating[Any]], tail: str = FIXED_TAIL
+) -> list[bytes]:
+    """Return the blocks of a list.
 
     Args:
         documents: ascending.
         frequencies: how often each has the word.
         scores: of each document, for the greatest of every block.
+        tail: form of the last block, "fixed32_v1" or "varint_delta_v1".
     """
     full = len(documents) - len(documents) % BLOCK
     blocks = []
@@ -120,9 +123,22 @@ def pack_list(documents: Ints, frequencies: Ints, scores: npt.NDArray[np.floatin
         best = float(scores[part].max())
         blocks.append(struct.pack("<fI", best, documents[start]) + _pack(deltas) + _pack(frequencies[part]))
     if full < len(documents):
-        rest = np.concatenate([documents[full:], frequencies[full:]]).astype("<u4")
-        blocks.append(struct.pack("<f", float(scores[full:].max())) + rest.tobytes())
+        left, often = documents[full:], frequencies[full:]
+        if tail == VARINT_TAIL:
+            rest = _leb128(np.concatenate([np.diff(left, prepend=0), often]))
+        else:
+            rest = np.concatenate([left, often]).astype("<u4").tobytes()
+        blocks.append(struct.pack("<f", float(scores[full:].max())) + rest)
     return blocks
+
+
+def _leb128(numbers: Ints) -> bytes:
+    """Return numbers below 2^35 in groups of seven bits, lowest first; all but the last have the top bit."""
+    places = np.arange(5)
+    sizes = 1 + np.searchsorted(np.int64(1) << np.arange(7, 35, 7), numbers, side="right")
+    groups = (numbers[:, None] >> (7 * places)) & 127
+    groups |= (places < sizes[:, None] - 1) << 7
+    return bytes(groups[places < sizes[:, None]].astype(np.uint8))
 
 
 def _pack(numbers: Ints) -> bytes:

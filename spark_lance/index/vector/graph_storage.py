@@ -87,6 +87,10 @@ def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
     lists = table.column(1).combine_chunks()
     neighbors = lists.values.to_numpy()
     starts = lists.offsets.to_numpy().astype(np.int64)
+    measured = table.column(2).combine_chunks()
+    distances = np.zeros(len(neighbors), dtype=np.float32)
+    if measured.null_count == 0 and len(measured.values) == len(neighbors):
+        distances = measured.values.fill_null(0).to_numpy(zero_copy_only=False)
     ends_ok = all(a <= b for a, b in itertools.pairwise(offsets))
     if not offsets or not ends_ok or offsets[-1] > len(ids):
         raise FormatError("the levels of a graph do not lie in its rows", path)
@@ -98,7 +102,8 @@ def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
             break
         own = neighbors[starts[first] : starts[last]]
         level_starts = starts[first : last + 1] - starts[first]
-        levels.append(Level(ids[first:last], level_starts, own, np.zeros(len(own), dtype=np.float32)))
+        far = distances[starts[first] : starts[last]]
+        levels.append(Level(ids[first:last], level_starts, own, far))
     if not levels or len(levels[0].nodes) != nodes or not 0 <= entry < nodes:
         raise FormatError(f"a graph does not have all {nodes} nodes of its partition", path)
     return Graph(tuple(levels), entry, known)

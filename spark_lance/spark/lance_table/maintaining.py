@@ -54,7 +54,8 @@ class Maintaining(TableFace):
 
         Args:
             options: those of `LanceDataset.compact_files`, such as `target_rows_per_fragment`,
-                `max_bytes_per_file`, `max_source_bytes`, `defer_index_remap`, `data_storage_version`.
+                `max_bytes_per_file`, `max_source_bytes`, `defer_index_remap`, `remap_indices`,
+                `data_storage_version`.
         """
         return Optimizing(self, options)
 
@@ -152,7 +153,8 @@ class Optimizing:
         """Put small fragments together and drop deleted rows, see `LanceDataset.compact_files`.
 
         Each group of fragments is one Spark task, which needs memory for some pages only; all new files
-        become one version. `max_source_bytes` bounds one call; calling again goes on where it ended.
+        become one version. Indices that name rows by address are written anew by the driver.
+        `max_source_bytes` bounds one call; calling again goes on where it ended.
 
         Raises:
             OptionError: an option does not exist or its value cannot be used.
@@ -168,7 +170,13 @@ class Optimizing:
 
         only = self._matching(dataset) if self.conditions else None
         metrics = compact_table(
-            dataset.store, dataset.root, dataset.manifest, chosen, only=only, execute=execute
+            dataset.store,
+            dataset.root,
+            dataset.manifest,
+            chosen,
+            only=only,
+            execute=execute,
+            remap=dataset._index_remap,
         )
         return self._metrics(metrics)
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from spark_lance.io.store import Store
 from spark_lance.table.history.references import main_root
+from spark_lance.table.maintenance.index_remap import IndexRemap
 from spark_lance.table.manifest import Manifest
 
 __all__ = ["Face", "SameFace"]
@@ -44,6 +45,11 @@ class Face:
     def main_root(self) -> str:
         """The root path of the main line, which holds tags and branches."""
         return main_root(self.root, self.manifest)
+
+    @property
+    def _index_remap(self) -> IndexRemap | None:
+        """Who gives indices the new addresses of rows that a compaction moves; None: nobody here can."""
+        return None
 
     def _at(self: SameFace, manifest: Manifest) -> SameFace:
         """Return the same table at another version."""

@@ -30,17 +30,19 @@ class Optimizer:
         are rewritten; where another writer changes them meanwhile, it is done again with the newest version.
         The new version is not this one: open it with `checkout_version(latest_version)`.
 
-        Indices of a table without stable row ids no longer cover what was rewritten, unless
-        `defer_index_remap` is set. With stable row ids most kinds cover it as before; a BTree, a zone map and
-        a Bloom filter do not.
+        Indices go along: those that name rows by address are written anew with the new addresses, or with
+        `defer_index_remap` (not with stable row ids) only a record says where rows went. With
+        `remap_indices=False` they no longer cover what was rewritten, and neither do, in any case, zone maps
+        and Bloom filters.
 
         Args:
             options: `target_rows_per_fragment` (1048576), `max_bytes_per_file` (90 GiB),
                 `materialize_deletions` (True) and `materialize_deletions_threshold` (0.1),
-                `defer_index_remap` (False), `num_threads` (1), `batch_size`, `max_source_fragments`,
-                `max_source_rows`, `max_source_bytes`, `excluded_fragment_ids`, `data_storage_version` ("2.0",
-                "2.1" or "2.2"; by default the table's). See `CompactionOptions`. Defaults can be put in the
-                table's config under `lance.compaction.` and the option's name.
+                `defer_index_remap` (False), `remap_indices` (True), `num_threads` (1), `batch_size`,
+                `max_source_fragments`, `max_source_rows`, `max_source_bytes`, `excluded_fragment_ids`,
+                `data_storage_version` ("2.0", "2.1" or "2.2"; by default the table's). See
+                `CompactionOptions`. Defaults can be put in the table's config under `lance.compaction.` and
+                the option's name.
 
         Raises:
             OptionError: an option does not exist or its value cannot be used.
@@ -49,7 +51,13 @@ class Optimizer:
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
         chosen = read_options(self.dataset.manifest.config, options)
-        return compact_table(self.dataset.store, self.dataset.root, self.dataset.manifest, chosen)
+        return compact_table(
+            self.dataset.store,
+            self.dataset.root,
+            self.dataset.manifest,
+            chosen,
+            remap=self.dataset._index_remap,
+        )
 
 
 class Maintaining(Face):

@@ -5,9 +5,10 @@ nothing. All results are committed together as one Rewrite. Rows keep their orde
 ids and their versions. The new fragments stand behind those that were not rewritten, because a version lists
 its fragments by id. (Lance table format, compaction.)
 
-Indices of a table without stable row ids know rows by their addresses, which change. By default the rewritten
-rows are no longer covered, and readers of the index look through them one by one. With `defer_index_remap` a
-fragment-reuse entry tells where the rows went, and they stay covered.
+Indices of a table without stable row ids know rows by their addresses, which change. Their segments are
+written anew with the new addresses, after the data files and before the commit, by the `IndexRemap` that the
+caller gives. With `defer_index_remap` their files stay and a fragment-reuse entry tells where the rows went.
+Without either, rewritten rows are no longer covered, and readers of the index look through them one by one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from pyroaring import BitMap
 
 from spark_lance.errors import (
     CommitOutcomeUnknownError,
@@ -38,8 +41,13 @@ from spark_lance.table.lineage import SPILL
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group, plan_groups, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.maintenance.fragment_reuse import extend_history
+from spark_lance.table.maintenance.index_remap import (
+    IndexRemap,
+    MovedGroup,
+    RewrittenIndex,
+    delete_rewritten,
+)
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.operations.next_version import ReuseEntry
 from spark_lance.table.writing.write import delete_fragment_files
 
 __all__ = [
@@ -92,7 +100,7 @@ class Compaction:
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
         chosen = read_options(dataset.manifest.config, options or {})
-        return _plan(dataset.store, dataset.root, dataset.manifest, chosen, None)
+        return _plan(dataset.store, dataset.root, dataset.manifest, chosen, None, dataset._index_remap)
 
     @staticmethod
     def commit(
@@ -115,13 +123,15 @@ class Compaction:
         versions = {result.read_version for result in rewrites}
         if len(versions) > 1:
             raise OptionError(f"results of several plans, made from the versions {sorted(versions)}")
-        return _commit(dataset.store, dataset.root, versions.pop(), rewrites, REAL)
+        return _commit(dataset.store, dataset.root, versions.pop(), rewrites, REAL, dataset._index_remap)
 
     @staticmethod
     def execute(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
         """Plan, rewrite and commit; the same as `compact_files`."""
         chosen = read_options(dataset.manifest.config, options or {})
-        return compact_table(dataset.store, dataset.root, dataset.manifest, chosen)
+        return compact_table(
+            dataset.store, dataset.root, dataset.manifest, chosen, remap=dataset._index_remap
+        )
 
 
 def compact_table(
@@ -132,6 +142,7 @@ def compact_table(
     *,
     only: Collection[int] | None = None,
     execute: Execute | None = None,
+    remap: IndexRemap | None = None,
     surroundings: Surroundings = REAL,
 ) -> CompactionMetrics:
     """Compact a table: plan on `manifest`, rewrite and commit.
@@ -147,6 +158,7 @@ def compact_table(
         only: ids of the fragments to consider; all by default.
         execute: runs tasks and returns their results in the same order; if it raises, their files are its
             business. By default they run in threads of this process.
+        remap: gives indices the new addresses; without it they lose the rewritten rows.
         surroundings: clock, sleep and random numbers.
 
     Raises:
@@ -157,14 +169,14 @@ def compact_table(
     """
     total = CompactionMetrics()
     for _ in range(_ROUNDS):
-        plan = _plan(store, root, manifest, options, only)
+        plan = _plan(store, root, manifest, options, only, remap)
         if not plan.tasks:
             return total
         if execute is None:
             results = _execute_all(plan.tasks, options.num_threads or 1)
         else:
             results = execute(plan.tasks)
-        done, left = _commit_untouched(store, root, plan.read_version, results, surroundings)
+        done, left = _commit_untouched(store, root, plan.read_version, results, surroundings, remap)
         total += done
         if not left:
             return total
@@ -174,7 +186,12 @@ def compact_table(
 
 
 def _plan(
-    store: Store, root: str, manifest: Manifest, options: CompactionOptions, only: Iterable[int] | None
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    options: CompactionOptions,
+    only: Iterable[int] | None,
+    remap: IndexRemap | None,
 ) -> CompactionPlan:
     check_writable(manifest.message, manifest.path)
     for top in manifest.schema.fields:
@@ -184,8 +201,9 @@ def _plan(
         raise UnsupportedFormatError("defer_index_remap in a table with stable row ids", path=manifest.path)
     indexed = any(entry.name not in (FRAGMENT_REUSE, MEM_WAL) for entry in manifest.indices)
     groups = plan_groups(store, root, manifest, options, only)
-    if any(group.indexed for group in groups) and not options.defer_index_remap:
-        logger.info("compaction of %s takes rows out of the coverage of its indices", root)
+    followed = BitMap()
+    if remap is not None and options.remap_indices and any(group.indexed for group in groups):
+        followed = remap.fragments(store, root, manifest)
     asked = options.data_storage_version
     tasks = [
         CompactionTask(
@@ -199,12 +217,16 @@ def _plan(
             options=options,
             bases=Bases.of(store, root, manifest.message),
             stable_row_ids=manifest.uses_stable_row_ids,
-            tracks_moves=options.defer_index_remap and indexed,
+            tracks_moves=indexed if options.defer_index_remap else _any_in(group, followed),
             spills=_spills(manifest, group),
         )
         for group in groups
     ]
     return CompactionPlan(manifest.version, tasks)
+
+
+def _any_in(group: Group, fragments: BitMap) -> bool:
+    return any(fragment.id in fragments for fragment in group.fragments)
 
 
 def _spills(manifest: Manifest, group: Group) -> bool:
@@ -255,7 +277,12 @@ def _execute_in_turn(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
 
 
 def _commit_untouched(
-    store: Store, root: str, read_version: int, results: list[RewriteResult], surroundings: Surroundings
+    store: Store,
+    root: str,
+    read_version: int,
+    results: list[RewriteResult],
+    surroundings: Surroundings,
+    remap: IndexRemap | None,
 ) -> tuple[CompactionMetrics, list[RewriteResult]]:
     """Commit the results whose fragments nobody has changed; return what that did, and the other results.
 
@@ -265,7 +292,7 @@ def _commit_untouched(
     try:
         for _ in range(_ROUNDS):
             try:
-                return _commit(store, root, read_version, results, surroundings), left
+                return _commit(store, root, read_version, results, surroundings, remap), left
             except RetryableConflictError as error:
                 logger.info("compaction of %s: %s", root, error)
             latest = load_latest(store, root)
@@ -294,32 +321,50 @@ def _commit(
     read_version: int,
     results: Sequence[RewriteResult],
     surroundings: Surroundings,
+    remap: IndexRemap | None,
 ) -> CompactionMetrics:
-    """Commit results as one Rewrite, with a fragment-reuse entry if they tell where rows went."""
+    """Commit results as one Rewrite, and with it what indices need to follow the rows that moved.
+
+    Segments that were written for a commit that failed are deleted, unless nobody knows whether it failed.
+    """
     reuse = None
-    if all(result.moved for result in results):
-        results, reuse = _record_moves(store, root, results, surroundings)
-    rewritten = transaction_pb2.Transaction.Rewrite.RewriteGroup
+    rewritten: list[RewrittenIndex] = []
+    deferred = all(result.moved and result.deferred for result in results)
+    if deferred or (remap is not None and any(result.moved for result in results)):
+        reserved, results = _with_ids(store, root, results, surroundings)
+        groups = [_moved_group(result) for result in results if result.moved]
+        if deferred:
+            reuse = extend_history(store, root, reserved, reserved.version, groups)
+        elif remap is not None:
+            rewritten = remap.rewrite(store, root, reserved, groups)
+    group = transaction_pb2.Transaction.Rewrite.RewriteGroup
     operation = transaction_pb2.Transaction.Rewrite(
-        groups=[rewritten(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results]
+        groups=[group(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results],
+        rewritten_indices=rewritten,
     )
-    commit_operation(
-        store, root, operation, read_version=read_version, reuse=reuse, surroundings=surroundings
-    )
+    try:
+        commit_operation(
+            store, root, operation, read_version=read_version, reuse=reuse, surroundings=surroundings
+        )
+    except CommitOutcomeUnknownError:
+        raise
+    except (LanceError, OSError):
+        # Every other failure says that nothing was committed.
+        delete_rewritten(store, root, rewritten)
+        raise
     return sum((result.metrics for result in results), CompactionMetrics())
 
 
-def _record_moves(
+def _with_ids(
     store: Store, root: str, results: Sequence[RewriteResult], surroundings: Surroundings
-) -> tuple[list[RewriteResult], ReuseEntry]:
-    """Reserve ids for the new fragments; return the results with them, and the fragment-reuse entry."""
+) -> tuple[Manifest, list[RewriteResult]]:
+    """Reserve ids for the new fragments; return the version that has them, and the results with ids."""
     count = sum(len(result.new) for result in results)
     operation = transaction_pb2.Transaction.ReserveFragments(num_fragments=count)
     latest = load_latest(store, root).version
     reserved = commit_operation(store, root, operation, read_version=latest, surroundings=surroundings)
     number = reserved.message.max_fragment_id - count
     numbered = []
-    groups = []
     for result in results:
         new = []
         for fragment in result.new_fragments:
@@ -327,23 +372,17 @@ def _record_moves(
             copy = table_pb2.DataFragment()
             copy.CopyFrom(fragment)
             copy.id = number
-            new.append(copy)
-        numbered.append(
-            RewriteResult(
-                result.read_version,
-                result.old,
-                tuple(fragment.SerializeToString() for fragment in new),
-                result.moved,
-            )
-        )
-        groups.append(
-            table_pb2.FragmentReuseIndexDetails.Group(
-                changed_row_addrs=result.moved,
-                old_fragments=[_digest(fragment) for fragment in result.old_fragments],
-                new_fragments=[_digest(fragment) for fragment in new],
-            )
-        )
-    return numbered, extend_history(store, root, reserved, reserved.version, groups)
+            new.append(copy.SerializeToString())
+        numbered.append(replace(result, new=tuple(new)))
+    return reserved, numbered
+
+
+def _moved_group(result: RewriteResult) -> MovedGroup:
+    return MovedGroup(
+        changed_row_addrs=result.moved,
+        old_fragments=[_digest(fragment) for fragment in result.old_fragments],
+        new_fragments=[_digest(fragment) for fragment in result.new_fragments],
+    )
 
 
 def _digest(fragment: table_pb2.DataFragment) -> Digest:

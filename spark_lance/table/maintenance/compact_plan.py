@@ -42,6 +42,8 @@ class CompactionOptions:
         materialize_deletions: rewrite fragments with many deleted rows.
         materialize_deletions_threshold: the share of deleted rows that is still fine.
         defer_index_remap: record where rows went, so that indices need not be rebuilt.
+        remap_indices: write the indices of row addresses anew with the new ones, unless that is deferred.
+            Otherwise they no longer cover what is rewritten.
         num_threads: groups that are rewritten at the same time; 1 by default.
         batch_size: rows that are read at a time at most; by default only bytes count.
         compaction_mode: "reencode", or "try_binary_copy", which does the same here.
@@ -57,6 +59,7 @@ class CompactionOptions:
     materialize_deletions: bool = True
     materialize_deletions_threshold: float = 0.1
     defer_index_remap: bool = False
+    remap_indices: bool = True
     num_threads: int | None = None
     batch_size: int | None = None
     compaction_mode: str = "reencode"

@@ -82,12 +82,14 @@ class RewriteResult:
         read_version: the version that was read.
         old, new: the serialized DataFragments that go and those, of id 0, that come.
         moved: the treemap of the old addresses of all rows; empty if it was not asked for.
+        deferred: whether the moves are recorded in the table; otherwise indices are written anew.
     """
 
     read_version: int
     old: tuple[bytes, ...]
     new: tuple[bytes, ...]
     moved: bytes = b""
+    deferred: bool = False
 
     @cached_property
     def old_fragments(self) -> list[table_pb2.DataFragment]:
@@ -224,7 +226,11 @@ class CompactionTask:
                 (fragment.id, self._rows(fragment), gone) for fragment, gone in zip(old, deleted, strict=True)
             )
         return RewriteResult(
-            self.read_version, self.old, tuple(fragment.SerializeToString() for fragment in new), moved
+            self.read_version,
+            self.old,
+            tuple(fragment.SerializeToString() for fragment in new),
+            moved,
+            self.options.defer_index_remap,
         )
 
     def _rows(self, fragment: table_pb2.DataFragment) -> int:

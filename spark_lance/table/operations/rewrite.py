@@ -54,8 +54,8 @@ def rewrite(base: Manifest, operation: transaction_pb2.Transaction.Rewrite, stam
     """Return the version after `base` with the new fragments of every group in place of the old ones.
 
     Raises:
-        RetryableConflictError: an old fragment is gone or is not what was rewritten, or another rewrite has
-            extended the fragment-reuse entry.
+        RetryableConflictError: an old fragment is gone or is not what was rewritten, or another writer has
+            extended the fragment-reuse entry or replaced an index that was rewritten.
         FormatError: fragment ids collide or run out, a new fragment lacks row ids, or a rewritten index
             covers part of a group.
         UnsupportedFormatError: the operation is in the form that earlier writers used.
@@ -120,6 +120,11 @@ def _index_section(
         section = table_pb2.IndexSection.FromString(base.index_section)
     except DecodeError as error:
         raise FormatError(f"undecodable index section: {error}", path=base.path) from error
+    if missing := replaced.keys() - {entry.uuid.uuid for entry in section.indices}:
+        raise RetryableConflictError(
+            f"another writer has changed {len(missing)} of the rewritten indices meanwhile: "
+            "run the operation again"
+        )
     for entry in section.indices:
         if (new := replaced.get(entry.uuid.uuid)) is not None:
             _move_coverage(entry, groups, follows=True, complete=True)

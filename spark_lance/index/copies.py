@@ -1,0 +1,83 @@
+"""Copies of index files, as they are or with other row numbers in one column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.file.version import FileVersion
+from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.io.store import Store
+
+__all__ = ["Whither", "copy_file", "copy_renumbered", "new_numbers"]
+
+Numbers = npt.NDArray[np.uint64]
+# Row numbers as an index has them -> where these rows are, and which of them are still there.
+Whither = Callable[[Numbers], tuple[Numbers, npt.NDArray[np.bool_]]]
+
+_PIECE_BYTES = 32 << 20
+_MIN_ROWS = 4096
+
+
+def new_numbers(whither: Whither, numbers: Numbers) -> Numbers:
+    """Return where rows are; rows that are gone keep a number that names nothing any more."""
+    return whither(numbers)[0]
+
+
+def copy_file(source: IndexFile, store: Store, path: str) -> int:
+    """Copy a file byte for byte and return its size.
+
+    Raises:
+        FormatError: it does not exist.
+    """
+    try:
+        if source.store == store:
+            store.copy(source.path, path)
+            return store.size(path)
+        data = source.store.read(source.path)
+    except FileNotFoundError:
+        raise FormatError("a file of an index is missing", source.path) from None
+    store.put(path, data)
+    return len(data)
+
+
+def copy_renumbered(
+    source: IndexFile, store: Store, path: str, version: FileVersion, column: str, whither: Whither
+) -> int:
+    """Write a file with the same rows in the same order, buffers and notes, but new row numbers.
+
+    Args:
+        source: the file.
+        store, path, version: of the copy.
+        column: holds the row numbers.
+        whither: where rows are; those that are gone keep their numbers.
+
+    Returns:
+        The size of the copy.
+    """
+    schema = source.arrow_schema
+    place = schema.get_field_index(column)
+    if place < 0:
+        raise FormatError(f"the index file has no column {column}", source.path)
+    rows = source.num_rows
+    step = max(_MIN_ROWS, rows * _PIECE_BYTES // max(source.num_bytes, 1))
+    with IndexFileWriter(store, path, schema, version) as writer:
+        # Notes name buffers by number, so these are added in their order and before any others.
+        for number in range(1, source.num_buffers):
+            writer.add_buffer(source.buffer(number))
+        for start in range(0, rows, step):
+            table = source.read(schema.names, start, start + step)
+            columns = [_one(table.column(name)) for name in schema.names]
+            numbers = columns[place].to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
+            columns[place] = pa.array(new_numbers(whither, numbers), pa.uint64())
+            writer.write(columns)
+        return writer.finish(source.metadata)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    joined = column.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined

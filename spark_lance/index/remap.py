@@ -1,0 +1,131 @@
+"""New addresses for indices whose rows a compaction moves.
+
+Every segment that names rows by address and covers fragments that are rewritten is written anew: the same
+index, built from the same version, with other row addresses. What the rows hold is not read. Rows that are
+deleted are left out, except for the documents of a text index, whose places count: they keep an address in a
+fragment that is gone. (Lance index format, coverage through table changes.)
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyroaring import BitMap
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.index.copies import Numbers, Whither
+from spark_lance.index.entries import Segment, index_directory, segments_of
+from spark_lance.index.moves import Moves
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.scalar.base import Place
+from spark_lance.index.scalar.kinds import SCALAR_INDICES
+from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.index.vector.moved import move_vectors
+from spark_lance.io.store import Store
+from spark_lance.table.maintenance.index_remap import MovedGroup, RewrittenIndex
+from spark_lance.table.manifest import Manifest
+
+__all__ = ["SegmentRemap"]
+
+logger = logging.getLogger(__name__)
+
+# Writes a segment anew; returns file name -> bytes.
+_Write = Callable[[Place, Whither], dict[str, int]]
+
+
+class SegmentRemap:
+    """Gives the indices that are known here new addresses: an `IndexRemap` of compaction."""
+
+    def fragments(self, store: Store, root: str, manifest: Manifest) -> BitMap:
+        """Return the fragments whose rows an index names by address, see `IndexRemap.fragments`."""
+        return BitMap().union(*(segment.covered for segment, _ in _movable(store, root, manifest)))
+
+    def rewrite(
+        self, store: Store, root: str, manifest: Manifest, groups: Sequence[MovedGroup]
+    ) -> list[RewrittenIndex]:
+        """Write the segments that cover moved rows anew, see `IndexRemap.rewrite`."""
+        resolver = RowResolver(store, root, manifest)
+        moves = Moves.by(groups)
+        sources = [BitMap(digest.id for digest in group.old_fragments) for group in groups]
+        done: list[RewrittenIndex] = []
+        try:
+            for segment, write in _movable(store, root, manifest):
+                touched = [old for old in sources if old.intersect(segment.covered)]
+                if not touched or not all(old.issubset(segment.covered) for old in touched):
+                    continue
+                number = uuid.uuid4()
+                written = _Written(store, root, number)
+                place = Place(store, index_directory(root, number), manifest.file_version)
+                try:
+                    files = write(place, _whither(resolver, segment.covered, moves))
+                except UnsupportedFormatError as error:
+                    logger.warning("index %s loses the rows that are compacted: %s", segment.name, error)
+                    written.delete()
+                    continue
+                except BaseException:
+                    written.delete()
+                    raise
+                done.append(_entry(segment, number, files))
+        except BaseException:
+            for new in done:
+                _Written(store, root, uuid.UUID(bytes=new.new_id.uuid)).delete()
+            raise
+        return done
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The directory of a segment that is being written."""
+
+    store: Store
+    root: str
+    number: uuid.UUID
+
+    def delete(self) -> None:
+        directory = index_directory(self.root, self.number)
+        self.store.delete_many(found.path for found in self.store.list_objects(directory))
+
+
+def _movable(store: Store, root: str, manifest: Manifest) -> Iterator[tuple[Segment, _Write]]:
+    """Yield the segments that name rows by address and can be written anew, and what writes them."""
+    for kind in SCALAR_INDICES.values():
+        for segment in segments_of(store, root, manifest, kind.label, kind.newest):
+            opened = kind(segment)
+            if opened.can_move and (opened.has_addresses or not manifest.uses_stable_row_ids):
+                yield segment, opened.move
+    if not manifest.uses_stable_row_ids:
+        for segment in segments_of(store, root, manifest, VECTOR_LABEL, VECTOR_NEWEST):
+            yield segment, _vectors(segment)
+
+
+def _vectors(segment: Segment) -> _Write:
+    return lambda place, whither: move_vectors(segment, place.store, place.directory, place.version, whither)
+
+
+def _whither(resolver: RowResolver, covered: BitMap, moves: Moves) -> Whither:
+    """Return what tells where rows of a segment are after all moves, those of the past included."""
+
+    def whither(numbers: Numbers) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+        before, counts = resolver.addresses(numbers, covered, are_addresses=True)
+        after, moved = moves(before)
+        there = counts & moved
+        # A row that does not count must not come to stand for one that does.
+        return np.where(there, after, before), there
+
+    return whither
+
+
+def _entry(segment: Segment, number: uuid.UUID, files: dict[str, int]) -> RewrittenIndex:
+    new = RewrittenIndex(
+        old_id=segment.entry.uuid,
+        new_index_details=segment.entry.index_details,
+        new_index_version=segment.entry.index_version,
+    )
+    new.new_id.uuid = number.bytes
+    for path, size in files.items():
+        new.new_index_files.add(path=path, size_bytes=size)
+    return new

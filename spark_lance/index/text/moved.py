@@ -1,0 +1,122 @@
+"""A segment of an index of text with other rows, without those that are gone.
+
+A document is a place among the documents, and posting lists name places: if rows are gone, all lists are
+written again, in the form that they had. If none is, only the row numbers change. Positions of words are not
+rewritten here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.index.copies import Whither, copy_file, copy_renumbered
+from spark_lance.index.entries import Segment
+from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.scalar.base import Place
+from spark_lance.index.text.inverted import LISTS, METADATA, TextPart, text_parts, write_docs, write_tokens
+from spark_lance.index.text.postings import BLOCK, pack_list
+from spark_lance.index.text.scores import weights
+
+__all__ = ["move_inverted"]
+
+_RUN_TOKENS = 1024
+_BLOCK_SIZE = "posting_block_size"
+_POSITIONS = {"_position", "_compressed_position"}
+
+Ints = npt.NDArray[np.int64]
+
+
+def move_inverted(segment: Segment, place: Place, whither: Whither) -> dict[str, int]:
+    """Write a segment anew with the rows that its documents are now; return file name -> bytes.
+
+    Raises:
+        FormatError: the segment is damaged.
+        UnsupportedFormatError: rows are gone and the segment has the positions of words, or other blocks.
+    """
+    parts = text_parts(segment)
+    if all(whither(part.row_ids)[1].all() for part in parts):
+        return _renumbered(segment, parts, place, whither)
+    sizes: dict[str, int] = {}
+    for part in parts:
+        sizes |= _without_lost(part, place, whither)
+    source = segment.file(METADATA)
+    with IndexFileWriter(
+        place.store, f"{place.directory}/{METADATA}", source.arrow_schema, place.version
+    ) as writer:
+        stored = source.read()
+        writer.write([stored.column(name).combine_chunks() for name in stored.column_names])
+        sizes[METADATA] = writer.finish({**source.metadata, "token_set_format": "arrow"})
+    return sizes
+
+
+def _renumbered(segment: Segment, parts: list[TextPart], place: Place, whither: Whither) -> dict[str, int]:
+    names = [METADATA]
+    sizes = {}
+    for part in parts:
+        docs = f"part_{part.number}_docs.lance"
+        path = f"{place.directory}/{docs}"
+        sizes[docs] = copy_renumbered(segment.file(docs), place.store, path, place.version, "_rowid", whither)
+        names += [f"part_{part.number}_tokens.lance", f"part_{part.number}_invert.lance"]
+    for name in names:
+        sizes[name] = copy_file(segment.file(name), place.store, f"{place.directory}/{name}")
+    return sizes
+
+
+def _without_lost(part: TextPart, place: Place, whither: Whither) -> dict[str, int]:
+    """Write a partition without the documents whose rows are gone."""
+    notes = part.lists.metadata
+    if _POSITIONS.intersection(part.lists.arrow_schema.names):
+        raise UnsupportedFormatError("an index of text with positions from which rows are gone")
+    if notes.get(_BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
+        raise UnsupportedFormatError(f"posting lists in blocks of {notes[_BLOCK_SIZE]}")
+    row_ids, there = whither(part.row_ids)
+    kept, size = _write_lists(part, there, place)
+    # A word that no document has any more is left out.
+    left = {word: kept[number] for word, number in part.words.items() if kept[number] >= 0}
+    words = sorted(left, key=str.encode)
+    numbers = np.array([left[word] for word in words], dtype=np.int64)
+    name = f"part_{part.number}"
+    return {
+        f"{name}_docs.lance": write_docs(part.number, row_ids[there], part.lengths[there], place),
+        f"{name}_tokens.lance": write_tokens(part.number, words, numbers, place),
+        f"{name}_invert.lance": size,
+    }
+
+
+def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], place: Place) -> tuple[Ints, int]:
+    """Write the lists that still name a document.
+
+    Returns:
+        The new number of every word, -1 if it has no list any more, and the size of the file.
+    """
+    source = part.lists
+    documents_now = np.cumsum(there) - 1
+    lengths = part.lengths[there]
+    average = float(lengths.mean()) if len(lengths) else 0.0
+    numbers = np.full(source.num_rows, -1, dtype=np.int64)
+    written = 0
+    path = f"{place.directory}/part_{part.number}_invert.lance"
+    with IndexFileWriter(place.store, path, LISTS, place.version) as writer:
+        for start in range(0, source.num_rows, _RUN_TOKENS):
+            table = source.read(["_posting", "_length"], start, start + _RUN_TOKENS)
+            lists, best, counts = [], [], []
+            stored = zip(table["_posting"].to_pylist(), table["_length"].to_pylist(), strict=True)
+            for number, (blocks, count) in enumerate(stored, start):
+                documents, often = part.unpacked(blocks, count)
+                alive = there[documents]
+                if not alive.any():
+                    continue
+                documents, often = documents_now[documents[alive]], often[alive]
+                scores = weights(often, lengths[documents], average, len(lengths), len(documents))
+                lists.append(pack_list(documents, often, scores, part.tail))
+                best.append(float(scores.max()))
+                counts.append(len(documents))
+                numbers[number] = written
+                written += 1
+            if lists:
+                columns = [pa.array(lists, LISTS[0].type), pa.array(best, pa.float32())]
+                writer.write([*columns, pa.array(counts, pa.uint32())])
+        return numbers, writer.finish(source.metadata)
