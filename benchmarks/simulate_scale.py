@@ -98,7 +98,7 @@ def main() -> None:
              f"{args.rows / args.partitions / args.segments * vector / MB:.1f} MB"),
         ]  # fmt: skip
     places = args.queries * args.nprobes * args.segments
-    sent = places * (8 * args.dim + 24)
+    sent = places * (4 * args.dim + 24)
     lines.append(("searchBatch: rows and bytes to the partitions", f"{places:,}, {sent / GB:,.0f} GB"))
     found = places * 10 * 20
     lines.append(("searchBatch: bytes of candidates, k = 10", f"{found / GB:,.0f} GB"))

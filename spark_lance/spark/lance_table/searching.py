@@ -161,12 +161,15 @@ class Searching(TableFace):
         id_type = queries.schema[queryId].dataType
         identity = st.StructField(_QUERY_ID, id_type, queries.schema[queryId].nullable)
         asked = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector).alias("_vector"))
-        asked = asked.select(_QUERY_ID, F.col("_vector").cast("array<double>").alias("_vector"))
+        # Queries are compared as floats, and shuffled once for each place where they look.
+        is_double = plan.query.vectors.dtype == np.float64
+        number = st.DoubleType() if is_double else st.FloatType()
+        asked = asked.select(_QUERY_ID, F.col("_vector").cast(st.ArrayType(number)).alias("_vector"))
         sent = st.StructType(
             [
                 st.StructField("_home", st.LongType(), False),
                 identity,
-                st.StructField("_vector", st.ArrayType(st.DoubleType()), False),
+                st.StructField("_vector", st.ArrayType(number), False),
             ]
         )
         answered = st.StructType([identity, *_FOUND.fields])
