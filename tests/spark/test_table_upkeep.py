@@ -136,11 +136,12 @@ def test_compaction_of_some_fragments(spark: SparkSession, tmp_path: Path) -> No
     assert content(path) == before
 
 
-def test_compaction_keeps_indices_on_request(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("defer", [True, False])
+def test_compaction_takes_indices_along(spark: SparkSession, tmp_path: Path, defer: bool) -> None:
     path = make(tmp_path / "t")
     theirs: Any = lance.dataset(path)
     theirs.create_scalar_index("id", "BTREE")
-    LanceTable.forPath(spark, path).optimize(defer_index_remap=True).executeCompaction()
+    LanceTable.forPath(spark, path).optimize(defer_index_remap=defer).executeCompaction()
     theirs = lance.dataset(path)
     assert theirs.stats.index_stats("id_idx")["num_unindexed_rows"] == 0
     assert theirs.to_table(filter="id = 311", columns=["id"])["id"].to_pylist() == [311]
