@@ -313,6 +313,28 @@ def test_files_of_a_failed_attempt_are_deleted(tmp_path: Path, monkeypatch: pyte
     assert {file.split("/_indices/")[1].split("/")[0] for file in index_files(table)} == named
 
 
+def test_two_compactions_at_once_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both write a segment anew, for other fragments; the later one begins with that of the earlier."""
+    path = tmp_path / "t"
+    made(path)
+    dataset(path).create_scalar_index("n", "BTREE", "i")
+    seen: list[str] = []
+
+    def disturbed(store: Any, root: str, operation: Any, **options: Any) -> Any:
+        if operation.DESCRIPTOR.name == "Rewrite":
+            seen.append("rewrite")
+            if len(seen) == 1:
+                theirs(path).optimize.compact_files(excluded_fragment_ids=[0, 1, 2])
+        return commit_operation(store, root, operation, **options)
+
+    monkeypatch.setattr("spark_lance.table.maintenance.compact.commit_operation", disturbed)
+    compacted(path, target_rows_per_fragment=600, excluded_fragment_ids=[3, 4, 5])
+    assert len(seen) == 2
+    assert len(dataset(path).manifest.fragments) == 2
+    assert uncovered(path, "i") == 0
+    check_filter(path, SCALARS["BTREE"][1])
+
+
 @pytest.mark.parametrize("error", [CommitOutcomeUnknownError, RetryableConflictError])
 def test_files_stay_if_nobody_knows_whether_the_commit_failed(
     error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -164,6 +164,9 @@ def test_rewritten_indices_are_put_in_place() -> None:
     partial = manifest([fragment(i) for i in range(3)], index("a", [0, 2]))
     with pytest.raises(FormatError, match="only some fragments"):
         rewrite(partial, operation, STAMP)
+    replaced = manifest([fragment(i) for i in range(3)])
+    with pytest.raises(RetryableConflictError, match="rewritten indices"):
+        rewrite(replaced, operation, STAMP)
 
 
 @pytest.mark.parametrize("change", ["gone", "deleted", "other files"])
