@@ -52,6 +52,8 @@ __all__ = [
 _VALUE_TYPES = {pa.float16(), pa.float32(), pa.float64(), pa.uint8()}
 _ROWS_PER_PARTITION = 4096
 _ROWS_PER_GRAPH = 1 << 20
+# More are not made unless asked for: training looks at a sample for each, in the memory of one task.
+_MOST_PARTITIONS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Recipe:
     Attributes:
         kind: a key of `INDEX_TYPES`.
         metric: "l2", "cosine", "dot" or "hamming".
-        num_partitions: by default one per 4,096 rows, with graphs one per million.
+        num_partitions: by default one per 4,096 rows, with graphs one per million, at most 16,384.
         num_sub_vectors: of PQ; by default a 16th of the dimension.
         num_bits: of PQ (8 or 4) or RQ (1 to 9, 5 by default).
         sample_rate: rows per partition, and per codeword, that training looks at.
@@ -92,7 +94,7 @@ class Recipe:
     def partitions_for(self, rows: int) -> int:
         """Return the number of partitions for so many rows."""
         per_partition = _ROWS_PER_GRAPH if INDEX_TYPES[self.kind][1] else _ROWS_PER_PARTITION
-        return self.num_partitions or max(1, round(rows / per_partition))
+        return self.num_partitions or min(_MOST_PARTITIONS, max(1, round(rows / per_partition)))
 
     def sample_size(self, rows: int) -> int:
         """Return how many of so many rows training wants to see."""
