@@ -29,8 +29,8 @@ help: ## show this list
 demo: $(VENV)/.installed-demo ## install and run the quickstart: an ETL job on real data
 	@$(BIN)/python examples/quickstart.py $(ARGS)
 
-test: $(VENV)/.installed-test ## run the tests, without the slow ones
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.installed-test ## run the tests, without the slow ones, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
 	$(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)

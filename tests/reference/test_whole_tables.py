@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 import spark_lance
@@ -51,6 +51,14 @@ def write_theirs(table: pa.Table, path: str, **options: Any) -> None:
         if type(error).__name__ != "PanicException":
             raise
         reject()
+
+
+def has_lists_in_lists(kind: pa.DataType, inside: bool = False) -> bool:
+    """Return whether a type has lists of a fixed size anywhere within such lists."""
+    fixed = pa.types.is_fixed_size_list(kind)
+    if fixed and inside:
+        return True
+    return any(has_lists_in_lists(kind.field(i).type, inside or fixed) for i in range(kind.num_fields))
 
 
 def read_own(path: str, **arguments: Any) -> pa.Table:
