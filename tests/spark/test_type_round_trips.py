@@ -69,12 +69,22 @@ def same(path: str) -> str:
     return str(texts)
 
 
+def has_structs_in_fixed_lists(kind: pa.DataType, inside: bool = False) -> bool:
+    """Return whether a type has structs anywhere within lists of a fixed size."""
+    if inside and pa.types.is_struct(kind):
+        return True
+    inside = inside or pa.types.is_fixed_size_list(kind)
+    return any(has_structs_in_fixed_lists(kind.field(i).type, inside) for i in range(kind.num_fields))
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_what_spark_read_it_can_write(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("t")
     first, copy = str(folder / "first"), str(folder / "copy")
     table = data.draw(tables("2.2", max_columns=2, max_rows=20))
+    # Pylance does not read lists of a fixed size of structs beside other columns.
+    assume(not any(has_structs_in_fixed_lists(field.type) for field in table.schema))
     by_pylance(table, first)
     try:
         spark_schema(table.schema)
