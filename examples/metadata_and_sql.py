@@ -7,50 +7,13 @@ Needs PySpark and Java; runs in a few seconds. FOLDER takes the table, a tempora
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
+from _steps import check, run_steps
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
-from spark_lance.spark.java import prepare_environment
-
-FAILED: list[str] = []
-
-
-def check(what: str, found: Any, expected: Any) -> None:
-    """Compare, and say so."""
-    good = found == expected
-    print(f"{'ok' if good else 'FAILED'}: {what}: {found}" + ("" if good else f", not {expected}"))
-    if not good:
-        FAILED.append(what)
-
-
-def main() -> int:
-    """Run all steps; return how many checks failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dir", default=None)
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(parser.parse_args().dir or folder) / "orders")
-        prepare_environment()
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .getOrCreate()
-        )
-        spark.sparkContext.setLogLevel("ERROR")
-        try:
-            sql(spark_lance.enable(spark), path)
-            metadata(spark, path)
-        finally:
-            spark.stop()
-    print("All checks passed." if not FAILED else f"{len(FAILED)} checks failed.")
-    return len(FAILED)
 
 
 def sql(spark: SparkSession, path: str) -> None:
@@ -112,5 +75,11 @@ def metadata(spark: SparkSession, path: str) -> None:
     check("tags", [(row.name, row.version) for row in read("tags").collect()], [("without-ulm", 4)])
 
 
+def run(spark: SparkSession, path: str) -> None:
+    """Run all steps."""
+    sql(spark_lance.enable(spark), path)
+    metadata(spark, path)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_steps(__doc__.splitlines()[0], "orders", run))

@@ -9,54 +9,19 @@ default.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from _steps import confirm, run_steps
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from sklearn.datasets import load_digits
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.spark.java import prepare_environment
 
-FAILED: list[str] = []
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-
-
-def check(what: str, found: Any, good: bool) -> None:
-    """Say what was found, and whether it is good."""
-    print(f"{'ok' if good else 'FAILED'}: {what}: {found}")
-    if not good:
-        FAILED.append(what)
-
-
-def main() -> int:
-    """Run all steps; return how many checks failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dir", default=None)
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(parser.parse_args().dir or folder) / "digits")
-        prepare_environment()
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .getOrCreate()
-        )
-        spark.sparkContext.setLogLevel("ERROR")
-        try:
-            run(spark, path)
-        finally:
-            spark.stop()
-    print("All checks passed." if not FAILED else f"{len(FAILED)} checks failed.")
-    return len(FAILED)
 
 
 def run(spark: SparkSession, path: str) -> None:
@@ -81,15 +46,17 @@ def run(spark: SparkSession, path: str) -> None:
     table.createScalarIndex("id", "BTREE")
     table.createScalarIndex("text", "INVERTED")
     indices = {row.name: row.type for row in table.indices().collect()}
-    check("indices", indices, len(indices) == 3)
+    confirm("indices", indices, len(indices) == 3)
 
     query = pictures[1600].tolist()
     found = table.search(query, "picture", 5, columns=["id", "digit"]).collect()
     same = sum(row.digit == data.target[1600] for row in found)
-    check(f"neighbours of a {data.target[1600]}", [row.digit for row in found], same >= 4)
+    confirm(f"neighbours of a {data.target[1600]}", [row.digit for row in found], same >= 4)
 
     threes = table.search(query, "picture", 5, filter="digit = 3", columns=["digit"]).collect()
-    check("neighbours among the threes", [row.digit for row in threes], [r.digit for r in threes] == [3] * 5)
+    confirm(
+        "neighbours among the threes", [row.digit for row in threes], [r.digit for r in threes] == [3] * 5
+    )
 
     queries = spark.createDataFrame(
         [(i, pictures[i].tolist(), int(data.target[i])) for i in range(asked.start, asked.stop)],
@@ -98,14 +65,14 @@ def run(spark: SparkSession, path: str) -> None:
     nearest = table.searchBatch(queries, "picture", 1, columns=["digit"])
     joined = nearest.join(queries, nearest.query_id == queries.id)
     right = joined.agg(F.avg((F.col("digit") == F.col("truth")).cast("double"))).collect()[0][0]
-    check("digits that are told by their nearest neighbour", round(right, 3), right > 0.9)
+    confirm("digits that are told by their nearest neighbour", round(right, 3), right > 0.9)
 
     words = table.textSearch("handwritten seven", "text", 3, columns=["digit"]).collect()
-    check("the best answers to 'handwritten seven'", [row.digit for row in words], words[0].digit == 7)
+    confirm("the best answers to 'handwritten seven'", [row.digit for row in words], words[0].digit == 7)
 
     one = spark.read.format("lance").option("filter", "id = 1234").load(path).select("digit").collect()
-    check("row 1234", one[0].digit, one[0].digit == data.target[1234])
+    confirm("row 1234", one[0].digit, one[0].digit == data.target[1234])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_steps(__doc__.splitlines()[0], "digits", run))

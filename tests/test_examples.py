@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
 
 
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)

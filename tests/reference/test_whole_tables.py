@@ -23,6 +23,7 @@ EXAMPLES = settings(max_examples=60)
 MANY_EXAMPLES = settings(max_examples=1700)
 FEW_EDGES = settings(max_examples=12)
 MANY_EDGES = settings(max_examples=200)
+_PIECE = 1000
 
 
 def assert_same(ours: pa.Table, theirs: pa.Table) -> None:
@@ -33,7 +34,14 @@ def assert_same(ours: pa.Table, theirs: pa.Table) -> None:
         ours.column(name).validate()
         if not ours.column(name).equals(theirs.column(name)):
             # Arrow holds NaN to differ from NaN, and dictionaries to differ by the order of their items.
-            assert canonical(ours.column(name)) == canonical(theirs.column(name)), name
+            assert_same_values(ours.column(name), theirs.column(name), name)
+
+
+def assert_same_values(ours: pa.ChunkedArray, theirs: pa.ChunkedArray, name: str) -> None:
+    """Equal values, compared in pieces: as Python objects they take many times their memory."""
+    assert len(ours) == len(theirs)
+    for start in range(0, len(ours), _PIECE):
+        assert canonical(ours.slice(start, _PIECE)) == canonical(theirs.slice(start, _PIECE)), name
 
 
 def _folder() -> Iterator[str]:
@@ -41,9 +49,15 @@ def _folder() -> Iterator[str]:
         yield str(Path(folder) / "t.lance")
 
 
+def _movable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    # Arrow reads beyond its buffers when it takes from slices of fixed-size lists of such lists.
+    arrays = [pa.concat_arrays([column]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
 def write_theirs(table: pa.Table, path: str, **options: Any) -> None:
     """Write with pylance. Its own failures on odd but legal Arrow input are not what is tested here."""
-    batches = [batch.take(pa.array(np.arange(batch.num_rows))) for batch in table.to_batches()]
+    batches = [batch.take(pa.array(np.arange(batch.num_rows))) for batch in map(_movable, table.to_batches())]
     compact = pa.Table.from_batches(batches, schema=table.schema)
     try:
         lance.write_dataset(compact, path, **options)
@@ -51,14 +65,6 @@ def write_theirs(table: pa.Table, path: str, **options: Any) -> None:
         if type(error).__name__ != "PanicException":
             raise
         reject()
-
-
-def has_lists_in_lists(kind: pa.DataType, inside: bool = False) -> bool:
-    """Return whether a type has lists of a fixed size anywhere within such lists."""
-    fixed = pa.types.is_fixed_size_list(kind)
-    if fixed and inside:
-        return True
-    return any(has_lists_in_lists(kind.field(i).type, inside or fixed) for i in range(kind.num_fields))
 
 
 def read_own(path: str, **arguments: Any) -> pa.Table:
@@ -101,7 +107,7 @@ def assert_equal_values(ours: pa.Table, table: pa.Table) -> None:
     for name in table.column_names:
         same_type = ours.column(name).type == table.column(name).type
         if not (same_type and ours.column(name).equals(table.column(name))):
-            assert canonical(ours.column(name)) == canonical(table.column(name)), name
+            assert_same_values(ours.column(name), table.column(name), name)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -26,11 +26,12 @@ from spark_lance.errors import FormatError
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.entries import Segment, segments_of
 from spark_lance.index.resolve import RowResolver
+from spark_lance.index.vector.best import BestOfMany, Found, smallest
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
 from spark_lance.index.vector.graph import Graph, search_graph
 from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
-from spark_lance.index.vector.quantizers.base import Asked, Scorer
+from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
 from spark_lance.io.store import Store
@@ -41,7 +42,7 @@ from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["Found", "VectorSearch"]
+__all__ = ["VectorSearch"]
 
 Addresses = npt.NDArray[np.uint64]
 Distances = npt.NDArray[np.float32]
@@ -53,33 +54,10 @@ _WORTH_WALKING = 1 << 16
 # Below this share of rows that are allowed, a graph is not walked.
 _SPARSE = 0.1
 _MARGIN = 16
-# Vectors that are compared with a partition at once.
-_QUERY_BLOCK = 512
-
-
-@dataclass(frozen=True)
-class Found:
-    """Rows by distance: addresses (n,) uint64 and distances (n,) float32, ascending."""
-
-    addresses: Addresses
-    distances: Distances
-
-    @classmethod
-    def best(cls, parts: Sequence[Found], k: int) -> Found:
-        """Return the k nearest rows of several results, ties by address; a row counts once."""
-        addresses = np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)])
-        scores = np.concatenate([np.empty(0, np.float32), *(part.distances for part in parts)])
-        if len(scores) > 4 * k:
-            near = np.flatnonzero(scores <= np.partition(scores, k - 1)[k - 1])
-            addresses, scores = addresses[near], scores[near]
-        order = np.lexsort((addresses, scores))
-        addresses, scores = addresses[order], scores[order]
-        _, first = np.unique(addresses, return_index=True)
-        kept = np.sort(first)[:k]
-        return cls(addresses[kept], scores[kept])
-
-
-_NOTHING = Found(np.empty(0, np.uint64), np.empty(0, np.float32))
+# Distances of queries to a partition that are computed at once.
+_BLOCK_BYTES = 2 << 20
+# Rows of partitions whose distances are sorted together.
+_ROWS_TOGETHER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -171,18 +149,16 @@ class VectorSearch:
         loose = [f for f in self._scan.fragments if f.id not in covered]
         if used and query.fast_search:
             loose = []
-        exact = self.exact(query.vectors, loose, metric, query.wanted, allowed)
-        indexed: list[list[Found]] = [[] for _ in query.vectors]
-        for pair in used:
-            found = self.in_segment(query, *pair, allowed)
-            for parts, part in zip(indexed, found, strict=True):
-                parts.append(part)
-        best = [Found.best(parts, query.wanted) for parts in indexed]
-        if query.refine_factor is not None or (loose and used):
-            best = self.refined(query.vectors, best, metric)
-        return [
-            _within(Found.best([one, other], query.k), query) for one, other in zip(best, exact, strict=True)
-        ]
+        sources = []
+        if used:
+            found = _merged([self.in_segment(query, *pair, allowed) for pair in used], query.wanted)
+            if query.refine_factor is not None or loose:
+                refined = self.refined(query.vectors, found, metric)
+                found = [Found.best([part], query.k) for part in refined]
+            sources.append(found)
+        if loose or not used:
+            sources.append(self.exact(query.vectors, loose, metric, query.k, allowed))
+        return [_within(part, query) for part in _merged(sources, query.k)]
 
     def used_segments(self, query: VectorQuery, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
         """Return the segments of the one index that a query is answered with, none if there is none."""
@@ -195,87 +171,148 @@ class VectorSearch:
         self, query: VectorQuery, segment: Segment, stored: VectorSegment, allowed: Addresses | None
     ) -> list[Found]:
         """Return the best candidates of one segment for each vector of a query."""
-        vectors = stored.ivf.prepared(query.vectors)
+        queries = stored.quantizer.queries(stored.ivf.prepared(query.vectors))
         most = len(stored.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
         first = min(query.minimum_nprobes, most)
-        probes = stored.ivf.probe(vectors, most if len(vectors) == 1 else first)
-        found: list[list[Found]] = [[] for _ in vectors]
-        # A partition is loaded once for all vectors that look at it.
-        order = np.argsort(probes[:, :first], axis=None, kind="stable")
-        homes = probes[:, :first].reshape(-1)[order]
-        for mine in np.split(order, np.flatnonzero(np.diff(homes)) + 1):
-            number = int(probes.reshape(len(vectors), -1)[mine[0] // first, mine[0] % first])
-            askers = mine // first
-            parts = self.in_partition(query, vectors[askers], segment, stored, number, allowed)
-            for asker, part in zip(askers.tolist(), parts, strict=True):
-                found[asker].append(part)
-        for asker, parts in enumerate(found):
-            count = sum(len(part.addresses) for part in parts)
-            if count >= query.wanted or first >= most:
+        probes = stored.ivf.probe(queries.vectors, first)
+        if len(queries) == 1:
+            found = [self._of_one(query, queries, segment, stored, probes[0].tolist(), allowed)]
+        else:
+            found = self._of_many(query, queries, segment, stored, probes, allowed)
+        for asker, part in enumerate(found):
+            if len(part.addresses) >= query.wanted or first >= most:
                 continue
-            vector = vectors[asker : asker + 1]
-            for number in stored.ivf.probe(vector, most)[0, first:].tolist():
-                parts += self.in_partition(query, vector, segment, stored, number, allowed)
-                count += len(parts[-1].addresses)
-                if count >= query.wanted:
+            one = queries[asker : asker + 1]
+            for number in stored.ivf.probe(one.vectors, most)[0, first:].tolist():
+                more = self._of_one(query, one, segment, stored, [number], allowed)
+                found[asker] = Found.best([found[asker], more], query.wanted)
+                if len(found[asker].addresses) >= query.wanted:
                     break
-        return [Found.best(parts, query.wanted) for parts in found]
+        return found
+
+    def _of_many(
+        self,
+        query: VectorQuery,
+        queries: Queries,
+        segment: Segment,
+        stored: VectorSegment,
+        probes: npt.NDArray[np.int64],
+        allowed: Addresses | None,
+    ) -> list[Found]:
+        """Return the best candidates for each query of its partitions `probes` (q, n)."""
+        best = BestOfMany(len(queries), query.wanted)
+        # A partition is loaded once for all queries that look at it.
+        order = np.argsort(probes, axis=None, kind="stable")
+        homes = probes.reshape(-1)[order]
+        starts = np.flatnonzero(np.diff(homes, prepend=-1))
+        for number, mine in zip(homes[starts].tolist(), np.split(order, starts[1:]), strict=True):
+            askers = mine // probes.shape[1]
+            self._compare(best, askers, queries, segment, stored, number, allowed)
+        return best.found()
 
     def in_partition(
         self,
         query: VectorQuery,
-        vectors: Vectors,
+        queries: Queries,
         segment: Segment,
         stored: VectorSegment,
         number: int,
         allowed: Addresses | None = None,
     ) -> list[Found]:
-        """Return the best candidates of one partition for each of some vectors, prepared for the index."""
+        """Return the best candidates of one partition for each of some queries."""
+        if len(queries) == 1:
+            return [self._of_one(query, queries, segment, stored, [number], allowed)]
+        best = BestOfMany(len(queries), query.wanted)
+        self._compare(best, np.arange(len(queries)), queries, segment, stored, number, allowed)
+        return best.found()
+
+    def _compare(
+        self,
+        best: BestOfMany,
+        askers: npt.NDArray[np.int64],
+        queries: Queries,
+        segment: Segment,
+        stored: VectorSegment,
+        number: int,
+        allowed: Addresses | None,
+    ) -> None:
+        """Compare the queries numbered `askers` with all rows of a partition."""
         if not stored.lengths[number]:
-            return [_NOTHING] * len(vectors)
+            return
         held = self._load(segment, stored, number)
-        asked = stored.quantizer.ask(vectors, stored.ivf.centroids[number])
-        if held.graph is not None and len(vectors) == 1:
-            addresses, counts = self._counting(held.row_ids, segment, allowed)
-            if counts.mean() >= _SPARSE:
-                ef = query.ef or max(query.wanted, 3 * query.wanted // 2)
-                nodes, scores = search_graph(held.graph, held.scorer, asked, ef, counts)
-                return [Found(addresses[nodes], scores * _scale(stored))]
-        if len(vectors) == 1:
-            scores = held.scorer.distances(asked)[0] * _scale(stored)
-            return [self._nearest(query, scores, held, segment, allowed)]
         addresses, counts = self._counting(held.row_ids, segment, allowed)
         rows = np.flatnonzero(counts)
+        step = max(1, _BLOCK_BYTES // (4 * len(counts)))
+        for start in range(0, len(askers), step):
+            some = askers[start : start + step]
+            block = held.scorer.distances(stored.quantizer.ask(queries[some], stored.ivf.centroids[number]))
+            block *= _scale(stored)
+            best.add(some, addresses[rows], block if len(rows) == len(counts) else block[:, rows])
+
+    def _of_one(
+        self,
+        query: VectorQuery,
+        one: Queries,
+        segment: Segment,
+        stored: VectorSegment,
+        numbers: Sequence[int],
+        allowed: Addresses | None,
+    ) -> Found:
+        """Return the best candidates of some partitions for one query."""
         best = []
-        for start in range(0, len(vectors), _QUERY_BLOCK):
-            part = Asked(
-                asked.points[start : start + _QUERY_BLOCK], asked.shift[start : start + _QUERY_BLOCK]
-            )
-            block = held.scorer.distances(part)
-            block = block if len(rows) == len(counts) else block[:, rows]
-            near = _smallest(block, query.wanted)
-            scores = np.take_along_axis(block, near, axis=1) * _scale(stored)
-            best += [Found(addresses[rows[n]], d) for n, d in zip(near, scores, strict=True)]
-        return best
+        ids: list[RowIds] = []
+        scores: list[Distances] = []
+        held_rows = 0
+        for number in numbers:
+            if not stored.lengths[number]:
+                continue
+            held = self._load(segment, stored, number)
+            asked = stored.quantizer.ask(one, stored.ivf.centroids[number])
+            walked = self._walk(query, held, asked, segment, allowed) if held.graph is not None else None
+            if walked is not None:
+                best.append(Found(walked.addresses, walked.distances * _scale(stored)))
+                continue
+            ids.append(held.row_ids)
+            scores.append(held.scorer.distances(asked)[0] * _scale(stored))
+            held_rows += len(held.row_ids)
+            if held_rows >= _ROWS_TOGETHER:
+                best.append(self._nearest(query, scores, ids, segment, allowed))
+                ids, scores, held_rows = [], [], 0
+        if ids:
+            best.append(self._nearest(query, scores, ids, segment, allowed))
+        return Found.best(best, query.wanted)
+
+    def _walk(
+        self, query: VectorQuery, held: _Loaded, asked: Asked, segment: Segment, allowed: Addresses | None
+    ) -> Found | None:
+        """Return what a walk through the graph of a partition finds; None if too few rows count for one."""
+        assert held.graph is not None
+        addresses, counts = self._counting(held.row_ids, segment, allowed)
+        if counts.mean() < _SPARSE:
+            return None
+        ef = query.ef or max(query.wanted, 3 * query.wanted // 2)
+        nodes, scores = search_graph(held.graph, held.scorer, asked, ef, counts)
+        return Found(addresses[nodes], scores)
 
     def _nearest(
         self,
         query: VectorQuery,
-        scores: Distances,
-        held: _Loaded,
+        scores: Sequence[Distances],
+        ids: Sequence[RowIds],
         segment: Segment,
         allowed: Addresses | None,
     ) -> Found:
-        """Return the nearest rows of a partition that count.
+        """Return the nearest rows of partitions that count.
 
         Resolving a row may be dear, so only the nearest are, and more of them if too few count.
         """
+        every, row_ids = np.concatenate(scores), np.concatenate(ids)
         wanted = query.wanted + _MARGIN
         while True:
-            near = _smallest(scores, wanted)
-            addresses, counts = self._counting(held.row_ids[near], segment, allowed)
-            if wanted >= len(scores) or int(counts.sum()) >= query.wanted:
-                return Found(addresses[counts], scores[near][counts])
+            near = smallest(every, wanted)
+            addresses, counts = self._counting(row_ids[near], segment, allowed)
+            if wanted >= len(every) or int(counts.sum()) >= query.wanted:
+                return Found(addresses[counts], every[near][counts])
             wanted *= 8
 
     def _counting(
@@ -322,7 +359,7 @@ class VectorSearch:
                 continue
             scores = distances(vectors, matrix, metric)
             for number, vector in enumerate(vectors):
-                near = _smallest(scores[number], wanted + _MARGIN)
+                near = smallest(scores[number], wanted + _MARGIN)
                 exactly = exact_distances(vector, matrix[near], metric)
                 best[number] = [Found.best([*best[number], Found(addresses[near], exactly)], wanted)]
         return [Found.best(parts, wanted) for parts in best]
@@ -341,17 +378,14 @@ class VectorSearch:
         return exact
 
 
+def _merged(results: Sequence[list[Found]], k: int) -> list[Found]:
+    """Return the k nearest rows for every query of several results, each sorted."""
+    return results[0] if len(results) == 1 else [Found.best(parts, k) for parts in zip(*results, strict=True)]
+
+
 def _scale(stored: VectorSegment) -> Any:
     """Codes estimate the squared distance of vectors of length 1, which is twice their cosine distance."""
     return np.float32(0.5 if stored.metric == "cosine" and stored.quantizer.name != "FLAT" else 1)
-
-
-def _smallest(scores: Distances, count: int) -> npt.NDArray[np.int64]:
-    """Return the places of the smallest scores along the last axis, in no order."""
-    width = scores.shape[-1]
-    if count >= width:
-        return np.broadcast_to(np.arange(width), scores.shape)
-    return np.argpartition(scores, count - 1, axis=-1)[..., :count]
 
 
 def _contains(rows: Addresses, asked: Addresses) -> npt.NDArray[np.bool_]:

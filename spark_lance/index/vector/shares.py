@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from spark_lance.index.entries import Segment
+from spark_lance.index.vector.best import Found
 from spark_lance.index.vector.metrics import Metric
 from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.search import Found, VectorSearch
+from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.storage import VectorSegment
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2

@@ -402,9 +402,9 @@ def _answer(plan: SearchPlan, schema: pa.Schema) -> _Mapper:
                     which = int(np.searchsorted(homes.starts, home, side="right")) - 1
                     segment, stored = segments[which]
                     number = home - homes.starts[which]
-                    vectors = stored.ivf.prepared(query.vectors)
+                    queries = stored.quantizer.queries(stored.ivf.prepared(query.vectors))
                     allowed = search.allowed(plan.filter, segment.covered)
-                    found = search.in_partition(query, vectors, segment, stored, number, allowed)
+                    found = search.in_partition(query, queries, segment, stored, number, allowed)
                     if plan.exactly:
                         found = search.refined(query.vectors, found, plan.metric)
                 counts = [len(part.addresses) for part in found]

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import MergeError, SchemaError
+from spark_lance.file.arrays import movable
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
@@ -277,7 +278,8 @@ class _Counted:
                 if not self._lenient:
                     raise SchemaError(f"there are values for row {gone[0]}, which is deleted")
                 alive = ~np.isin(offsets, np.array(gone.to_array(), np.int64))
-                kept = Run(offsets[alive], run.batch.filter(pa.array(alive)))
+                columns = [movable(column).filter(pa.array(alive)) for column in run.batch.columns]
+                kept = Run(offsets[alive], pa.RecordBatch.from_arrays(columns, schema=run.batch.schema))
                 hits -= gone
             if len(kept.offsets):
                 self.count += len(kept.offsets)

@@ -76,7 +76,7 @@ class ChangeTask:
         for stored in self._stored(target_bytes):
             table = self._dressed(stored)
             if condition is not None:
-                table = table.filter(condition.mask(table))
+                table = condition.filter(table)
             if table.num_rows:
                 yield table
 

@@ -151,14 +151,14 @@ def test_estimates_are_near_the_distances(metric: Metric) -> None:
         packed = quantizer.pack(codes)
         assert_same(quantizer.unpack(packed), codes)
         scorer = quantizer.scorer(packed)
-        one = quantizer.ask(asked, ivf.centroids[0])
+        one = quantizer.ask(quantizer.queries(asked), ivf.centroids[0])
         found = scorer.distances(one)
         if metric == "cosine" and quantizer.name != "FLAT":
             found /= 2
         off = float(np.abs(found - exact).mean() / exact.std())
         assert off <= close(metric, quantizer), (quantizer.name, off)
         some = np.array([5, 7])
-        alone = quantizer.ask(asked[:1], ivf.centroids[0])
+        alone = quantizer.ask(quantizer.queries(asked[:1]), ivf.centroids[0])
         assert np.allclose(scorer.some(alone, some), scorer.distances(alone)[0][some], rtol=1e-4, atol=1e-4)
 
 

@@ -23,11 +23,31 @@ import pyarrow as pa
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
 
-__all__ = ["Asked", "Codes", "Quantizer", "Scorer"]
+__all__ = ["Asked", "Codes", "Quantizer", "Queries", "Scorer"]
 
 Matrix = npt.NDArray[np.float32]
 # Column name -> one row per vector: (n,) or (n, width).
 Codes = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries as all partitions see them: `vectors` (q, dim), prepared, and what is made of each once.
+
+    Attributes:
+        vectors: (q, dim).
+        turned: (q, dim), rotated where the quantizer rotates, else the vectors themselves.
+    """
+
+    vectors: Vectors
+    turned: Vectors
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.integer[Any]]) -> Queries:
+        """Return some of the queries."""
+        return Queries(self.vectors[rows], self.turned[rows])
 
 
 @dataclass(frozen=True)
@@ -105,9 +125,13 @@ class Quantizer(ABC):
     def scorer(self, codes: Codes) -> Scorer:
         """Return the rows of one partition, given in stored order."""
 
+    def queries(self, vectors: Vectors) -> Queries:
+        """Return queries for `ask` of vectors (q, dim), which `Ivf.prepared` has seen."""
+        return Queries(vectors, vectors)
+
     @abstractmethod
-    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
-        """Return queries (q, dim), prepared, as they are compared with rows of a partition."""
+    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
+        """Return queries as they are compared with the rows of the partition that a centroid has."""
 
     def pack(self, codes: Codes) -> Codes:
         """Return the codes of one partition in the order in which they are stored."""

@@ -24,6 +24,7 @@ from spark_lance.index.vector.quantizers.base import (
     Codes,
     Matrix,
     Quantizer,
+    Queries,
     Scorer,
     no_shift,
     squares,
@@ -78,11 +79,12 @@ class Flat(Quantizer):
         lengths[lengths == 0] = 1
         return Scorer(points, ones, np.float32(-1) / lengths)
 
-    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
         """Return the queries; the centroid does not matter."""
-        if self.metric == "hamming":
-            queries = np.unpackbits(queries, axis=1)
-        points: Matrix = queries.astype(np.float32)
+        vectors = queries.vectors
+        points: Matrix = (np.unpackbits(vectors, axis=1) if self.metric == "hamming" else vectors).astype(
+            np.float32
+        )
         if self.metric in ("l2", "hamming"):
             return Asked(points, squares(points))
         return Asked(points, no_shift(len(points)))

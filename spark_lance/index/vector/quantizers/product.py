@@ -30,6 +30,7 @@ from spark_lance.index.vector.quantizers.base import (
     Codes,
     Matrix,
     Quantizer,
+    Queries,
     Scorer,
     no_shift,
     squares,
@@ -161,11 +162,11 @@ class ProductQuantizer(Quantizer):
             return Scorer(points, squares(points), -2.0)
         return Scorer(points, np.ones(len(points), dtype=np.float32), -1.0)
 
-    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
         """Return the queries as seen from the centroid, or as they are with dot."""
         if not self._has_residuals:
-            return Asked(queries.astype(np.float32), no_shift(len(queries)))
-        rest: Matrix = (queries - centroid).astype(np.float32)
+            return Asked(queries.vectors.astype(np.float32), no_shift(len(queries)))
+        rest: Matrix = (queries.vectors - centroid).astype(np.float32)
         return Asked(rest, squares(rest))
 
     @classmethod

@@ -38,6 +38,7 @@ from spark_lance.index.vector.quantizers.base import (
     Codes,
     Matrix,
     Quantizer,
+    Queries,
     Scorer,
     squares,
     vector_column,
@@ -219,14 +220,18 @@ class RabitQuantizer(Quantizer):
         points -= np.float32((1 << width) - 0.5)
         return Scorer(points, rows[_ADD_EX], rows[_SCALE_EX])
 
-    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+    def queries(self, vectors: Vectors) -> Queries:
+        """Return the queries, and rotated."""
+        return Queries(vectors, self.rotation(vectors))
+
+    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
         """Return the rotated queries."""
-        rest = (queries - centroid).astype(np.float32)
+        rest = (queries.vectors - centroid).astype(np.float32)
         if self.metric == "dot":
-            shift = -(queries.astype(np.float32) @ centroid.astype(np.float32))
+            shift = -(queries.vectors.astype(np.float32) @ centroid.astype(np.float32))
         else:
             shift = squares(rest)
-        return Asked(self.rotation(rest if self.residual_query else queries), shift)
+        return Asked(self.rotation(rest) if self.residual_query else queries.turned, shift)
 
     @classmethod
     def load(

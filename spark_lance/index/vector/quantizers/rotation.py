@@ -13,6 +13,7 @@ Lengths and inner products stay the same. (Lance index format, RQ.)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ __all__ = ["FastRotation", "MatrixRotation", "Rotation"]
 
 Matrix = npt.NDArray[np.float32]
 _ROUNDS = 4
+# Values that are transformed by one product with a matrix.
+_RUN = 128
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,26 @@ Rotation = FastRotation | MatrixRotation
 
 
 def _hadamard(values: Matrix) -> Matrix:
-    """Return the Walsh-Hadamard transform of rows (n, 2^k), natural order, without a factor."""
+    """Return the Walsh-Hadamard transform of rows (n, 2^k), natural order, without a factor.
+
+    The transform of a * b values is one of b within runs of b values and one of a across them; BLAS does the
+    first for whole blocks of rows at once.
+    """
     rows, size = values.shape
-    out = np.ascontiguousarray(values)
-    step = 1
-    while step < size:
-        pairs = out.reshape(rows, size // (2 * step), 2, step)
-        out = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
-        step *= 2
-    return out.reshape(rows, size)
+    run = min(size, _RUN)
+    within: Matrix = values.reshape(-1, run) @ _hadamard_matrix(run)
+    if run < size:
+        within = np.matmul(_hadamard_matrix(size // run), within.reshape(rows, size // run, run))
+    return within.reshape(rows, size)
+
+
+@cache
+def _hadamard_matrix(size: int) -> Matrix:
+    """Return the Walsh-Hadamard matrix (size, size), size a power of two."""
+    numbers = np.arange(size)
+    common = numbers[:, None] & numbers
+    odd = np.zeros_like(common)
+    while common.any():
+        odd ^= common & 1
+        common >>= 1
+    return (1 - 2 * odd).astype(np.float32)

@@ -26,6 +26,7 @@ from spark_lance.index.vector.quantizers.base import (
     Codes,
     Matrix,
     Quantizer,
+    Queries,
     Scorer,
     squares,
     vector_column,
@@ -97,12 +98,12 @@ class ScalarQuantizer(Quantizer):
         decoded += np.float32(self.start)
         return decoded
 
-    def ask(self, queries: Vectors, centroid: Vectors) -> Asked:
+    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
         """Return the codes of the queries, or the queries themselves with dot."""
         if self.metric == "dot":
-            points: Matrix = queries.astype(np.float32)
+            points: Matrix = queries.vectors.astype(np.float32)
             return Asked(points, (-self.start * points.sum(axis=1)).astype(np.float32))
-        points = self._codes(queries).astype(np.float32)
+        points = self._codes(queries.vectors).astype(np.float32)
         return Asked(points, squares(points) * np.float32(self._step**2))
 
     @classmethod
