@@ -14,7 +14,10 @@ from spark_lance.index.vector.best import BestOfMany, Found
 
 def plain(seen: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
     """All (address, distance) of one query sorted, NaN last, each address once."""
-    ordered = sorted(seen, key=lambda pair: (math.isnan(pair[1]), pair[1], pair[0]))
+    far = float("inf")
+    ordered = sorted(
+        seen, key=lambda pair: (math.isnan(pair[1]), far if math.isnan(pair[1]) else pair[1], pair[0])
+    )
     found: dict[int, float] = {}
     for address, distance in ordered:
         found.setdefault(address, distance)

@@ -3,10 +3,10 @@
 However vectors are kept, the estimate of a distance has one form, which BLAS computes for many queries and
 rows at once:
 
-    distance(query, row) = add[row] + scale[row] * <q, point[row]> + shift[query]
+    distance(query, row) = gain[query] * add[row] + scale[row] * <q, point[row]> + shift[query]
 
-`points`, `add` and `scale` come from the stored codes of a partition (`Scorer`), q and `shift` from the query
-and the partition's centroid (`Quantizer.ask`).
+`points`, `add` and `scale` come from the stored codes of a partition (`Scorer`); q, `shift` and `gain`, which
+is mostly 1, from the query and the partition's centroid (`Quantizer.ask`).
 """
 
 from __future__ import annotations
@@ -52,10 +52,17 @@ class Queries:
 
 @dataclass(frozen=True)
 class Asked:
-    """Queries as the rows of a partition are compared with them: `points` (q, width), `shift` (q,)."""
+    """Queries as the rows of a partition are compared with them.
+
+    Attributes:
+        points: (q, width) float32.
+        shift: (q,) float32.
+        gain: (q,) float32, or one number for all queries.
+    """
 
     points: Matrix
     shift: Matrix
+    gain: Matrix | float = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,14 +83,15 @@ class Scorer:
         """Return the distances of queries to all rows: (q, n) float32."""
         found: Matrix = asked.points @ self.points.T
         found *= self.scale
-        found += self.add
+        found += self.add if isinstance(asked.gain, float) else np.multiply.outer(asked.gain, self.add)
         found += asked.shift[:, None]
         return found
 
     def some(self, asked: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return the distances of one query to some rows."""
         scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
-        found: Matrix = (self.points[rows] @ asked.points[0]) * scale + self.add[rows] + asked.shift[0]
+        add = self.add[rows] if isinstance(asked.gain, float) else self.add[rows] * asked.gain[0]
+        found: Matrix = (self.points[rows] @ asked.points[0]) * scale + add + asked.shift[0]
         return found
 
     @property

@@ -11,12 +11,14 @@
 What is coded is r, the rotated difference between a vector and its centroid (whatever the metric). With s the
 signs as +-0.5, or u, the centred integer codes, in their place:
 
-    l2, cosine   add = n2 + 2 n2 <cR, s> / <r, s>          scale = -2 n2 / <r, s>      shift = |q - c|^2
-    dot          add = 1 - <r, cR> + n2 <cR, s> / <r, s>   scale = -n2 / <r, s>        shift = -<q, c>
+    l2, cosine   add = n2 + 2 n2 <cR, s> / <r, s>          scale = -2 n2 / <r, s>    shift = |q - c|^2
+    dot          add = 1 - <r, cR> + n2 <cR, s> / <r, s>   scale = -n2 / <r, s>      shift = 1 - <q, c> - gain
 
-n2 is the squared length of r, cR the rotated centroid; the query is rotated, too. The bits lie as in
-`rabit_bits`. Older files have `query_estimator` "residual_query": the rotated query minus centroid is
-compared with signs by factors of another form. (Lance index format, RQ.)
+n2 is the squared length of r, cR the rotated centroid; the query is rotated, too. With dot, `add` counts by
+the query's gain <q, c> / |c|^2: 1 - add is how far the estimate is off for the centroid, and gain how much of
+the centroid is in the query. The bits lie as in `rabit_bits`. Older files have `query_estimator`
+"residual_query": the rotated query minus centroid is compared with signs by factors of another form. (Lance
+index format, RQ; the gain as pylance has it.)
 """
 
 from __future__ import annotations
@@ -227,11 +229,15 @@ class RabitQuantizer(Quantizer):
     def ask(self, queries: Queries, centroid: Vectors) -> Asked:
         """Return the rotated queries."""
         rest = (queries.vectors - centroid).astype(np.float32)
-        if self.metric == "dot":
-            shift = -(queries.vectors.astype(np.float32) @ centroid.astype(np.float32))
-        else:
-            shift = squares(rest)
-        return Asked(self.rotation(rest) if self.residual_query else queries.turned, shift)
+        points = self.rotation(rest) if self.residual_query else queries.turned
+        if self.metric != "dot":
+            return Asked(points, squares(rest))
+        along = queries.vectors.astype(np.float32) @ centroid.astype(np.float32)
+        length = squares(centroid[None])
+        if self.residual_query or not length[0]:
+            return Asked(points, -along)
+        gain = along / length
+        return Asked(points, 1 - along - gain, gain)
 
     @classmethod
     def load(
