@@ -34,6 +34,8 @@ _CELL = 2048
 _WHOLE = 8 * _CELL
 _CELLS_SEARCHED = 8
 _BLOCK_NODES = 1024
+# Distances between the candidates of some nodes that are held at once: about what the caches hold.
+_BETWEEN_VALUES = 1 << 19
 _MOST_LOOKED_AT = 4096
 
 
@@ -232,25 +234,28 @@ def _diverse(
     """Return which candidates each row keeps: those nearer to it than to any that it keeps already."""
     keep = np.zeros(candidates.shape, dtype=np.bool_)
     width = candidates.shape[1]
-    # A row at a time holds the distances between its candidates, so blocks of rows are small.
-    step = max(1, (1 << 22) // max(width * width, 1))
+    step = max(1, _BETWEEN_VALUES // max(width * width, 1))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         near = points[candidates[part]]
         between = np.matmul(near, near.transpose(0, 2, 1))
         if inner:
-            between = 1 - between
+            np.subtract(np.float32(1), between, out=between)
         else:
             squares = np.einsum("ijk,ijk->ij", near, near)
-            between = squares[:, :, None] + squares[:, None, :] - 2 * between
-        chosen = keep[part]
-        closest = np.full(chosen.shape, np.inf, dtype=np.float32)
-        room = np.full(len(chosen), most)
+            between *= -2
+            between += squares[:, :, None]
+            between += squares[:, None, :]
+        length = distances[part]
+        closest = np.full(length.shape, np.inf, dtype=np.float32)
+        room = np.full(len(length), most)
         for place in range(width):
-            fits = (distances[part][:, place] < closest[:, place]) & (room > 0)
-            chosen[:, place] = fits
+            fits = (length[:, place] < closest[:, place]) & (room > 0)
+            keep[part, place] = fits
             room -= fits
-            closest = np.where(fits[:, None], np.minimum(closest, between[:, place]), closest)
+            chosen = np.flatnonzero(fits)
+            rest = slice(place + 1, width)
+            closest[chosen, rest] = np.minimum(closest[chosen, rest], between[chosen, place, rest])
     return keep
 
 
