@@ -8,6 +8,9 @@ from functools import cache
 
 __all__ = ["settle"]
 
+# What runs in the processes that Spark forks its workers from.
+_DAEMONS = ("pyspark.daemon", "spark_lance.spark.daemon")
+
 
 @cache
 def settle() -> None:
@@ -17,6 +20,6 @@ def settle() -> None:
     objects of all modules for that: some 30 ms of processor time, several times a query.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if main is not None and main.name == "pyspark.daemon":
+    if main is not None and main.name in _DAEMONS:
         gc.collect()
         gc.freeze()

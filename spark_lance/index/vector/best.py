@@ -77,7 +77,7 @@ class BestOfMany:
         who, which = np.nonzero(~(scores > bounds[:, None]))
         self._parts.append((askers[who], addresses[which], scores[who, which]))
         self._held += len(who)
-        if self._held > _HELD:
+        if self._held > max(_HELD, 2 * len(self._bounds) * self._k):
             self._parts = [self._sorted()]
             self._held = len(self._parts[0][0])
 

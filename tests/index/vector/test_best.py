@@ -78,7 +78,7 @@ def test_candidates_beyond_the_bounds_are_dropped(monkeypatch) -> None:  # type:
         scores = random.normal(size=(3, 25)).astype(np.float32)
         addresses = (np.arange(25) + 25 * number).astype(np.uint64)
         gathered.add(np.arange(3), addresses, scores)
-        assert gathered._held <= 100
+        assert gathered._held <= 125
         for asker in range(3):
             seen[asker] += zip(addresses.tolist(), scores[asker].tolist(), strict=True)
     for found, all_of_it in zip(gathered.found(), seen, strict=True):

@@ -1,0 +1,42 @@
+"""Spark's daemon of Python workers, with what reading and writing need loaded before it forks them.
+
+    SparkSession.builder.config("spark.python.daemon.module", "spark_lance.spark.daemon")
+
+Spark ends a worker whose rows are not all fetched, as after `show()`, `head()` or a LIMIT, and the next query
+waits for a new one to load Python packages, most of a second. A worker forked from this process has them.
+Everything else is Spark's own daemon.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from importlib import import_module
+
+from pyspark.daemon import manager
+
+__all__ = ["preload"]
+
+_MODULES = (
+    "pyspark.worker",
+    "pyspark.sql.worker.plan_data_source_read",  # holds the function that reads a partition
+    "pyarrow.compute",
+    "spark_lance.spark.source",
+    "spark_lance.spark.read",
+    "spark_lance.spark.write",
+)
+
+
+def preload() -> None:
+    """Load the modules that workers need, and keep them out of garbage collection."""
+    # Threads must not be there when a process is forked; numpy's BLAS starts some unless told not to.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name in _MODULES:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    preload()
+    manager()
