@@ -136,7 +136,8 @@ class Indexing(Reading, Maintaining):
             name, replace: see `create_index`.
             options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
                 `max_token_length` (40), `lower_case` (True), `stem` (False), `remove_stop_words` (False),
-                `ascii_folding` (True), `custom_stop_words`.
+                `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
+                phrases only in an index with positions).
         """
         manifest = create_scalar_index(
             self.store,

@@ -9,6 +9,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.query import PhraseQuery
 from pyspark.sql import SparkSession
 
 from spark_lance import LanceTable, dataset, write_dataset
@@ -141,3 +142,18 @@ def test_words_are_searched(spark: SparkSession, tmp_path: Path) -> None:
     phrase = table.textSearch("quick brown", "t", 100, phrase=True, filter="id >= 50").collect()
     assert sorted(row.id for row in phrase) == [n for n in range(50, 100) if n % 5 in (0, 4)]
     assert table.textSearch("nothing", "t").count() == 0
+
+
+def test_options_of_text_indices_reach_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    texts = ["Quick brown fox", "brown quick", "quick-brown", "quick brown"] * 20
+    write_dataset(pa.table({"id": range(80), "t": texts}), path, max_rows_per_file=40)
+    table = LanceTable.forPath(spark, path)
+    options: dict[str, Any] = {"with_position": True, "lower_case": False, "base_tokenizer": "whitespace"}
+    table.createScalarIndex("t", "INVERTED", numSegments=2, **options)
+    phrase = PhraseQuery("quick brown", "t")
+    theirs = lance.dataset(path).to_table(["id"], full_text_query=phrase)["id"].to_pylist()
+    ours = table.textSearch("quick brown", "t", 80, phrase=True).collect()
+    assert sorted(theirs) == sorted(row.id for row in ours) == list(range(3, 80, 4))
+    with pytest.raises(OptionError, match="stemming"):
+        table.createScalarIndex("t", "INVERTED", stemming=True)

@@ -119,8 +119,8 @@ class ScalarIndex(ABC):
             raise OptionError(f"an index {cls.name} has no option {', '.join(options)}")
 
     @classmethod
-    def details(cls) -> bytes:
-        """Return the message of the manifest entry."""
+    def details(cls, options: Mapping[str, Any]) -> bytes:
+        """Return the message of the manifest entry of a segment that is built with some options."""
         return b""
 
     @classmethod

@@ -112,7 +112,15 @@ def build_segment(
     )
     covered = BitMap(fragment.id for fragment in fragments)
     return new_entry(
-        name, number, [field.id], manifest.version, covered, index.type_url, index.details(), version, files
+        name,
+        number,
+        [field.id],
+        manifest.version,
+        covered,
+        index.type_url,
+        index.details(options or {}),
+        version,
+        files,
     )
 
 

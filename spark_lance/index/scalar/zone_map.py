@@ -10,6 +10,7 @@ zone map.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -40,7 +41,7 @@ class ZoneMap(ScalarIndex):
     by_address = True
 
     @classmethod
-    def details(cls) -> bytes:
+    def details(cls, options: Mapping[str, Any]) -> bytes:
         """Return the size of the zones."""
         message = index_pb2.ZoneMapIndexDetails(rows_per_zone=ZONE_ROWS, use_seeds=False)
         return message.SerializeToString()

@@ -22,6 +22,7 @@ from spark_lance.index.text.inverted import (
     text_parts,
 )
 from spark_lance.index.text.moved import move_inverted
+from spark_lance.index.text.postings import BLOCK
 from spark_lance.index.text.words import Cutter
 
 __all__ = ["Inverted"]
@@ -36,6 +37,7 @@ _OPTIONS = {
     "remove_stop_words": "stops",
     "ascii_folding": "fold",
     "custom_stop_words": "own_stops",
+    "with_position": "positions",
 }
 
 
@@ -71,6 +73,11 @@ class Inverted(ScalarIndex):
     def check(cls, options: Mapping[str, Any]) -> None:
         """Refuse options that do not exist or cannot be used."""
         _cutter(options)
+
+    @classmethod
+    def details(cls, options: Mapping[str, Any]) -> bytes:
+        """Return how texts are cut."""
+        return _cutter(options).details(BLOCK, FORMAT_VERSION)
 
     @classmethod
     def build(cls, rows: Rows, place: Place) -> dict[str, int]:

@@ -8,7 +8,8 @@
     part_p_tokens.lance     fst: _token_fst_bytes (automaton.py); arrow: _token: string ascending,
                             _token_id: uint32
     part_p_invert.lance     at place t the posting list of token t (postings.py):
-                            _posting: list<large_binary>, _max_score: float32, _length: uint32
+                            _posting: list<large_binary>, _max_score: float32, _length: uint32,
+                            and with positions _position (positions.py)
 
 Rows without words are in no partition. (Lance index format, inverted.)
 """
@@ -31,6 +32,7 @@ from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar.base import Numbers, Place, Rows
 from spark_lance.index.text.automaton import read_words
+from spark_lance.index.text.positions import POSITIONS, pack_positions
 from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.words import Cutter
@@ -151,11 +153,14 @@ def build_inverted(rows: Rows, place: Place, cutter: Cutter) -> dict[str, int]:
     """Write a segment of one partition; return file name -> bytes."""
     vocabulary: dict[str, int] = {}
     words, owners = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    positions = [np.empty(0, np.int64)]
     for texts, numbers in rows.pieces():
         cut = cutter.cut(texts)
         known = [vocabulary.setdefault(word, len(vocabulary)) for word in cut.distinct.to_pylist()]
         words.append(np.array(known, np.int64)[cut.word] if len(known) else np.empty(0, np.int64))
         owners.append(numbers[cut.text])
+        if cutter.positions:
+            positions.append(cut.position)
     # Readers expect the words in the order of their bytes.
     ordered = sorted(vocabulary, key=str.encode)
     places = np.empty(len(ordered), np.int64)
@@ -166,7 +171,9 @@ def build_inverted(rows: Rows, place: Place, cutter: Cutter) -> dict[str, int]:
     sizes = {
         "part_0_docs.lance": write_docs(0, row_ids, lengths, place),
         "part_0_tokens.lance": write_tokens(0, ordered, np.arange(len(ordered)), place),
-        "part_0_invert.lance": _write_lists(word, document, lengths, len(vocabulary), place),
+        "part_0_invert.lance": _write_lists(
+            word, document, np.concatenate(positions) if cutter.positions else None, lengths, place
+        ),
     }
     schema = pa.schema([pa.field("deleted_fragments", pa.binary(), False)])
     notes = {
@@ -206,15 +213,20 @@ def write_tokens(part: int, words: list[str], numbers: npt.NDArray[Any], place: 
         return writer.finish({})
 
 
-def _write_lists(word: Ints, document: Ints, lengths: Ints, words: int, place: Place) -> int:
+def _write_lists(word: Ints, document: Ints, position: Ints | None, lengths: Ints, place: Place) -> int:
     """Write the posting lists of all words, whose occurrences are given."""
+    words = int(word.max()) + 1 if len(word) else 0
     count = max(len(lengths), 1)
     pairs, frequencies = np.unique(word * count + document, return_counts=True)
     homes, documents = pairs // count, pairs % count
     bounds = np.searchsorted(homes, np.arange(words + 1))
     average = float(lengths.mean()) if len(lengths) else 0.0
+    schema = LISTS if position is None else LISTS.append(POSITIONS)
+    if position is not None:
+        position = position[np.argsort(word * count + document, kind="stable")]
+        ends = np.concatenate([[0], np.cumsum(frequencies)])
     path = f"{place.directory}/part_0_invert.lance"
-    with IndexFileWriter(place.store, path, LISTS, place.version) as writer:
+    with IndexFileWriter(place.store, path, schema, place.version) as writer:
         for part in _runs(words):
             lists, best = [], []
             for number in part:
@@ -224,8 +236,15 @@ def _write_lists(word: Ints, document: Ints, lengths: Ints, words: int, place: P
                 )
                 lists.append(pack_list(documents[some], frequencies[some], scores))
                 best.append(float(scores.max()))
-            sizes = np.diff(bounds[part.start : part.stop + 1]).astype(np.uint32)
-            writer.write([pa.array(lists, LISTS[0].type), pa.array(best, pa.float32()), pa.array(sizes)])
+            edges = bounds[part.start : part.stop + 1]
+            columns = [pa.array(lists, LISTS[0].type), pa.array(best, pa.float32())]
+            columns.append(pa.array(np.diff(edges).astype(np.uint32)))
+            if position is not None:
+                within = position[ends[edges[0]] : ends[edges[-1]]]
+                packed = pack_positions(within, frequencies[edges[0] : edges[-1]])
+                starts = pa.array((edges - edges[0]).astype(np.int32))
+                columns.append(pa.ListArray.from_arrays(starts, packed, type=POSITIONS.type))
+            writer.write(columns)
         return writer.finish(_FORMAT)
 
 

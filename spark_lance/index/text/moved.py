@@ -1,8 +1,8 @@
 """A segment of an index of text with other rows, without those that are gone.
 
 A document is a place among the documents, and posting lists name places: if rows are gone, all lists are
-written again, in the form that they had. If none is, only the row numbers change. Positions of words are not
-rewritten here.
+written again, in the form that they had. If none is, only the row numbers change. Positions of words are
+rewritten in format 1 only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.scalar.base import Place
 from spark_lance.index.text.inverted import LISTS, METADATA, TextPart, text_parts, write_docs, write_tokens
+from spark_lance.index.text.positions import POSITIONS
 from spark_lance.index.text.postings import BLOCK, pack_list
 from spark_lance.index.text.scores import weights
 
@@ -24,7 +25,7 @@ __all__ = ["move_inverted"]
 
 _RUN_TOKENS = 1024
 _BLOCK_SIZE = "posting_block_size"
-_POSITIONS = {"_position", "_compressed_position"}
+_NEWER_POSITIONS = "_compressed_position"
 
 Ints = npt.NDArray[np.int64]
 
@@ -34,7 +35,7 @@ def move_inverted(segment: Segment, place: Place, whither: Whither) -> dict[str,
 
     Raises:
         FormatError: the segment is damaged.
-        UnsupportedFormatError: rows are gone and the segment has the positions of words, or other blocks.
+        UnsupportedFormatError: rows are gone and the segment has positions of format 2, or other blocks.
     """
     parts = text_parts(segment)
     if all(whither(part.row_ids)[1].all() for part in parts):
@@ -68,8 +69,8 @@ def _renumbered(segment: Segment, parts: list[TextPart], place: Place, whither: 
 def _without_lost(part: TextPart, place: Place, whither: Whither) -> dict[str, int]:
     """Write a partition without the documents whose rows are gone."""
     notes = part.lists.metadata
-    if _POSITIONS.intersection(part.lists.arrow_schema.names):
-        raise UnsupportedFormatError("an index of text with positions from which rows are gone")
+    if _NEWER_POSITIONS in part.lists.arrow_schema.names:
+        raise UnsupportedFormatError("an index of text with positions of format 2 from which rows are gone")
     if notes.get(_BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
         raise UnsupportedFormatError(f"posting lists in blocks of {notes[_BLOCK_SIZE]}")
     row_ids, there = whither(part.row_ids)
@@ -99,10 +100,13 @@ def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], place: Place) -> 
     numbers = np.full(source.num_rows, -1, dtype=np.int64)
     written = 0
     path = f"{place.directory}/part_{part.number}_invert.lance"
-    with IndexFileWriter(place.store, path, LISTS, place.version) as writer:
+    has_positions = POSITIONS.name in source.arrow_schema.names
+    schema = LISTS.append(POSITIONS) if has_positions else LISTS
+    read = ["_posting", "_length", *([POSITIONS.name] if has_positions else [])]
+    with IndexFileWriter(place.store, path, schema, place.version) as writer:
         for start in range(0, source.num_rows, _RUN_TOKENS):
-            table = source.read(["_posting", "_length"], start, start + _RUN_TOKENS)
-            lists, best, counts = [], [], []
+            table = source.read(read, start, start + _RUN_TOKENS).combine_chunks()
+            lists, best, counts, places = [], [], [], []
             stored = zip(table["_posting"].to_pylist(), table["_length"].to_pylist(), strict=True)
             for number, (blocks, count) in enumerate(stored, start):
                 documents, often = part.unpacked(blocks, count)
@@ -114,9 +118,17 @@ def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], place: Place) -> 
                 lists.append(pack_list(documents, often, scores, part.tail))
                 best.append(float(scores.max()))
                 counts.append(len(documents))
+                if has_positions:
+                    places.append(table[POSITIONS.name][number - start].values.filter(pa.array(alive)))
                 numbers[number] = written
                 written += 1
             if lists:
                 columns = [pa.array(lists, LISTS[0].type), pa.array(best, pa.float32())]
-                writer.write([*columns, pa.array(counts, pa.uint32())])
+                columns.append(pa.array(counts, pa.uint32()))
+                if has_positions:
+                    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+                    columns.append(
+                        pa.ListArray.from_arrays(ends, pa.concat_arrays(places), type=POSITIONS.type)
+                    )
+                writer.write(columns)
         return numbers, writer.finish(source.metadata)

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
-__all__ = ["BLOCK", "FIXED_TAIL", "VARINT_TAIL", "pack_list", "unpack_list"]
+__all__ = ["BLOCK", "FIXED_TAIL", "VARINT_TAIL", "pack_list", "pack_numbers", "unpack_list"]
 
 BLOCK = 128
 FIXED_TAIL, VARINT_TAIL = "fixed32_v1", "varint_delta_v1"
@@ -121,7 +121,11 @@ def pack_list(
         part = slice(start, start + BLOCK)
         deltas = np.diff(documents[part], prepend=documents[start])
         best = float(scores[part].max())
-        blocks.append(struct.pack("<fI", best, documents[start]) + _pack(deltas) + _pack(frequencies[part]))
+        blocks.append(
+            struct.pack("<fI", best, documents[start])
+            + pack_numbers(deltas)
+            + pack_numbers(frequencies[part])
+        )
     if full < len(documents):
         left, often = documents[full:], frequencies[full:]
         if tail == VARINT_TAIL:
@@ -141,7 +145,7 @@ def _leb128(numbers: Ints) -> bytes:
     return bytes(groups[places < sizes[:, None]].astype(np.uint8))
 
 
-def _pack(numbers: Ints) -> bytes:
+def pack_numbers(numbers: Ints) -> bytes:
     """Return 128 numbers as their width and the packed bytes."""
     width = int(numbers.max()).bit_length()
     if not width:

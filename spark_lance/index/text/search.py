@@ -47,7 +47,8 @@ class TextQuery:
         text: words.
         k: rows that are wanted; all that have a word by default.
         operator: whether a row needs one of the words or all of them.
-        phrase: whether they must stand side by side, in this order.
+        phrase: whether they must stand side by side, in this order; where the index leaves out a word of the
+            query any word may stand.
         fast_search: leave out rows that are not indexed.
     """
 
@@ -196,7 +197,7 @@ class TextSearch:
         found = [self._scored(part, needed, rarity, allowed) for part in texts]
         best = _best(found)
         if query.phrase and len(words) > 1:
-            best = self._with_phrase(best, words, query.k)
+            best = self._with_phrase(best, words, cut.position - cut.position[0], query.k)
         return TextFound(best.addresses[: query.k], best.scores[: query.k])
 
     def _indexed(self, part: TextPart, words: Sequence[str]) -> _Texts:
@@ -258,8 +259,8 @@ class TextSearch:
             counts = counts & np.isin(addresses, allowed)
         return TextFound(addresses[counts], scores[hits][counts])
 
-    def _with_phrase(self, found: TextFound, words: Sequence[str], k: int | None) -> TextFound:
-        """Return the rows in whose texts the words stand side by side."""
+    def _with_phrase(self, found: TextFound, words: Sequence[str], places: Ints, k: int | None) -> TextFound:
+        """Return the rows in whose texts the words stand as in the query, the first at place 0."""
         kept: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
         count = 0
         step = max(_MARGIN, 4 * (k or 0))
@@ -267,7 +268,7 @@ class TextSearch:
             part = found.addresses[start : start + step]
             texts = plain(take_addresses(self._scan, part).column(self._column)).combine_chunks()
             one = texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
-            hits = np.flatnonzero(_have_phrase(self._cutter, one, words))
+            hits = np.flatnonzero(_have_phrase(self._cutter, one, words, places))
             kept.append(hits + start)
             count += len(hits)
             if k is not None and count >= k:
@@ -276,20 +277,20 @@ class TextSearch:
         return TextFound(found.addresses[rows], found.scores[rows])
 
 
-def _have_phrase(cutter: Cutter, texts: pa.Array, words: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return which texts have words side by side."""
+def _have_phrase(
+    cutter: Cutter, texts: pa.Array, words: Sequence[str], places: Ints
+) -> npt.NDArray[np.bool_]:
+    """Return which texts have words that stand so far from the first of them."""
     cut = cutter.cut(texts)
-    places = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
-    numbers = [places.get(word, -1) for word in words]
-    length = len(cut.word) - len(words) + 1
+    numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
+    # One number for a place in any of the texts, with room behind the longest.
+    width = int(cut.position.max(initial=0)) + int(places[-1]) + 1
+    there = cut.text * width + cut.position
+    begins = there[cut.word == numbers.get(words[0], -1)]
+    for word, place in zip(words[1:], places[1:].tolist(), strict=True):
+        begins = begins[np.isin(begins + place, there[cut.word == numbers.get(word, -1)])]
     found = np.zeros(len(texts), np.bool_)
-    if length < 1:
-        return found
-    match = np.ones(length, np.bool_)
-    for place, number in enumerate(numbers):
-        here = slice(place, place + length)
-        match &= (cut.word[here] == number) & (cut.text[here] == cut.text[:length])
-    found[cut.text[:length][match]] = True
+    found[begins // width] = True
     return found
 
 

@@ -23,11 +23,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, OptionError, StoreError, UnsupportedFormatError
+from spark_lance.proto import index_pb2
 
 __all__ = ["Cutter", "Words", "folded"]
 
 # Everything but letters, marks that belong to letters, and numbers.
 _BREAKS = {"simple": r"[^\pL\pN\pM]+", "whitespace": r"\s+"}
+# Parameters that the entry of an index says as its file does.
+_SAID_ALIKE = (
+    "with_position", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length",
+    "max_ngram_length", "prefix_only",
+)  # fmt: skip
 _ENGLISH_STOPS = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no",
      "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to",
@@ -52,11 +58,13 @@ class Words:
         distinct: the different words.
         word: number of each occurrence's word in `distinct`.
         text: number of the text that it occurs in; ascending.
+        position: how many words stand before it in the text, those included that are left out.
     """
 
     distinct: pa.Array
     word: npt.NDArray[np.int64]
     text: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Cutter:
         max_length: words of so many bytes and more are left out; None for none.
         lower, stem, stops, fold: whether words are treated so.
         own_stops: further stop words.
+        positions: whether the index says where in a text a word stands.
     """
 
     base: str = "simple"
@@ -79,6 +88,7 @@ class Cutter:
     stops: bool = False
     fold: bool = True
     own_stops: tuple[str, ...] = ()
+    positions: bool = False
 
     def __post_init__(self) -> None:
         if self.base not in (*_BREAKS, "raw"):
@@ -108,6 +118,7 @@ class Cutter:
                 stops=bool(said.get("remove_stop_words", False)),
                 fold=bool(said.get("ascii_folding", False)),
                 own_stops=tuple(said.get("custom_stop_words") or ()),
+                positions=bool(said.get("with_position", False)),
             )
         except (ValueError, AttributeError, TypeError) as error:
             raise FormatError(f"malformed parameters of an index of text: {error}") from error
@@ -118,7 +129,7 @@ class Cutter:
             "lance_tokenizer": "text",
             "base_tokenizer": self.base,
             "language": self.language,
-            "with_position": False,
+            "with_position": self.positions,
             "max_token_length": self.max_length,
             "lower_case": self.lower,
             "stem": self.stem,
@@ -129,6 +140,24 @@ class Cutter:
             "max_ngram_length": 3,
             "prefix_only": False,
         }
+
+    def details(self, block: int, version: int) -> bytes:
+        """Return the parameters as the entry of an index in the manifest says them.
+
+        Args:
+            block: documents per block of a posting list.
+            version: of the format of the lists.
+        """
+        said = self.params()
+        message = index_pb2.InvertedIndexDetails(
+            base_tokenizer=self.base,
+            language=json.dumps(self.language),
+            max_token_length=self.max_length,
+            block_size=block,
+            posting_format_version=version,
+            **{name: said[name] for name in _SAID_ALIKE},
+        )
+        return message.SerializeToString()
 
     def cut(self, texts: pa.Array) -> Words:
         """Return the words of texts; nulls have none."""
@@ -143,12 +172,13 @@ class Cutter:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        positions = _positions(numbers, pc.index(encoded.dictionary, "").as_py(), owners)
         kept = [self._treated(word) for word in encoded.dictionary.to_pylist()]
         treated = pc.dictionary_encode(pa.array(kept, pa.string()))
         places = treated.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         numbers = places[numbers] if len(numbers) else numbers
         there = numbers >= 0
-        return Words(treated.dictionary, numbers[there], owners[there])
+        return Words(treated.dictionary, numbers[there], owners[there], positions[there])
 
     def _treated(self, word: str) -> str | None:
         """Return a word as it is indexed; None if it is not."""
@@ -179,6 +209,16 @@ class Cutter:
             return snowballstemmer.stemmer(self.language.lower())
         except KeyError:
             raise OptionError(f"there is no stemmer for {self.language!r}") from None
+
+
+def _positions(
+    tokens: npt.NDArray[np.int64], empty: int, texts: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return how many tokens that are not the empty one stand before each in its text."""
+    words = tokens != empty
+    before = np.cumsum(words) - words
+    firsts: npt.NDArray[np.int64] = before - before[np.searchsorted(texts, texts)]
+    return firsts
 
 
 @lru_cache(maxsize=1 << 14)

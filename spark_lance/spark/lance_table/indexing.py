@@ -10,7 +10,7 @@ removes.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,34 +131,41 @@ class Indexing(TableFace):
         *,
         replace: bool = True,
         numSegments: int | None = None,
+        **options: Any,
     ) -> DataFrame:
         """Build an index over the values of a column, which scans with filters use.
 
         Args:
             column: a column, or with dots a field in a struct column.
             indexType: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
-                ZONEMAP (values in the order of rows) or BLOOMFILTER (looking for single values).
+                NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
+                values) or INVERTED (words, for `textSearch`).
             name: of the index, `{column}_idx` by default.
             replace: whether an index of the name may be replaced.
             numSegments: pieces of the index; by default one per 16 million rows.
+            options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
+                `max_token_length` (40), `lower_case` (True), `stem` (False), `remove_stop_words` (False),
+                `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
+                phrases only in an index with positions).
 
         Returns:
             One row: `fragments_indexed`, `index_name`.
 
         Raises:
             SchemaError: the column does not exist, or cannot be indexed so.
-            OptionError: there is no such kind, or the name is taken.
+            OptionError: there is no such kind or option, or the name is taken.
             CommitError: the commit failed; see its subclasses.
         """
         table = self._dataset()
         kind = scalar_kind(indexType)
+        kind.check(options)
         field = indexed_field(table.manifest.schema, column, kind)
         name = name or f"{column}_idx"
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
         groups = _groups(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
         work = _Work(table.store, table.root, table.version, column, name)
-        written = spread(self.spark, [(work, kind.name, group) for group in groups], _build)
+        written = spread(self.spark, [(work, kind.name, group, options) for group in groups], _build)
         return self._commit(table, name, written)
 
     def optimizeIndices(self, name: str | None = None, merge: int | None = None) -> DataFrame:
@@ -325,12 +332,13 @@ def _delete(table: LanceDataset, written: Iterable[bytes]) -> None:
         table.store.delete_many([f"{place}/{name}" for name in (INDEX_FILE, AUXILIARY_FILE)])
 
 
-def _build(task: tuple[_Work, str, tuple[int, ...]]) -> bytes:
+def _build(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:
     """Write a segment of a scalar index over some fragments, and return its entry."""
-    work, kind, numbers = task
+    work, kind, numbers, options = task
     table = work.open()
     fragments = [fragment for fragment in table.manifest.fragments if fragment.id in set(numbers)]
+    index = scalar_kind(kind)
     entry = build_segment(
-        table.store, table.root, table.manifest, work.column, scalar_kind(kind), work.name, fragments
+        table.store, table.root, table.manifest, work.column, index, work.name, fragments, options
     )
     return entry.SerializeToString()

@@ -1,0 +1,148 @@
+"""Positions of words, which pylance needs for phrases, and phrases themselves, both ways."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lance.query import PhraseQuery
+
+from spark_lance import dataset, write_dataset
+from spark_lance.index.entries import segments_of
+from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, text_parts
+from spark_lance.index.text.positions import pack_positions
+from spark_lance.index.text.postings import BLOCK
+
+WORDS = ["fox", "Dog", "the", "of", "quick", "na\u00efve", "extraordinarily"]
+PLAIN: dict[str, Any] = {"stem": False, "remove_stop_words": False}
+OPTIONS: list[dict[str, Any]] = [
+    PLAIN,
+    {"stem": False, "remove_stop_words": True},
+    {"stem": False, "remove_stop_words": False, "base_tokenizer": "whitespace", "max_token_length": 8},
+]
+PHRASES = ["fox dog", "dog the fox", "quick of the fox", "naive quick quick", "fox fox", "the of", "quick"]
+
+
+def texts(rows: int, seed: int) -> list[str | None]:
+    """Random texts of few words, so that phrases occur; one is very long, some are empty or null."""
+    chance = random.Random(seed)
+    found: list[str | None] = [
+        chance.choice([" ", ", ", " - "]).join(chance.choices(WORDS, k=chance.randrange(12)))
+        for _ in range(rows)
+    ]
+    found[rows // 2] = " ".join(chance.choices(WORDS, k=1500))
+    found[rows // 3] = None
+    return found
+
+
+def table_of(rows: int, seed: int, first: int = 0) -> pa.Table:
+    return pa.table({"id": np.arange(first, first + rows), "t": pa.array(texts(rows, seed), pa.string())})
+
+
+def stored_positions(path: Path) -> dict[tuple[str, int], list[bytes]]:
+    """Return what is stored of every word in every row."""
+    found = {}
+    table = dataset(path)
+    field = table.manifest.schema.field("t").id
+    for segment in segments_of(
+        table.store, table.root, table.manifest, INVERTED_LABEL, INVERTED_NEWEST, field
+    ):
+        for part in text_parts(segment):
+            lists = part.lists.read(["_position"])["_position"].to_pylist()
+            for word, number in part.words.items():
+                documents, _ = part.postings(word)
+                for document, stored in zip(documents.tolist(), lists[number], strict=True):
+                    found[word, int(part.row_ids[document])] = stored
+    return found
+
+
+def theirs(path: Path, phrase: str) -> set[int]:
+    found = lance.dataset(str(path)).to_table(["id"], full_text_query=PhraseQuery(phrase, "t"))
+    return set(found["id"].to_pylist())
+
+
+def ours(path: Path, phrase: str) -> set[int]:
+    found = dataset(path).to_table(["id"], full_text_query={"query": phrase, "column": "t", "phrase": True})
+    return set(found["id"].to_pylist())
+
+
+def assert_phrases_agree(path: Path) -> None:
+    for phrase in PHRASES:
+        assert ours(path, phrase) == theirs(path, phrase), phrase
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_positions_are_those_that_pylance_stores(options: dict[str, Any], tmp_path: Path) -> None:
+    table = table_of(300, 1)
+    other = lance.write_dataset(table, str(tmp_path / "theirs"), max_rows_per_file=100)
+    other.create_scalar_index("t", "INVERTED", with_position=True, format_version=1, **options)
+    lance.write_dataset(table, str(tmp_path / "ours"), max_rows_per_file=100)
+    dataset(tmp_path / "ours").create_scalar_index("t", "INVERTED", with_position=True, **options)
+    found = stored_positions(tmp_path / "ours")
+    assert any(len(stored) > 2 for stored in found.values())
+    assert found == stored_positions(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_phrases(options: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_dataset(table_of(400, 2), path, max_rows_per_file=150)
+    dataset(path).create_scalar_index("t", "INVERTED", with_position=True, **options)
+    assert_phrases_agree(path)
+    assert ours(path, "fox dog")
+
+
+@pytest.mark.parametrize("who", ["ours", "theirs"])
+def test_an_index_with_positions_is_extended_with_positions(who: str, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_dataset(table_of(200, 3), path)
+    if who == "ours":
+        dataset(path).create_scalar_index("t", "INVERTED", with_position=True, **PLAIN)
+    else:
+        lance.dataset(str(path)).create_scalar_index("t", "INVERTED", with_position=True, **PLAIN)
+    write_dataset(table_of(200, 4, first=200), path, "append")
+    dataset(path).optimize.optimize_indices()
+    assert_phrases_agree(path)
+    write_dataset(table_of(100, 5, first=400), path, "append")
+    lance.dataset(str(path)).optimize.optimize_indices()
+    assert_phrases_agree(path)
+    assert max(ours(path, "fox")) >= 400
+
+
+def test_compaction_keeps_positions(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_dataset(table_of(300, 6), path, max_rows_per_file=60)
+    dataset(path).create_scalar_index("t", "INVERTED", with_position=True, **PLAIN)
+    dataset(path).delete("id % 7 = 3 or id between 100 and 130")
+    before = {phrase: ours(path, phrase) for phrase in PHRASES}
+    dataset(path).optimize.compact_files()
+    assert len(dataset(path).get_fragments()) == 1
+    (segment,) = dataset(path).manifest.indices
+    assert segment.files
+    assert {phrase: theirs(path, phrase) for phrase in PHRASES} == before
+    assert_phrases_agree(path)
+
+
+@given(st.lists(st.integers(1, 400), max_size=12), st.integers(0, 2**32 - 1))
+def test_packed_positions_say_what_they_were_made_of(counts: list[int], seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    documents = [np.cumsum(chance.integers(1, 1000, count)) for count in counts]
+    flat = np.concatenate([np.empty(0, np.int64), *documents])
+    packed = pack_positions(flat, np.array(counts, np.int64)).to_pylist()
+    assert len(packed) == len(counts)
+    for stored, positions in zip(packed, documents, strict=True):
+        assert stored[0] == len(positions).to_bytes(4, "little")
+        full, left = divmod(len(positions), BLOCK)
+        assert len(stored) == 1 + full + (left > 0)
+        for number, block in enumerate(stored[1 : 1 + full]):
+            assert int.from_bytes(block[:4], "little") == positions[BLOCK * number]
+            assert len(block) == 5 + 16 * block[4]
+        if left:
+            assert np.frombuffer(stored[-1], "<u4").tolist() == positions[-left:].tolist()
