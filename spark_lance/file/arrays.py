@@ -2,7 +2,8 @@
 
 Arrow (seen in releases up to 26) picks wrong items when it takes from or filters fixed-size lists of
 fixed-size lists that start at an offset, and unites half-float dictionaries into wrong values. It cannot
-unite dictionaries that hold null items, or more items together than their index type can number.
+unite dictionaries that hold null items, or more items together than their index type can number. It reads the
+offsets of texts and lists even where there are none, as in empty arrays that Java's Arrow has written.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["CapacityError", "dictionary_types", "join", "movable", "movable_table", "pick_rows"]
+__all__ = ["CapacityError", "dictionary_types", "join", "movable", "movable_table", "pick_rows", "sound"]
+
+
+_VARIABLE = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 class CapacityError(Exception):
@@ -65,6 +69,41 @@ def movable_table(table: pa.Table) -> pa.Table:
         if chunks:
             table = table.set_column(i, table.schema.field(i), pa.chunked_array([pa.concat_arrays(chunks)]))
     return table
+
+
+def sound(array: pa.Array) -> pa.Array:
+    """Return an equal array in which empty texts and lists have offsets, at any depth.
+
+    Arrow would read them for the size of the array or for a cast, and so end the process.
+    """
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        inner = sound(array.storage)
+        return array if inner is array.storage else pa.ExtensionArray.from_storage(kind, inner)
+    if not len(array):
+        return pa.nulls(0, kind) if kind.num_fields or any(check(kind) for check in _VARIABLE) else array
+    if pa.types.is_struct(kind):
+        fields = [array.field(i) for i in range(kind.num_fields)]
+        better = [sound(field) for field in fields]
+        if all(new is old for new, old in zip(better, fields, strict=True)):
+            return array
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(better, fields=list(kind), mask=mask)
+    if _is_list(kind):
+        values = array.values
+        better = sound(values)
+        if better is values:
+            return array
+        buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2]
+        return pa.Array.from_buffers(
+            kind, len(array), buffers, array.null_count, array.offset, children=[better]
+        )
+    return array
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    checks = (pa.types.is_list, pa.types.is_large_list, pa.types.is_map, pa.types.is_fixed_size_list)
+    return any(check(kind) for check in checks)
 
 
 def pick_rows(table: pa.Table, indices: np.ndarray) -> pa.Table:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance.file.arrays import join, movable, movable_table, pick_rows
+from spark_lance import dataset, write_dataset
+from spark_lance.file.arrays import join, movable, movable_table, pick_rows, sound
 
 
 def nested_fixed_lists(rows: int) -> pa.Array:
@@ -85,3 +89,51 @@ def test_tables_whose_columns_are_cut_in_other_places_are_filtered_right() -> No
         found = movable_table(table).filter(keep)
         assert found["numbers"].to_pylist() == [i for i in range(12) if i != gone]
         assert found["lists"].to_pylist() == [[[i], [i + 1]] for i in range(12) if i != gone]
+
+
+def without_offsets(array: pa.Array) -> pa.Array:
+    """Return the array with empty parts as Java's Arrow sends them: without offsets."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        parts = [without_offsets(array.field(i)) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return array if len(array) else pa.Array.from_buffers(kind, 0, [None, None, pa.py_buffer(b"")])
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        array = pa.concat_arrays([array])
+        offsets = array.buffers()[1] if len(array) else None
+        values = without_offsets(array.values)
+        return pa.Array.from_buffers(
+            kind, len(array), [array.buffers()[0], offsets], array.null_count, children=[values]
+        )
+    return array
+
+
+TEXTS = pa.list_(pa.string())
+EMPTY_PARTS = [
+    (pa.list_(TEXTS), [[], None, []]),
+    (pa.list_(pa.list_(TEXTS)), [[], [[]], None]),
+    (pa.struct([("a", TEXTS), ("b", pa.map_(pa.string(), TEXTS))]), [None, {"a": [], "b": []}]),
+    (pa.list_(pa.struct([("a", pa.string())])), [[], []]),
+    (pa.map_(pa.string(), pa.binary()), [[], None]),
+    (pa.list_(pa.list_(pa.list_(pa.int32(), 2))), [[], None]),
+    (pa.string(), []),
+    (pa.struct([("a", pa.string())]), []),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), EMPTY_PARTS, ids=[str(kind) for kind, _ in EMPTY_PARTS])
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_empty_parts_without_offsets_are_written(
+    kind: pa.DataType, values: list[Any], version: str, tmp_path: Path
+) -> None:
+    if version != "2.2" and "map" in str(kind):
+        pytest.skip("maps need 2.2")
+    array = without_offsets(pa.array(values, kind))
+    better = sound(array)
+    better.validate(full=True)
+    assert better.to_pylist() == values
+    assert better.nbytes >= 0
+    for part in (array, array.slice(1)):
+        write_dataset(pa.table({"a": part}), tmp_path / "t", "overwrite", data_storage_version=version)
+        assert dataset(tmp_path / "t").to_table()["a"].to_pylist() == part.to_pylist()

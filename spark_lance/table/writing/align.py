@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import movable
+from spark_lance.file.arrays import movable, sound
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 
 __all__ = ["Aligner"]
@@ -69,7 +69,7 @@ class Aligner:
         """
         arrays = []
         for (name, cast), field in zip(self._casts, self.arrow_schema, strict=True):
-            array = batch.column(name)
+            array = sound(batch.column(name))
             if isinstance(array, pa.ExtensionArray):
                 array = array.storage
             if cast is not None:
