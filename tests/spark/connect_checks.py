@@ -192,7 +192,8 @@ def check_which_version_a_frame_sees(spark: SparkSession, folder: Path) -> None:
     frame, fixed = load(spark, path), load(spark, path, version=2)
     assert (frame.count(), fixed.count()) == (15, 15)
     spark_lance.write_dataset(pa.table({"id": [15]}), path, mode="append")
-    assert frame.where("id >= 0").count() == 15
+    # Spark 4.0 remembers whole plans only, newer releases the parts of a plan, too.
+    assert frame.where("id >= 0").count() == (16 if spark.version < "4.1" else 15)
     spark.conf.set("spark.connect.session.planCache.enabled", "false")
     try:
         assert (frame.count(), fixed.count()) == (16, 15)

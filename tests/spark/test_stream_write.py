@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark import stream_write
 from spark_lance.spark.options import write_options
 from tests.table.histories import rows
+
+needs_limits = pytest.mark.skipif(
+    find_spec("pyspark.sql.streaming.datasource") is None, reason="Spark 4.0 and 4.1 set no limits"
+)
 
 if not hasattr(datasource, "DataSourceStreamArrowWriter"):
     pytest.skip("Spark 4.0 hands no Arrow batches to streams", allow_module_level=True)
@@ -158,6 +163,7 @@ def run(
     out.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
 
 
+@needs_limits
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_query_that_fails_in_a_commit_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path, source: str, place: str
@@ -195,6 +201,7 @@ def test_complete_results_and_refused_updates(spark: SparkSession, tmp_path: Pat
         run(counts, tmp_path / "other", "update")
 
 
+@needs_limits
 def test_foreach_batch_lands_once_by_name_and_number(
     spark: SparkSession, tmp_path: Path, source: str
 ) -> None:
