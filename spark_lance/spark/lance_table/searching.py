@@ -368,6 +368,8 @@ def _assign(plan: SearchPlan) -> _Mapper:
             _, segments, homes = _homes(plan)
             dim = plan.query.vectors.shape[1]
             for batch in batches:
+                if not batch.num_rows:
+                    continue
                 vectors = _matrix(batch["_vector"], dim)
                 probes = [
                     start + stored.ivf.probe(stored.ivf.prepared(vectors), plan.query.minimum_nprobes)
