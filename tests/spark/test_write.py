@@ -368,3 +368,17 @@ def test_new_tables_that_cannot_be(
         LanceDataSource({"path": path, **options}).writer(schema, False)
     assert message in str(caught.value)
     assert not Path(path).exists()
+
+
+def test_lists_that_are_all_empty(spark: SparkSession, tmp_path: Path) -> None:
+    """Java's Arrow sends the empty lists within them without offsets."""
+    path = str(tmp_path / "t.lance")
+    frame = spark.range(4).selectExpr(
+        "id",
+        "cast(array() AS array<array<string>>) AS lists",
+        "IF(id > 1, NULL, cast(map() AS map<string, array<string>>)) AS mapped",
+        "named_struct('x', cast(array() AS array<array<struct<y: array<int>>>>)) AS nested",
+    )
+    frame.write.format("lance").mode("append").save(path)
+    frame.where("id < 0").write.format("lance").mode("append").save(path)
+    assert spark.read.format("lance").load(path).orderBy("id").collect() == frame.orderBy("id").collect()
