@@ -28,6 +28,7 @@ from spark_lance.table.maintenance.cluster import (
     spills_lineage,
 )
 from tests.strategies import canonical, tables
+from tests.theirs import read_theirs
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # an example takes too long to be shrunk
 LINEAGE = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
@@ -103,7 +104,7 @@ def test_any_rows_in_any_order(version: str, stable: bool, data: st.DataObject) 
             wanted = canonical([values[place] for place in order])
             assert canonical(found[name]) == wanted
             # One by one: pylance cannot read vectors of structs together with other columns.
-            assert canonical(theirs.to_table(columns=[name])[name]) == wanted
+            assert canonical(read_theirs(path, columns=[name])[name]) == wanted
         assert bool(after.manifest.message.reader_feature_flags & 2048) == (spills and before.num_rows > 0)
 
 
