@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["CapacityError", "dictionary_types", "join", "movable", "movable_table", "pick_rows", "sound"]
+__all__ = ["CapacityError", "dictionary_types", "join", "kept_rows", "movable", "pick_rows", "sound"]
 
 
 _VARIABLE = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
@@ -55,20 +55,27 @@ def movable(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([array]) if _nests_fixed_lists(array.type) else array
 
 
-def movable_table(table: pa.Table) -> pa.Table:
-    """Return an equal table from which `take` and `filter` pick the right rows.
+def kept_rows(table: pa.Table, keep: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return the rows of a table for which `keep`, a bool per row, is true.
 
-    A table is filtered in slices that end where a chunk of any column does, so none may have several.
+    Arrow filters a table in slices that end where a chunk of any column does, and goes wrong where fixed-size
+    lists of such lists are sliced so.
     """
-    nested = [i for i, field in enumerate(table.schema) if _nests_fixed_lists(field.type)]
-    if not nested:
-        return table
-    table = table.combine_chunks()
-    for i in nested:
-        chunks = table.column(i).chunks
-        if chunks:
-            table = table.set_column(i, table.schema.field(i), pa.chunked_array([pa.concat_arrays(chunks)]))
-    return table
+    nested = [_nests_fixed_lists(field.type) for field in table.schema]
+    if not any(nested):
+        return table.filter(keep)
+    mask = keep.combine_chunks() if isinstance(keep, pa.ChunkedArray) else keep
+    columns = []
+    for column, with_care in zip(table.columns, nested, strict=True):
+        if not with_care:
+            columns.append(column.filter(mask))
+            continue
+        start, parts = 0, []
+        for chunk in column.chunks:
+            parts.append(movable(chunk).filter(mask.slice(start, len(chunk))))
+            start += len(chunk)
+        columns.append(pa.chunked_array(parts, column.type))
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def sound(array: pa.Array) -> pa.Array:

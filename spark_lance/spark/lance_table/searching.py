@@ -326,11 +326,14 @@ def _fetch(
                 for start in range(0, batch.num_rows, _FETCH):
                     part = batch.slice(start, _FETCH)
                     addresses = part["_address"].to_numpy().view(np.uint64)
-                    rows = take_addresses(scan, addresses).combine_chunks()
-                    (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
-                    columns = [part[field.name] for field in before]
-                    columns += [*convert(whole).columns, part[measure]]
-                    yield pa.RecordBatch.from_arrays(columns, schema=target)
+                    done = 0
+                    # Without columns there are no batches, but rows.
+                    for rows in take_addresses(scan, addresses).to_batches() or [None]:
+                        these = part if rows is None else part.slice(done, rows.num_rows)
+                        values = [] if rows is None else convert(rows).columns
+                        columns = [*(these[field.name] for field in before), *values, these[measure]]
+                        yield pa.RecordBatch.from_arrays(columns, schema=target)
+                        done += len(these)
 
     return fetch
 

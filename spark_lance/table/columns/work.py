@@ -135,12 +135,7 @@ class ColumnWork:
         if only is not None:
             wanted = np.array(only.to_array(), np.int64)
             tables = task.rows(wanted, BATCH_BYTES)
-            given = (
-                batch
-                for table in tables
-                for first in range(0, table.num_rows, rows)
-                for batch in [_one_batch(table.slice(first, rows))]
-            )
+            given = (batch for table in tables for batch in table.to_batches(max_chunksize=rows))
 
         def runs() -> Iterator[Run]:
             for batch in given:
@@ -329,7 +324,3 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Run]]:
 def _offsets(addresses: pa.Array) -> npt.NDArray[np.int64]:
     numbers: npt.NDArray[np.int64] = addresses.to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers & ((1 << _OFFSET_BITS) - 1)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    return table.combine_chunks().to_batches()[0]

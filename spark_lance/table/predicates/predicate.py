@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
-from spark_lance.file.arrays import movable_table
+from spark_lance.file.arrays import kept_rows
 from spark_lance.table.predicates.expressions import (
     Call,
     Column,
@@ -102,7 +102,7 @@ class Condition:
         Raises:
             ExpressionError: it does not fit the table.
         """
-        return movable_table(table).filter(self.mask(table)) if table.num_rows else table
+        return kept_rows(table, self.mask(table)) if table.num_rows else table
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError
-from spark_lance.file.arrays import join, movable_table
+from spark_lance.file.arrays import join, kept_rows
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
@@ -321,7 +321,7 @@ def _filtered(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
         return table
     if not table.num_columns:
         return rows_without_columns(int(np.count_nonzero(keep)))
-    return movable_table(table).filter(pa.array(keep))
+    return kept_rows(table, pa.array(keep))
 
 
 def _true(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

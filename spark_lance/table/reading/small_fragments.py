@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import movable_table
+from spark_lance.file.arrays import kept_rows
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.joined import JoinedFiles, can_join, open_whole
 from spark_lance.file.schema import Field
@@ -160,4 +160,4 @@ def _read_joined(run: Run) -> pa.Table:
     arrays = [joined.read(field) for field in run[0].fields]
     table = pa.Table.from_arrays(arrays, schema=run[0].arrow_schema)
     mask = np.concatenate(keep)
-    return table if mask.all() else movable_table(table).filter(pa.array(mask))
+    return table if mask.all() else kept_rows(table, pa.array(mask))

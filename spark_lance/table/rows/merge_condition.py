@@ -12,6 +12,7 @@ import pyarrow as pa
 from spark_lance.errors import ExpressionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
+from spark_lance.table.predicates.values import plain
 
 __all__ = ["MergeCondition"]
 
@@ -70,7 +71,12 @@ class MergeCondition:
 
 
 def _pairs_schema(source: pa.Schema, target: pa.Schema) -> pa.Schema:
-    return pa.schema([("source", pa.struct(list(source))), ("target", pa.struct(list(target)))])
+    sides = (("source", source), ("target", target))
+    return pa.schema([(name, pa.struct([_plain_field(field) for field in side])) for name, side in sides])
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(plain(pa.chunked_array([], field.type)).type)
 
 
 def _fits(predicate: Predicate, schema: pa.Schema) -> bool:
@@ -86,5 +92,6 @@ def _struct(table: pa.Table, names: Sequence[str], rows: Int64Array) -> pa.Array
     if not names:
         return pa.StructArray.from_buffers(pa.struct([]), len(rows), [None], children=[])
     picked = pick_rows(table.select(list(names)), rows)
-    columns = [column.combine_chunks() for column in picked.columns]
-    return pa.StructArray.from_arrays(columns, fields=list(picked.schema))
+    # Dictionaries of several chunks cannot always be united.
+    columns = [plain(column).combine_chunks() for column in picked.columns]
+    return pa.StructArray.from_arrays(columns, fields=[_plain_field(field) for field in picked.schema])

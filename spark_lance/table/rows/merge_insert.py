@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import MergeError, SchemaError
-from spark_lance.file.arrays import join, movable_table, pick_rows
+from spark_lance.file.arrays import join, pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
@@ -297,7 +297,7 @@ def _align(source: pa.Table, schema: Schema, keys: Sequence[Field], insert: bool
     present = tuple(top for top in schema.fields if top.name in source.schema.names)
     aligner = Aligner(source.schema, Schema(present, schema.metadata))
     batches = [aligner.align(batch) for batch in source.to_batches()]
-    aligned = movable_table(pa.Table.from_batches(batches, aligner.arrow_schema))
+    aligned = pa.Table.from_batches(batches, aligner.arrow_schema)
     columns = [pa.chunked_array(join(c.chunks), c.type) for c in aligned.columns]
     return pa.Table.from_arrays(columns, schema=aligned.schema)
 
