@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 
 import spark_lance
@@ -39,13 +40,14 @@ def settled_orphans(path: str) -> set[str]:
 
 
 def attempts(marks: Path, what: str) -> set[str]:
-    """The attempts, "partition.attempt", that left a mark."""
+    """The attempts, "partition.attempt" or "partition.stage-attempt", that left a mark."""
     return {mark.name.removesuffix(f".{what}") for mark in marks.glob(f"*.{what}")}
 
 
 def attempts_of_first_task(marks: Path) -> int:
-    """How many attempts of the task with the trouble have got half-way."""
-    return sum(attempt.startswith("0.") for attempt in attempts(marks, "half"))
+    """How many attempts of the task with the trouble have got half-way, in the stage with the most."""
+    first = [attempt for attempt in attempts(marks, "half") if attempt.startswith("0.")]
+    return max(Counter(attempt.rpartition("-")[0] for attempt in first).values(), default=0)
 
 
 def check_orphans_go(path: str) -> None:

@@ -151,9 +151,11 @@ def troubled_jobs(spark: SparkSession, trouble: Trouble, marks: str) -> Iterator
             context = TaskContext.get()
             assert context is not None
             partition, attempt = context.partitionId(), context.attemptNumber()
-            Path(marks, f"{partition}.{attempt}.begun").touch()
+            # A task whose input is lost, too, is tried again with its stage, and is a first attempt again.
+            name = f"{partition}.{context.stageId()}-{context.taskAttemptId()}"
+            Path(marks, f"{name}.begun").touch()
             answers = list(work(batches))
-            Path(marks, f"{partition}.{attempt}.half").touch()
+            Path(marks, f"{name}.half").touch()
             trouble(partition, attempt, marks)
             yield from answers
 
