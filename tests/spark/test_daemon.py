@@ -32,7 +32,11 @@ spark.stop()
 
 
 @pytest.mark.parametrize(
-    ("module", "loaded"), [("spark_lance.spark.daemon", True), ("pyspark.daemon", False)]
+    ("module", "loaded"),
+    [
+        ("spark_lance.spark.daemon", True),
+        pytest.param("pyspark.daemon", False, marks=pytest.mark.slow),
+    ],
 )
 def test_workers_are_forked_with_their_modules(module: str, loaded: bool, tmp_path: Path) -> None:
     done = subprocess.run(

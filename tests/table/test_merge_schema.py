@@ -244,12 +244,20 @@ leaves = st.sampled_from([pa.int64(), pa.string()])
 kinds = st.recursive(
     leaves,
     lambda inner: st.one_of(
-        inner.map(pa.list_),
+        inner.filter(lambda kind: not pa.types.is_list(kind)).map(pa.list_),
         st.lists(st.tuples(names, inner), min_size=1, max_size=3, unique_by=lambda f: f[0]).map(pa.struct),
     ),
     max_leaves=5,
 )
 schemas = st.lists(st.tuples(names, kinds), min_size=1, max_size=3, unique_by=lambda f: f[0]).map(pa.schema)
+
+
+def test_structs_in_lists_of_lists_take_no_fields(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    spark_lance.write_dataset(table(v=pa.array([[[{"a": 1}]]])), path)
+    with pytest.raises(SchemaError, match="to structs and to lists of structs only"):
+        merge(path, table(v=pa.array([[[{"a": 1, "b": 2}]]])))
+    assert spark_lance.dataset(path).version == 1
 
 
 @settings(max_examples=150, deadline=None)

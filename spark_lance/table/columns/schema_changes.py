@@ -152,7 +152,10 @@ def _can_grow(field: Field, given: Field) -> bool:
 def _graft(field: Field, given: Field, ids: Iterator[int], path: str) -> tuple[Field, Field]:
     """Return a field with the new fields of `given` inside, and itself with nothing but these."""
     if not _can_grow(field, given) or field.kind == "packed_struct":
-        raise SchemaError(f"column {path!r} exists already, with the type {field.logical_type}")
+        raise SchemaError(
+            f"column {path!r} exists already, with the type {field.logical_type}: new fields are added to "
+            "structs and to lists of structs only"
+        )
     children = {child.name: child for child in field.children}
     if field.kind == "list":
         # The name of a list's item says nothing: Arrow libraries do not agree on it.
