@@ -21,6 +21,10 @@ _Matrix = npt.NDArray[np.float32]
 # Floats of one block of distances: 2 MiB, about what a core's own cache holds.
 _BLOCK_VALUES = 1 << 19
 _TOLERANCE = 1e-4
+# Rows per cluster that the first passes look at.
+_FEW_ROWS = 32
+# Passes over all rows after those.
+_LAST_PASSES = 10
 # A centroid whose cluster is split moves this far to both sides, relative to its length.
 _SPLIT = 1e-3
 
@@ -30,8 +34,9 @@ def train_kmeans(
 ) -> _Matrix:
     """Return the centroids of the rows.
 
-    Starts from rows chosen at random. A cluster that loses all its rows gets half of the largest one, so none
-    is empty as long as there are as many different rows. Ends when the mean distance no longer falls.
+    Starts from rows chosen at random, first with some of the rows, then with all. A cluster that loses all
+    its rows gets half of the largest one, so none is empty as long as there are as many different rows. Ends
+    when the mean distance no longer falls.
 
     Args:
         rows: (n, dim) floats.
@@ -49,8 +54,19 @@ def train_kmeans(
     centroids: _Matrix = data[np.sort(chosen)].copy()
     if spherical:
         centroids = np.asarray(unit(centroids), dtype=np.float32)
+    # What many passes over a few rows find, few passes over all of them make good.
+    few = max(_FEW_ROWS * clusters, len(data) // 8)
+    if 2 * few <= len(data):
+        some = data[np.sort(random.choice(len(data), few, replace=False))]
+        centroids = _passes(some, centroids, spherical, iterations)
+        iterations = min(iterations, _LAST_PASSES)
+    return _passes(data, centroids, spherical, iterations)
+
+
+def _passes(data: _Matrix, centroids: _Matrix, spherical: bool, most: int) -> _Matrix:
+    """Return centroids after as many passes over the rows as make the mean distance fall."""
     former = np.inf
-    for _ in range(iterations):
+    for _ in range(most):
         owners, scores = assign(data, centroids, spherical=spherical)
         loss = float(scores.mean(dtype=np.float64))
         if former - loss <= _TOLERANCE * abs(former) and np.isfinite(former):
