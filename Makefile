@@ -30,7 +30,7 @@ demo: $(VENV)/.installed-demo ## install and run the quickstart: an ETL job on r
 	@$(BIN)/python examples/quickstart.py $(ARGS)
 
 test: $(VENV)/.installed-test ## run the tests, without the slow ones, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
 	$(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)

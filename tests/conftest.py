@@ -21,6 +21,11 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True,
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what takes longest first, so that two processes end at about the same time."""
+    items.sort(key=lambda item: (item.path.name != "test_examples.py", item.path.parent.name != "spark"))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A classic Spark session with two local cores; it finds the format by itself, nothing is registered."""

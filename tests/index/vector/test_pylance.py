@@ -143,6 +143,19 @@ def test_other_floats(kind: str, dtype: Any, tmp_path: Path) -> None:
     assert np.allclose(distances, our_distances, rtol=5e-3)
 
 
+@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_HNSW_FLAT"])
+def test_a_vector_is_0_from_itself_and_none_is_nearer(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    vectors = VECTORS + np.float32(100)  # far from 0, where rounding is felt
+    write_pylance(path, vectors)
+    build(path, Recipe(kind, "l2", num_partitions=PARTITIONS))
+    for number in range(0, ROWS, 75):
+        ids, distances = ours(path, vectors[number], 3)
+        assert (ids[0], distances[0]) == (number, 0.0)
+    many = VectorQuery.parse({"column": "v", "q": vectors[::75], "k": 3})
+    assert min(found.distances.min() for found in searched(path).run(many)) >= 0
+
+
 def test_bits_are_compared_by_hamming(tmp_path: Path) -> None:
     path = tmp_path / "t"
     vectors = np.random.default_rng(0).integers(0, 256, (800, 8)).astype(np.uint8)

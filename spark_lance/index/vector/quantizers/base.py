@@ -30,6 +30,10 @@ Matrix = npt.NDArray[np.float32]
 Codes = Mapping[str, npt.NDArray[Any]]
 
 
+# Differences of a query to rows that are held at once.
+_DIFFERENCES = 1 << 18
+
+
 @dataclass(frozen=True)
 class Queries:
     """Queries as all partitions see them: `vectors` (q, dim), prepared, and what is made of each once.
@@ -73,22 +77,33 @@ class Scorer:
         points: (n, width) float32.
         add: (n,) float32.
         scale: (n,) float32, or one number for all rows.
+        direct: whether distances are squared differences. Of one query they are computed so, without the
+            rounding of the sum above, which is felt where they are near 0.
     """
 
     points: Matrix
     add: Matrix
     scale: Matrix | float
+    direct: bool = False
 
     def distances(self, asked: Asked) -> Matrix:
         """Return the distances of queries to all rows: (q, n) float32."""
+        if self.direct and len(asked.points) == 1:
+            step = max(1, _DIFFERENCES // self.points.shape[1])
+            parts = [
+                squares(self.points[i : i + step] - asked.points) for i in range(0, len(self.points), step)
+            ]
+            return np.concatenate([np.empty(0, np.float32), *parts])[None]
         found: Matrix = asked.points @ self.points.T
         found *= self.scale
         found += self.add if isinstance(asked.gain, float) else np.multiply.outer(asked.gain, self.add)
         found += asked.shift[:, None]
-        return found
+        return np.maximum(found, 0, out=found) if self.direct else found
 
     def some(self, asked: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return the distances of one query to some rows."""
+        if self.direct:
+            return squares(self.points[rows] - asked.points)
         scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
         add = self.add[rows] if isinstance(asked.gain, float) else self.add[rows] * asked.gain[0]
         found: Matrix = (self.points[rows] @ asked.points[0]) * scale + add + asked.shift[0]

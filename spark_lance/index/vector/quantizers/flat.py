@@ -67,10 +67,10 @@ class Flat(Quantizer):
         """Return the vectors; bits of hamming as numbers, whose distance is that of l2."""
         if self.metric == "hamming":
             points: Matrix = np.unpackbits(codes["flat"], axis=1).astype(np.float32)
-            return Scorer(points, squares(points), -2.0)
+            return Scorer(points, squares(points), -2.0, direct=True)
         points = codes["flat"].astype(np.float32, copy=False)
         if self.metric == "l2":
-            return Scorer(points, squares(points), -2.0)
+            return Scorer(points, squares(points), -2.0, direct=True)
         ones = np.ones(len(points), dtype=np.float32)
         if self.metric == "dot":
             return Scorer(points, ones, -1.0)
