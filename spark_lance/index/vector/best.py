@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BestOfMany", "Found", "smallest"]
+__all__ = ["BestOfMany", "Found", "merged", "smallest"]
 
 Addresses = npt.NDArray[np.uint64]
 Distances = npt.NDArray[np.float32]
@@ -40,6 +40,11 @@ class Found:
         _, first = np.unique(addresses, return_index=True)
         kept = np.sort(first)[:k]
         return cls(addresses[kept], scores[kept])
+
+
+def merged(results: Sequence[list[Found]], k: int) -> list[Found]:
+    """Return the k nearest rows for every query of several results, each sorted."""
+    return results[0] if len(results) == 1 else [Found.best(parts, k) for parts in zip(*results, strict=True)]
 
 
 def smallest(scores: Distances, count: int) -> Ints:

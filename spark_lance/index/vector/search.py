@@ -26,7 +26,7 @@ from spark_lance.errors import FormatError
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.entries import Segment, segments_of
 from spark_lance.index.resolve import RowResolver
-from spark_lance.index.vector.best import BestOfMany, Found, smallest
+from spark_lance.index.vector.best import BestOfMany, Found, merged, smallest
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
 from spark_lance.index.vector.graph import Graph, search_graph
@@ -151,14 +151,14 @@ class VectorSearch:
             loose = []
         sources = []
         if used:
-            found = _merged([self.in_segment(query, *pair, allowed) for pair in used], query.wanted)
+            found = merged([self.in_segment(query, *pair, allowed) for pair in used], query.wanted)
             if query.refine_factor is not None or loose:
                 refined = self.refined(query.vectors, found, metric)
                 found = [Found.best([part], query.k) for part in refined]
             sources.append(found)
         if loose or not used:
             sources.append(self.exact(query.vectors, loose, metric, query.k, allowed))
-        return [_within(part, query) for part in _merged(sources, query.k)]
+        return [_within(part, query) for part in merged(sources, query.k)]
 
     def used_segments(self, query: VectorQuery, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
         """Return the segments of the one index that a query is answered with, none if there is none."""
@@ -376,11 +376,6 @@ class VectorSearch:
             places = places[_contains(addresses, part.addresses)]
             exact.append(Found(addresses[places], exact_distances(vector, matrix[places], metric)))
         return exact
-
-
-def _merged(results: Sequence[list[Found]], k: int) -> list[Found]:
-    """Return the k nearest rows for every query of several results, each sorted."""
-    return results[0] if len(results) == 1 else [Found.best(parts, k) for parts in zip(*results, strict=True)]
 
 
 def _scale(stored: VectorSegment) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from spark_lance.index.entries import Segment
-from spark_lance.index.vector.best import Found
+from spark_lance.index.vector.best import Found, merged
 from spark_lance.index.vector.metrics import Metric
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
@@ -115,12 +115,11 @@ def run_share(plan: SearchPlan, share: Share) -> list[Found]:
         chosen = search.fragments(share.fragments)
         allowed = search.allowed(plan.filter, share.fragments)
         return search.exact(query.vectors, chosen, plan.metric, query.k, allowed)
-    found: list[list[Found]] = [[] for _ in query.vectors]
-    for segment, stored in chosen_segments(search, plan, share):
-        allowed = search.allowed(plan.filter, segment.covered)
-        for parts, part in zip(found, search.in_segment(query, segment, stored, allowed), strict=True):
-            parts.append(part)
-    best = [Found.best(parts, query.wanted) for parts in found]
+    found = [
+        search.in_segment(query, segment, stored, search.allowed(plan.filter, segment.covered))
+        for segment, stored in chosen_segments(search, plan, share)
+    ]
+    best = merged(found, query.wanted)
     if plan.exactly:
         best = search.refined(query.vectors, best, plan.metric)
     return [Found.best([part], query.k) for part in best]
