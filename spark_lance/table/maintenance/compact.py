@@ -33,7 +33,6 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
-from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.faces.base import Face
 from spark_lance.table.features import check_writable
 from spark_lance.table.history.refs import load_latest
@@ -48,6 +47,7 @@ from spark_lance.table.maintenance.index_remap import (
     delete_rewritten,
 )
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.writing.write import delete_fragment_files
 
 __all__ = [

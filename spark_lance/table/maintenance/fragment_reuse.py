@@ -30,10 +30,10 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import ReuseEntry
 from spark_lance.table.paths import INDICES_DIR
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
 __all__ = [
     "DETAILS_NAME",

@@ -29,7 +29,6 @@ from spark_lance.file.schema import Field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.history.branches import Branches, branch_root
 from spark_lance.table.history.references import main_root
@@ -42,6 +41,7 @@ from spark_lance.table.reading.blob_values import blob_values
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan import Scan, ScanTask
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.transaction import read_transaction
 
 __all__ = ["Finding", "Verification", "verify"]
