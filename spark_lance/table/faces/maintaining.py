@@ -11,7 +11,8 @@ from spark_lance.table.faces.base import Face, SameFace
 from spark_lance.table.maintenance.cleanup import CleanupPolicy, CleanupStats, cleanup
 from spark_lance.table.maintenance.compact import CompactionMetrics, compact_table
 from spark_lance.table.maintenance.compact_plan import read_options
-from spark_lance.table.maintenance.indices import IndexDescription, describe_indices, drop_index, list_indices
+from spark_lance.table.maintenance.drop_index import drop_index
+from spark_lance.table.maintenance.indices import IndexDescription, describe_indices, list_indices
 
 __all__ = ["Maintaining", "Optimizer"]
 

@@ -16,27 +16,23 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError, IndexNotFoundError, OptionError
+from spark_lance.errors import FormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.maintenance.fragment_reuse import read_history, with_present_coverage
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.fragment import physical_rows
 
 __all__ = [
     "IndexDescription",
     "IndexSegment",
     "describe_indices",
-    "drop_index",
     "field_path",
     "list_indices",
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_SYSTEM_PREFIX = "__lance_"
 
 
 @dataclass(frozen=True)
@@ -130,26 +126,6 @@ def list_indices(store: Store, root: str, manifest: Manifest) -> list[dict[str, 
         for index in describe_indices(store, root, manifest)
         for segment in index.segments
     ]
-
-
-def drop_index(store: Store, root: str, manifest: Manifest, name: str) -> Manifest:
-    """Take all segments of an index out of the table and return the version without them.
-
-    The files stay for older versions, until a clean-up.
-
-    Raises:
-        IndexNotFoundError: the version has no index of this name.
-        OptionError: the name is that of an entry that belongs to the format.
-        CommitError: the commit failed; see its subclasses.
-    """
-    if name.startswith(_SYSTEM_PREFIX):
-        raise OptionError(f"{name!r} is no index of a column: the format keeps its own records there")
-    removed = [entry for entry in manifest.indices if entry.name == name]
-    if not removed:
-        names = sorted({e.name for e in manifest.indices if not e.name.startswith(_SYSTEM_PREFIX)})
-        raise IndexNotFoundError(f"there is no index {name!r}; there is {', '.join(names) or 'none'}")
-    operation = create_index_message(removed=removed)
-    return commit_operation(store, root, operation, read_version=manifest.version)
 
 
 def _describe(
