@@ -17,11 +17,11 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import UnsupportedFormatError
+from spark_lance.index.building import Place
 from spark_lance.index.copies import Numbers, Whither
 from spark_lance.index.entries import Segment, index_directory, segments_of
 from spark_lance.index.moves import Moves
 from spark_lance.index.resolve import RowResolver
-from spark_lance.index.scalar.base import Place
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.moved import move_vectors

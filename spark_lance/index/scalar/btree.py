@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
+from spark_lance.index.building import Numbers, Place, Rows
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex, grouped
+from spark_lance.index.scalar.base import ScalarIndex, grouped
 from spark_lance.index.scalar.probe import Probe
 
 __all__ = ["BTree", "value_order"]

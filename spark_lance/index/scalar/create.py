@@ -14,8 +14,9 @@ from pyroaring import BitMap
 
 from spark_lance.errors import IndexNotFoundError, SchemaError
 from spark_lance.file.schema import Field, Schema
+from spark_lance.index.building import Numbers, Place, Rows
 from spark_lance.index.entries import check_name, index_directory, new_entry, segments_of
-from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex
+from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2

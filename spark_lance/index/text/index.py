@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import OptionError
+from spark_lance.index.building import Place, Rows
 from spark_lance.index.copies import Whither
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Place, Rows, ScalarIndex
+from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.text.inverted import (
     FORMAT_VERSION,
