@@ -23,7 +23,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes longest first, so that two processes end at about the same time."""
-    items.sort(key=lambda item: (item.path.name != "test_examples.py", item.path.parent.name != "spark"))
+    spark = ROOT / "tests" / "spark"
+    items.sort(key=lambda item: (item.path.name != "test_examples.py", spark not in item.path.parents))
 
 
 @pytest.fixture(scope="session")

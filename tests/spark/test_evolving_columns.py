@@ -34,6 +34,7 @@ from spark_lance.errors import (
     SchemaError,
 )
 from spark_lance.spark.lance_table.table import LanceTable
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 
@@ -525,7 +526,7 @@ LanceTable.forPath(spark, path).addColumns(call, inputs=["id"], schema="next big
 @pytest.mark.slow
 def test_a_killed_job_is_resumed_by_another_process(spark: SparkSession, tmp_path: Path) -> None:
     path = make(tmp_path / "t", 20, 4)
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(ROOT)
     environment = {**os.environ, "PYTHONPATH": root, "SPARK_LOCAL_DIRS": str(tmp_path)}
     log = (tmp_path / "log").open("w+")
     command = [sys.executable, "-c", KILLED_JOB, path]

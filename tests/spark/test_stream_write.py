@@ -24,6 +24,7 @@ import spark_lance
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark import stream_write
 from spark_lance.spark.options import write_options
+from tests.conftest import ROOT
 from tests.table.histories import rows
 
 needs_limits = pytest.mark.skipif(
@@ -33,7 +34,6 @@ needs_limits = pytest.mark.skipif(
 if not hasattr(datasource, "DataSourceStreamArrowWriter"):
     pytest.skip("Spark 4.0 hands no Arrow batches to streams", allow_module_level=True)
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEMA = st.StructType([st.StructField("a", st.LongType()), st.StructField("b", st.StringType())])
 
 

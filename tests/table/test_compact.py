@@ -20,8 +20,9 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.table.faces.compaction import Compaction
 from spark_lance.table.maintenance import fragment_reuse
-from spark_lance.table.maintenance.compact import Compaction, CompactionMetrics, CompactionTask
+from spark_lance.table.maintenance.compact import CompactionMetrics, CompactionTask
 from tests.strategies import canonical, tables
 
 VERSIONS = ["2.0", "2.1", "2.2"]

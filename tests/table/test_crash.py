@@ -16,6 +16,7 @@ import pytest
 import spark_lance
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.transaction import read_transaction
+from tests.conftest import ROOT
 from tests.table.crash_worker import JOBS
 
 WORKER = Path(__file__).with_name("crash_worker.py")
@@ -46,7 +47,7 @@ def rows_of(path: Path) -> Rows:
 def crash(job: str, base: Path, out: Path) -> list[str]:
     """Leave in `out` what each crash leaves; return the steps of the job."""
     command = [sys.executable, str(WORKER), job, str(base), str(out)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     steps: list[str] = json.loads(done.stdout)

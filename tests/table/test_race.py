@@ -21,6 +21,7 @@ from spark_lance.table.history.refs import list_versions, load_version
 from spark_lance.table.operations import OPERATIONS, Stamp
 from spark_lance.table.rowids import decode_row_versions, fragment_row_ids
 from spark_lance.table.transaction import read_transaction
+from tests.conftest import ROOT
 from tests.table.race_worker import SCHEMA, SPAN
 
 WORKER = Path(__file__).with_name("race_worker.py")
@@ -33,7 +34,7 @@ def race(path: Path, writers: list[str], commits: int, *, stable: bool = False) 
     owners = [key // SPAN for key in keys]
     rows = pa.table([pa.array(column, pa.int64()) for column in (keys, owners, [0] * len(keys))], SCHEMA)
     lance.write_dataset(rows, path, enable_stable_row_ids=stable)
-    root = str(Path(__file__).parents[2])
+    root = str(ROOT)
     running = [
         subprocess.Popen(
             [sys.executable, str(WORKER), who, str(path), str(number), str(commits)],

@@ -15,8 +15,8 @@ from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedF
 from spark_lance.index.dataset import dataset
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.faces.compaction import Compaction
 from spark_lance.table.history.refs import load_latest, load_version
-from spark_lance.table.maintenance.compact import Compaction
 from spark_lance.table.maintenance.fragment_reuse import extend_history
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index, create_index_message

@@ -22,7 +22,6 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask, read_deletions
-from spark_lance.table.faces.base import Face
 from spark_lance.table.lineage import (
     LINEAGE_COLUMNS,
     Lineage,
@@ -145,7 +144,7 @@ class CompactionTask:
         """The fragments to rewrite."""
         return [table_pb2.DataFragment.FromString(data) for data in self.old]
 
-    def execute(self, dataset: Face | None = None) -> RewriteResult:
+    def execute(self, dataset: object = None) -> RewriteResult:
         """Write the new files; nothing is committed.
 
         Args:
