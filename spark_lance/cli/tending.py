@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
-from spark_lance.table.faces.compaction import Compaction
-from spark_lance.table.maintenance.auto_cleanup import parse_duration
+from spark_lance.datasets.compaction import Compaction
 from spark_lance.table.maintenance.verify import verify
+from spark_lance.table.versions.auto_cleanup import parse_duration
 
 __all__ = ["check", "compact", "vacuum"]
 

@@ -19,7 +19,7 @@ from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
+from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 
 __all__ = ["Segment", "check_name", "index_directory", "label_of", "new_entry", "segments_of"]

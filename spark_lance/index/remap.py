@@ -26,7 +26,7 @@ from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.moved import move_vectors
 from spark_lance.io.store import Store
-from spark_lance.table.maintenance.index_remap import MovedGroup, RewrittenIndex
+from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.manifest import Manifest
 
 __all__ = ["SegmentRemap"]

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import spark_lance.index.dataset as ours
+import spark_lance.datasets.dataset as ours
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import BasePath, Bases
-from spark_lance.table.history.refs import load_latest
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.versions.versions import load_latest
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 

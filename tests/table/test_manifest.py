@@ -18,10 +18,10 @@ from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.history.refs import list_versions, load_latest, load_version
 from spark_lance.table.manifest import MAX_INLINE_TRANSACTION, Manifest, pack_manifest, read_manifest
 from spark_lance.table.paths import Naming
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 
 ROWS = pa.table(
     {

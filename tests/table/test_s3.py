@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
     CommitOutcomeUnknownError,
     StoreAccessError,
@@ -21,13 +22,12 @@ from spark_lance.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path
+from spark_lance.table.versions.versions import load_latest
 from tests import object_store
 from tests.object_store import (
     Server,

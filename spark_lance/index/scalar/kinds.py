@@ -9,10 +9,10 @@ from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.bloom import BloomFilter
 from spark_lance.index.scalar.btree import BTree
+from spark_lance.index.scalar.inverted import Inverted
 from spark_lance.index.scalar.label_list import LabelList
 from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.zone_map import ZoneMap
-from spark_lance.index.text.index import Inverted
 
 __all__ = ["SCALAR_INDICES", "scalar_kind"]
 

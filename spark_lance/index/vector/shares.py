@@ -19,10 +19,10 @@ from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.storage import VectorSegment
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.history.refs import load_version
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.versions.versions import load_version
 
 __all__ = ["SearchPlan", "Share", "chosen_segments", "plan_search", "run_share"]
 

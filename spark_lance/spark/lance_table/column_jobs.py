@@ -38,7 +38,6 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.columns.schema_changes import Alteration, add_fields
 from spark_lance.table.columns.work import ColumnWork, Others
 from spark_lance.table.commits.commit import REAL, commit_operation
 from spark_lance.table.commits.commit_options import commit_options
@@ -47,6 +46,7 @@ from spark_lance.table.deletion import read_deletions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.schema.changes import Alteration, add_fields
 from spark_lance.table.writing.column_files import delete_column_files
 
 __all__ = ["ColumnJob", "Outcome", "cast_columns"]

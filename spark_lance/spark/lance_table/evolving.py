@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql import DataFrame
 
+from spark_lance.datasets.columns import read_alteration
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, SchemaError
-from spark_lance.index.dataset import LanceDataset
-from spark_lance.spark.column_options import VECTOR_SIZE
-from spark_lance.spark.fit import find_column
 from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome, cast_columns
 from spark_lance.spark.lance_table.column_sources import Expressions, Function, Joined
 from spark_lance.spark.lance_table.expressions import (
@@ -25,15 +24,16 @@ from spark_lance.spark.lance_table.expressions import (
 )
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression
-from spark_lance.spark.new_fields import Wishes, new_field
-from spark_lance.spark.types import spark_type
+from spark_lance.spark.options.column_options import VECTOR_SIZE
+from spark_lance.spark.schema.new_fields import Wishes, new_field
+from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
-from spark_lance.table.columns.schema_changes import Alteration
 from spark_lance.table.columns.work import Others
-from spark_lance.table.faces.evolving import read_alteration
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.schema.changes import Alteration
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap
 
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.index import known_indices
 from spark_lance.errors import IndexNotFoundError
-from spark_lance.index.dataset import LanceDataset
 from spark_lance.index.entries import Segment, check_name, index_directory
-from spark_lance.index.face import known_indices
 from spark_lance.index.scalar.create import build_segment, indexed_field
 from spark_lance.index.scalar.kinds import scalar_kind
 from spark_lance.index.vector.build import (
@@ -38,8 +38,8 @@ from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.history.refs import load_version
 from spark_lance.table.operations.create_index import create_index_message
+from spark_lance.table.versions.versions import load_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

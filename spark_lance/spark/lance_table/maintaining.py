@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import (
     CommitOutcomeUnknownError,
     LanceError,
@@ -15,20 +16,19 @@ from spark_lance.errors import (
     RetryableConflictError,
     SchemaError,
 )
-from spark_lance.index.dataset import LanceDataset
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.clustering import Clustering
 from spark_lance.spark.lance_table.expressions import analysed
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns
 from spark_lance.table.commits.reruns import rerun
-from spark_lance.table.maintenance.cleanup import CleanupFile, CleanupStats
 from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
 from spark_lance.table.maintenance.compact import compact_table
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.versions.cleanup import CleanupFile, CleanupStats
 from spark_lance.table.writing.write import delete_fragment_files
 
 if TYPE_CHECKING:

@@ -39,10 +39,10 @@ from spark_lance.spark.lance_table.needs import Expression, needed_columns, text
 from spark_lance.spark.lance_table.reading import few_partitions, read_needed
 from spark_lance.spark.lance_table.row_tasks import Action
 from spark_lance.spark.lance_table.targets import Assignments
-from spark_lance.spark.types import spark_type
+from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
-from spark_lance.table.rows.keys import primary_key
+from spark_lance.table.schema.keys import primary_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

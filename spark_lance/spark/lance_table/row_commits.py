@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import (
     CommitError,
     CommitOutcomeUnknownError,
@@ -26,7 +27,6 @@ from spark_lance.errors import (
     MergeError,
     OptionError,
 )
-from spark_lance.index.dataset import LanceDataset
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2

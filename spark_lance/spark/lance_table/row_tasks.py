@@ -20,11 +20,11 @@ from pyroaring import BitMap
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store
-from spark_lance.table.history.refs import load_version
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.rows.key_filter import key_filter
 from spark_lance.table.rows.row_moves import MovedIds, write_moved
+from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["Action", "ChangeRows", "MarkRows", "Pinned", "TaskAnswer"]

@@ -24,22 +24,22 @@ import pyspark.sql.functions as F
 import pyspark.sql.types as st
 from pyspark.sql.window import Window
 
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError
-from spark_lance.index.dataset import LanceDataset
-from spark_lance.index.face import DISTANCE, SCORE
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, plan_search, run_share
 from spark_lance.io.store import Store
-from spark_lance.spark.convert import BatchConverter
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.fit import described, fit
 from spark_lance.spark.jobs import scatter
 from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.spark.types import arrow_schema
-from spark_lance.table.history.refs import load_version
+from spark_lance.spark.schema.convert import BatchConverter
+from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.take import take_addresses
+from spark_lance.table.versions.versions import load_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,10 +11,10 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
-from spark_lance.spark.fit import find_column
 from spark_lance.spark.lance_table.expressions import quoted, stored
 from spark_lance.spark.lance_table.needs import Expression
-from spark_lance.spark.types import spark_type
+from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.types import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

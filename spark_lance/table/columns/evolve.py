@@ -27,13 +27,13 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
-from spark_lance.table.columns.schema_changes import add_fields, schema_protos
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.scan import Scan, rows_without_columns
 from spark_lance.table.reserved_names import MEM_WAL
+from spark_lance.table.schema.changes import add_fields, schema_protos
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import delete_column_files, each_fragment, write_live_rows
 

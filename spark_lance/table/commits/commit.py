@@ -41,18 +41,18 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.conflicts import Verdict, verdict
 from spark_lance.table.commits.once import RECORD, Ledger, Once, carried
-from spark_lance.table.commits.publish import finish_version, publish
 from spark_lance.table.commits.rebase import REBASES, Ground
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.features import check_writable
-from spark_lance.table.history.refs import list_versions, load_latest, load_version, write_hint
-from spark_lance.table.maintenance.auto_cleanup import after_commit
-from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
+from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
+from spark_lance.table.versions.auto_cleanup import after_commit
+from spark_lance.table.versions.publish import finish_version, publish
+from spark_lance.table.versions.versions import list_versions, load_latest, load_version, write_hint
 
 __all__ = [
     "REAL",

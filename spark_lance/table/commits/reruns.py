@@ -12,8 +12,8 @@ from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import REAL, Surroundings
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.features import check_writable
-from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.versions.versions import load_latest
 
 __all__ = ["RERUNS", "rerun", "rerun_policy"]
 

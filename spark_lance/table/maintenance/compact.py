@@ -32,19 +32,19 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
 from spark_lance.table.features import check_writable
-from spark_lance.table.history.refs import load_latest
-from spark_lance.table.lineage import SPILL
-from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group, plan_groups
-from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
-from spark_lance.table.maintenance.fragment_reuse import extend_history
-from spark_lance.table.maintenance.index_remap import (
+from spark_lance.table.indices.fragment_reuse import extend_history
+from spark_lance.table.indices.remap import (
     IndexRemap,
     MovedGroup,
     RewrittenIndex,
     delete_rewritten,
 )
+from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group, plan_groups
+from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.lineage import SPILL
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import delete_fragment_files
 
 __all__ = [

@@ -30,19 +30,19 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask, read_deletions
-from spark_lance.table.history.branches import Branches, branch_root
-from spark_lance.table.history.references import main_root
-from spark_lance.table.history.refs import find_version, latest_version, list_versions
-from spark_lance.table.history.tag_files import list_tags
-from spark_lance.table.lineage import fragment_lineage
-from spark_lance.table.maintenance.cleanup import CleanupPolicy, cleanup
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.reading.blob_values import blob_values
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.lineage import fragment_lineage
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan import Scan, ScanTask
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
+from spark_lance.table.versions.resolve import main_root
+from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.versions import find_version, latest_version, list_versions
 
 __all__ = ["Finding", "Verification", "verify"]
 

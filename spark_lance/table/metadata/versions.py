@@ -13,12 +13,12 @@ import pyarrow as pa
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.history.refs import VersionFile, list_versions
-from spark_lance.table.history.tag_files import list_tags
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, Subject
 from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
 from spark_lance.table.transaction import Transaction, read_transaction
+from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.versions import VersionFile, list_versions
 
 __all__ = ["HISTORY", "TRANSACTIONS", "VERSIONS"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from spark_lance.file.schema import Schema
-from spark_lance.table.lineage import CREATED_AT, ROW_ID, UPDATED_AT
+from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT
 
 __all__ = [
     "CREATED_AT",

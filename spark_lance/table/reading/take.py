@@ -18,7 +18,7 @@ from spark_lance.errors import OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.proto import table_pb2
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.lineage import LineageReader
+from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID
 from spark_lance.table.rowids import locate_among, locate_row_ids, row_addresses

@@ -29,10 +29,10 @@ from spark_lance.table.predicates.predicate import Condition, Predicate, compile
 from spark_lance.table.reading.row_lookup import nameable, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
-from spark_lance.table.rows.keys import primary_key
 from spark_lance.table.rows.merge_condition import MergeCondition
 from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
 from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
+from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["MergeRules", "Merged", "merge_rows"]

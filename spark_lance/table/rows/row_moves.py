@@ -19,9 +19,9 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import Surroundings, commit_operation
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.lineage import CREATED_AT, ROW_ID, LineageReader
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
+from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
