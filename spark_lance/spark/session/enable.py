@@ -21,7 +21,7 @@ __all__ = ["enable"]
 logger = logging.getLogger(__name__)
 
 _RULE = "spark_lance.LancePruning"
-_SOURCE = Path(__file__).parent / "jvm" / "LancePruning.java"
+_SOURCE = Path(__file__).parent.parent / "jvm" / "LancePruning.java"
 
 
 def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
