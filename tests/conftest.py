@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.object_store import Server
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Shared machines make single examples slow at random: a deadline would fail tests for nothing.
@@ -24,6 +26,37 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes longest first, so that two processes end at about the same time."""
     items.sort(key=lambda item: (item.path.name != "test_examples.py", item.path.parent.name != "spark"))
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[Server]:
+    """A real S3 server and a real DynamoDB, behind one proxy."""
+    from tests.stores.servers import versitygw_and_dynamodb
+
+    with versitygw_and_dynamodb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Server]:
+    """S3 and DynamoDB inside the test process."""
+    from tests.object_store import running_server
+
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("moto", marks=pytest.mark.s3),
+        pytest.param("versitygw", marks=pytest.mark.stores),
+    ],
+)
+def s3_server(request: pytest.FixtureRequest) -> Server:
+    """Each server of S3 in turn: one for quick tests, a real one for `make test-stores`."""
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture(scope="session")
