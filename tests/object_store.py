@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 __all__ = [
+    "HEADERS",
     "Server",
     "carry_out",
     "client",
@@ -44,6 +45,8 @@ StartResponse = Callable[..., Any]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
 Fault = Callable[[App, Environ, StartResponse], Iterable[bytes]]
 
+# Where an application finds the headers as they came.
+HEADERS = "tests.headers"
 _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>{}</Message></Error>'
 
 
@@ -198,7 +201,13 @@ def serving(app: App) -> Iterator[Server]:
     serving = pytest.importorskip("werkzeug.serving")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = Server("", app)
-    http = serving.make_server("127.0.0.1", 0, server, threaded=True)
+
+    class Handler(serving.WSGIRequestHandler):  # type: ignore[misc, name-defined]
+        def make_environ(self) -> Environ:
+            # WSGI's names lose some headers, such as those with an underscore.
+            return {**super().make_environ(), HEADERS: self.headers.items()}
+
+    http = serving.make_server("127.0.0.1", 0, server, threaded=True, request_handler=Handler)
     server.url = f"http://127.0.0.1:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()

@@ -22,14 +22,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.object_store import KEYS, App, Environ, Server, StartResponse, read_body, serving
+from tests.object_store import HEADERS, KEYS, App, Environ, Server, StartResponse, read_body, serving
 from tests.stores.install import SERVERS, folder
 
-__all__ = ["AZURE_ACCOUNT", "AZURE_KEY", "azurite", "fake_gcs", "forward", "versitygw_and_dynamodb"]
-
-# The one account that Azurite has by default; its key is public.
-AZURE_ACCOUNT = "devstoreaccount1"
-AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+__all__ = ["azurite", "fake_gcs", "forward", "versitygw_and_dynamodb"]
 
 _SECONDS_TO_START = 120
 # They are about one connection, not about the message.
@@ -114,15 +110,11 @@ def forward(route: Callable[[Environ], str]) -> App:
 
 
 def _headers(environ: Environ, body: bytes) -> Iterator[tuple[str, str]]:
-    for name, value in environ.items():
-        if name.startswith("HTTP_"):
-            plain = name[5:].lower().replace("_", "-")
-            if plain not in ("connection", "transfer-encoding", "expect"):
-                yield plain, value
-    if environ.get("CONTENT_TYPE"):
-        yield "content-type", environ["CONTENT_TYPE"]
+    for name, value in environ[HEADERS]:
+        if name.lower() not in {*_HOP_BY_HOP, "content-length", "expect"} - {"date"}:
+            yield name, value
     if body or environ["REQUEST_METHOD"] in ("PUT", "POST"):
-        yield "content-length", str(len(body))
+        yield "Content-Length", str(len(body))
 
 
 def _own_address(environ: Environ, upstream: str, value: str) -> str:
@@ -142,7 +134,6 @@ def versitygw_and_dynamodb() -> Iterator[Server]:
     program, jars = installed("versitygw"), installed("dynamodb-local")
     s3, dynamodb = free_port(), free_port()
     keys = {"ROOT_ACCESS_KEY": KEYS["aws_access_key_id"], "ROOT_SECRET_KEY": KEYS["aws_secret_access_key"]}
-    # Clients give no region to DynamoDB Local, and its telemetry would leave this machine.
     java = ["java", "-Xmx512m", f"-Djava.library.path={jars}", "-cp", f"{jars}/*"]
     java += ["com.amazonaws.services.dynamodbv2.local.main.ServerRunner"]
     java += ["-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(dynamodb)]
