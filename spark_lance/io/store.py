@@ -48,6 +48,7 @@ _MAX_GAP = 1 << 18
 _MAX_REQUEST = 8 << 20
 _PARALLEL_REQUESTS = 16
 _DELETES_PER_REQUEST = 1000
+_MAKING = frozenset({"writing", "creating"})
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
 
@@ -427,6 +428,9 @@ class Store:
                 return request(fs)
             return retried(lambda: request(fs), self.retry, is_transient, what)
         except Exception as error:
+            if doing in _MAKING and isinstance(error, FileNotFoundError) and self.protocol in DRIVERS:
+                # Nothing else has to be there; not every driver says it.
+                raise StoreError(f"{what}: {Kind.NO_BUCKET.value}") from presentable(error, self.options)
             raise translated(error, what, self.options) from presentable(error, self.options)
 
 

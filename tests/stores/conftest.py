@@ -14,15 +14,20 @@ from tests.stores.servers import azurite, fake_gcs
 from tests.stores.services import BUCKET, MANIFESTS, SERVICES, Service, options_of
 
 
+@pytest.fixture(scope="session", autouse=True)
+def plain_buckets() -> Iterator[None]:
+    """Set up GCS's driver, here and in Spark's workers: it would ask Google by gRPC of what kind a bucket is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        yield
+
+
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        # The driver would look for buckets of another kind by gRPC, which goes to Google.
-        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        with fake_gcs() as server:
-            store, _ = open_store("gs://", options_of("gcs", server))
-            store.fs.mkdir(BUCKET)
-            yield server
+    with fake_gcs() as server:
+        store, _ = open_store("gs://", options_of("gcs", server))
+        store.fs.mkdir(BUCKET)
+        yield server
 
 
 @pytest.fixture(scope="session")
