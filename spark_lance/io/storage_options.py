@@ -336,7 +336,7 @@ def _azure_place(options: dict[str, Any]) -> dict[str, Any]:
         said += [("SharedAccessSignature", str(out["sas_token"]).removeprefix("?"))]
     else:
         raise OptionError(
-            f"storage option endpoint: {endpoint} needs the options account_name and account_key, or sas_token"
+            f"storage option endpoint: {endpoint} also needs account_name and account_key, or sas_token"
         )
     _place(out, "connection_string", "".join(f"{name}={value};" for name, value in said), "endpoint")
     return out

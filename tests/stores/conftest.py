@@ -16,7 +16,7 @@ from tests.stores.services import BUCKET, MANIFESTS, SERVICES, Service, options_
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_buckets() -> Iterator[None]:
-    """Set up GCS's driver, here and in Spark's workers: it would ask Google by gRPC of what kind a bucket is."""
+    """Keep GCS's driver, here and in Spark's workers, from asking Google by gRPC of what kind a bucket is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         yield

@@ -2,7 +2,7 @@
 
     python tests/stores/install.py
 
-They come from the registries of their languages, by the languages' own tools, into a cache folder of the user:
+They come from the registries of their languages, by the languages' own tools, into a cache folder:
 `$XDG_CACHE_HOME/spark-lance-test-stores/`, by default below `~/.cache`; `SPARK_LANCE_TEST_STORES` names
 another one. Each has a folder of its own, named after its version, that appears when it is complete.
 """
@@ -85,7 +85,9 @@ def _dynamodb(target: Path, version: str) -> None:
 # What the tests call a server -> where it comes from.
 SERVERS: Mapping[str, Package] = MappingProxyType(
     {
-        "versitygw": Package("v1.8.0", ("go",), _go("github.com/versity/versitygw/cmd/versitygw"), "versitygw"),
+        "versitygw": Package(
+            "v1.8.0", ("go",), _go("github.com/versity/versitygw/cmd/versitygw"), "versitygw"
+        ),
         "fake-gcs-server": Package(
             "v1.56.1", ("go",), _go("github.com/fsouza/fake-gcs-server"), "fake-gcs-server"
         ),

@@ -103,7 +103,10 @@ def forward(route: Callable[[Environ], str]) -> App:
             ]
         finally:
             connection.close()
-        if not any(name.lower() == "content-length" for name, _ in headers) and answer.status not in (204, 304):
+        if not any(name.lower() == "content-length" for name, _ in headers) and answer.status not in (
+            204,
+            304,
+        ):
             headers.append(("Content-Length", str(len(content))))
         start(f"{answer.status} {answer.reason}", headers)
         return [content]
@@ -185,5 +188,3 @@ def azurite() -> Iterator[Server]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(process(command, port, {}, stack.enter_context(_folder("azurite"))))
         yield stack.enter_context(serving(forward(lambda environ: f"http://127.0.0.1:{port}")))
-
-

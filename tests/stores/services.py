@@ -1,8 +1,9 @@
-"""The kinds of stores that are tested against real servers, as one table, and what each server does not do."""
+"""The kinds of stores that are tested against real servers, and what each server does not do."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,7 +13,7 @@ import pytest
 
 from tests.object_store import App, Environ, Fault, Server, StartResponse, read_body, storage_options
 
-__all__ = ["GAPS", "SERVICES", "Faults", "Service", "gap"]
+__all__ = ["GAPS", "SERVICES", "Faults", "Gap", "Service", "gap", "is_known", "options_of", "wrong_counts"]
 
 BUCKET = "bucket"
 MANIFESTS = "versions"
@@ -22,25 +23,53 @@ AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZ
 
 SERVICES = ("s3", "s3+ddb", "gcs", "azure")
 
-# (service, what it lacks) -> why its tests are skipped. A skip that is not in here fails, and so does an
-# entry that no test asked for in a run of all tests.
-GAPS: Mapping[tuple[str, str], str] = MappingProxyType(
+
+@dataclass(frozen=True)
+class Gap:
+    """What a server does not do.
+
+    Attributes:
+        reason: why tests are skipped.
+        tests: how many of them.
+    """
+
+    reason: str
+    tests: int
+
+
+# (service, what it lacks). A skip that is not in here fails, and a run of all tests fails unless each entry
+# skipped as many tests as it says.
+GAPS: Mapping[tuple[str, str], Gap] = MappingProxyType(
     {
-        ("gcs", "pylance"): "pylance speaks GCS's XML API, of which fake-gcs-server has no listings",
-        ("gcs", "credentials"): "fake-gcs-server does not check credentials",
-        ("gcs", "clock"): "fake-gcs-server does not check credentials, hence no times either",
-        ("azure", "clock"): "Azurite does not compare the time of a request with its own",
+        ("gcs", "pylance"): Gap("pylance speaks GCS's XML API, of which fake-gcs-server has no listings", 1),
+        ("gcs", "credentials"): Gap("fake-gcs-server does not check credentials", 1),
+        ("gcs", "clock"): Gap("fake-gcs-server does not check credentials, hence no times either", 2),
+        ("azure", "clock"): Gap("Azurite does not compare the time of a request with its own", 2),
     }
 )
-asked_gaps: set[tuple[str, str]] = set()
+_skipped: Counter[tuple[str, str]] = Counter()
 
 
 def gap(service: Service, lacking: str) -> None:
     """Skip the test if the server lacks something that it needs."""
-    reason = GAPS.get((service.name, lacking))
-    if reason is not None:
-        asked_gaps.add((service.name, lacking))
-        pytest.skip(f"{service.name}: {reason}")
+    found = GAPS.get((service.name, lacking))
+    if found is not None:
+        _skipped[service.name, lacking] += 1
+        pytest.skip(f"{service.name}: {found.reason}")
+
+
+def is_known(reason: str) -> bool:
+    """Whether a test was skipped for one of the gaps."""
+    return any(reason == f"{name}: {entry.reason}" for (name, _), entry in GAPS.items())
+
+
+def wrong_counts() -> list[str]:
+    """Return the gaps that did not skip as many tests as they say."""
+    return [
+        f"{name} without {lacking}: {_skipped[name, lacking]} tests were skipped, not {entry.tests}"
+        for (name, lacking), entry in GAPS.items()
+        if _skipped[name, lacking] != entry.tests
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Faults of GCS and Azure while real servers do the work; those of S3 and DynamoDB are in `tests/table/test_s3.py`.
+"""Faults of GCS and Azure while real servers do the work; those of S3 are in `tests/table/test_s3.py`.
 
 Each service refuses in its own words. A connection that is reset says nothing: before the request arrived, or
 after it was carried out.
@@ -36,6 +36,7 @@ PLACES: dict[str, dict[str, tuple[str, str]]] = {
         "list": ("GET", r"/o\?.*_versions"),
         "read": ("GET", r"/o/.*_versions"),
         "data": ("GET", r"/o/.*/data/"),
+        "part": ("POST", "upload_id="),
     },
     "azure": {
         "manifest": ("PUT", "_versions/.*manifest"),
@@ -43,6 +44,7 @@ PLACES: dict[str, dict[str, tuple[str, str]]] = {
         "list": ("GET", "comp=list"),
         "read": ("GET", r"_versions/"),
         "data": ("GET", r"/data/"),
+        "part": ("PUT", "comp=block&"),
     },
 }
 FAULTS = ["throttled", "server_error", "never_arrived", "lost_answer", "slow"]
@@ -72,10 +74,18 @@ def named(service: Service, fault: str) -> Fault:
     return own[fault] if fault in own else getattr(service.faults, fault)  # type: ignore[no-any-return]
 
 
+def ours(uri: str, service: Service) -> Any:
+    return spark_lance.dataset(uri, storage_options=service.options)
+
+
+def append(uri: str, service: Service) -> Any:
+    return spark_lance.write_dataset(ROWS, uri, mode="append", storage_options=service.options)
+
+
 def check(service: Service, uri: str, version: int, rows: int) -> None:
-    ours = spark_lance.dataset(uri, storage_options=service.options)
-    assert (ours.version, ours.count_rows()) == (version, rows)
-    assert ours.to_table().num_rows == rows
+    table = ours(uri, service)
+    assert (table.version, table.count_rows()) == (version, rows)
+    assert table.to_table().num_rows == rows
     if service.has_pylance:
         theirs: Any = lance.dataset(uri, storage_options=service.options)
         assert (theirs.version, theirs.count_rows()) == (version, rows)
@@ -129,11 +139,9 @@ def test_expired_credentials(service: Service) -> None:
     for methods in (("GET", "HEAD"), ("PUT", "POST")):
         for method in methods:
             service.server.fault(service.faults.expired, method, "", times=999)
+        reading = "GET" in methods
         with pytest.raises(StoreAccessError, match="credentials"):
-            if "GET" in methods:
-                spark_lance.dataset(uri, storage_options=service.options)
-            else:
-                spark_lance.write_dataset(ROWS, uri, mode="append", storage_options=service.options)
+            _ = ours(uri, service) if reading else append(uri, service)
         service.server.forget()
     assert table.store.list(f"{table.root}/data") != []
     check(service, uri, 1, 3)
@@ -166,7 +174,7 @@ def test_a_store_that_stays_down_is_told(fault: str, service: Service) -> None:
     for method in ALL:
         service.server.fault(named(service, fault), method, "", times=999)
     for verb in (store.read, store.list, lambda path: store.put(path, b"1")):
-        with pytest.raises(StoreError, match="overloaded|the store failed|the connection failed"):
+        with pytest.raises(StoreError, match=r"overloaded|the store failed|the connection failed"):
             verb(join(root, "x"))
     service.server.forget()
     assert store.read(join(root, "x")) == b"1"
@@ -178,7 +186,7 @@ def test_uploads_in_parts_outlive_faults(fault: str, service: Service) -> None:
     store, root = open_store(service.uri(uuid.uuid4().hex), service.options)
     data = bytes(range(256)) * (60 << 12)
     out = store.create(join(root, "big"))
-    service.server.fault(named(service, fault), "PUT", "", times=1)
+    service.server.fault(named(service, fault), *PLACES[service.name]["part"])
     out.write(data)
     out.close()
     assert service.server.is_calm(), "the fault was never met"

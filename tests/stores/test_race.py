@@ -1,4 +1,4 @@
-"""Processes of both implementations change one table on a real server at once: nothing is lost or done twice."""
+"""Processes of both implementations change one table on a real server at once; nothing is lost."""
 
 from __future__ import annotations
 

@@ -78,7 +78,10 @@ def race(
 
 
 def check(
-    path: Path | str, reports: list[dict[str, Any]], options: dict[str, Any] | None = None, pylance: bool = True
+    path: Path | str,
+    reports: list[dict[str, Any]],
+    options: dict[str, Any] | None = None,
+    pylance: bool = True,
 ) -> Counter[str]:
     """Compare the table with what the writers did; return how often which operation was committed."""
     expected = {int(key): value for report in reports for key, value in report["rows"].items()}
