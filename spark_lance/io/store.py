@@ -28,7 +28,7 @@ from fsspec.utils import get_protocol
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
-from spark_lance.io.failures import is_transient, presentable, translated
+from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
 from spark_lance.io.outputs import LocalOutput, MemoryOutput, OutputFile, RemoteOutput, S3Output
@@ -48,6 +48,7 @@ _MAX_GAP = 1 << 18
 _MAX_REQUEST = 8 << 20
 _PARALLEL_REQUESTS = 16
 _DELETES_PER_REQUEST = 1000
+_MAKING = frozenset({"writing", "creating"})
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
 
@@ -213,10 +214,7 @@ class Store:
         requests = coalesce(ranges, _MAX_GAP, _MAX_REQUEST)
 
         def fetch(offset: int, size: int) -> pa.Buffer:
-            data = b""
-            if size:
-                end = offset + size
-                data = self._call("reading", path, lambda fs: fs.cat_file(path, start=offset, end=end))
+            data = self._read_range(path, offset, offset + size) if size else b""
             _check_length(path, offset, size, len(data))
             return pa.py_buffer(data)
 
@@ -230,6 +228,19 @@ class Store:
             for index in request.members:
                 out[index] = block.slice(ranges[index][0] - request.offset, ranges[index][1])
         return out
+
+    def _read_range(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes of a range that are there; none if it begins behind the end of the object."""
+
+        def read(fs: fsspec.AbstractFileSystem) -> bytes:
+            try:
+                return bytes(fs.cat_file(path, start=start, end=end))
+            except Exception as error:
+                if kind_of(error) is Kind.RANGE:
+                    return b""
+                raise
+
+        return self._call("reading", path, read)
 
     def size(self, path: str) -> int:
         """Return the length of an object in bytes.
@@ -417,6 +428,9 @@ class Store:
                 return request(fs)
             return retried(lambda: request(fs), self.retry, is_transient, what)
         except Exception as error:
+            if doing in _MAKING and isinstance(error, FileNotFoundError) and self.protocol in DRIVERS:
+                # Nothing else has to be there; not every driver says it.
+                raise StoreError(f"{what}: {Kind.NO_BUCKET.value}") from presentable(error, self.options)
             raise translated(error, what, self.options) from presentable(error, self.options)
 
 
@@ -469,6 +483,6 @@ def _stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
 
 def _check_length(path: str, offset: int, asked: int, got: int) -> None:
     if got < asked:
-        raise StoreError(
-            f"{path} ends after {offset + got} bytes, but bytes up to {offset + asked} were asked for"
-        )
+        # Of a range that begins behind the end nobody says where the end is.
+        ends = f"after {offset + got} bytes" if got or not offset else f"before byte {offset + 1}"
+        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + asked} were asked for")

@@ -36,27 +36,24 @@ from tests.object_store import (
     lost_answer,
     make_manifest_table,
     never_arrived,
-    running_server,
     server_error,
     slow,
     storage_options,
     throttled,
 )
 
-pytestmark = pytest.mark.s3
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64()), "b": ["x", "y", "z"]})
 Options = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def services() -> Iterator[tuple[Server, Any, Any]]:
-    with running_server() as server:
-        s3, dynamodb = (object_store.client(server, name) for name in ("s3", "dynamodb"))
-        s3.create_bucket(Bucket="bucket")
-        make_manifest_table(dynamodb, "versions")
-        yield server, s3, dynamodb
-        s3.close()
-        dynamodb.close()
+def services(s3_server: Server) -> Iterator[tuple[Server, Any, Any]]:
+    s3, dynamodb = (object_store.client(s3_server, name) for name in ("s3", "dynamodb"))
+    object_store.make_bucket(s3)
+    make_manifest_table(dynamodb, "versions")
+    yield s3_server, s3, dynamodb
+    s3.close()
+    dynamodb.close()
 
 
 @pytest.fixture

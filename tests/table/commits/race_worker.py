@@ -2,6 +2,8 @@
 
     python race_worker.py ours|pylance PATH NUMBER COMMITS
 
+The environment variable RACE_STORAGE_OPTIONS holds the storage options, as JSON.
+
 It owns the rows whose `owner` is its number, changes them at random, and now and then adds one to the row
 that all share. It says when it is ready, begins when told, and in the end prints what must have come of it.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -43,6 +46,7 @@ class Worker:
 
     def __init__(self, who: str, path: str, number: int) -> None:
         self.path = path
+        self.options = json.loads(os.environ.get("RACE_STORAGE_OPTIONS", "null"))
         self.number = number
         self.random = random.Random(number)
         self.rows = {number * SPAN + i: 0 for i in range(8)}
@@ -51,7 +55,7 @@ class Worker:
         self.gave_way = 0
         module: Any = importlib.import_module("spark_lance" if who == "ours" else "lance")
         self.module = module
-        self.dataset = module.dataset(path)
+        self.dataset = self.newest()
         self.lost = Lost()
         logger = logging.getLogger("spark_lance.table.commits.commit")
         logger.addHandler(self.lost)
@@ -61,16 +65,23 @@ class Worker:
         columns = [list(rows), [self.number] * len(rows), list(rows.values())]
         return pa.table([pa.array(column, pa.int64()) for column in columns], schema=SCHEMA)
 
+    def newest(self) -> Any:
+        return self.module.dataset(self.path, storage_options=self.options)
+
+    def write(self, rows: dict[int, int]) -> None:
+        data = self.table(rows)
+        self.module.write_dataset(data, self.path, mode="append", storage_options=self.options)
+
     def append(self) -> None:
         rows = {self.next_key + i: i for i in range(3)}
         self.next_key += 3
-        self.retried(lambda: self.module.write_dataset(self.table(rows), self.path, mode="append"))
+        self.retried(lambda: self.write(rows))
         self.know(rows)
 
     def know(self, rows: dict[int, int]) -> None:
         """Later changes must find these rows in the version that they begin with; other rows may be old."""
         self.rows.update(rows)
-        self.dataset = self.module.dataset(self.path)
+        self.dataset = self.newest()
 
     def delete(self) -> None:
         key = self.random.choice([*self.rows])
@@ -98,7 +109,7 @@ class Worker:
 
     def compact(self) -> None:
         try:
-            self.module.dataset(self.path).optimize.compact_files(target_rows_per_fragment=1000)
+            self.newest().optimize.compact_files(target_rows_per_fragment=1000)
         except (OSError, *CONFLICTS) as error:
             if not self.is_conflict(error):
                 raise
@@ -112,7 +123,7 @@ class Worker:
                 if not self.is_conflict(error):
                     raise
                 self.gave_way += 1
-                self.dataset = self.module.dataset(self.path)
+                self.dataset = self.newest()
             else:
                 return
         raise RuntimeError(f"{TRIES} conflicts in a row")
@@ -130,7 +141,7 @@ class Worker:
             getattr(self, kind)()
             self.done[kind] = self.done.get(kind, 0) + 1
             if self.random.random() < 0.5:
-                self.dataset = self.module.dataset(self.path)
+                self.dataset = self.newest()
 
     def report(self) -> str:
         facts = {"rows": self.rows, "done": self.done, "lost": self.lost.count, "gave_way": self.gave_way}

@@ -28,12 +28,19 @@ WORKER = Path(__file__).with_name("race_worker.py")
 SHARED = -1
 
 
-def race(path: Path, writers: list[str], commits: int, *, stable: bool = False) -> list[dict[str, Any]]:
+def race(
+    path: Path | str,
+    writers: list[str],
+    commits: int,
+    *,
+    stable: bool = False,
+    options: dict[str, Any] | None = None,
+) -> list[dict[str, Any]]:
     """Let the writers loose on a new table whose first fragment has rows of all of them."""
     keys = [SHARED, *(number * SPAN + i for number in range(len(writers)) for i in range(8))]
     owners = [key // SPAN for key in keys]
     rows = pa.table([pa.array(column, pa.int64()) for column in (keys, owners, [0] * len(keys))], SCHEMA)
-    lance.write_dataset(rows, path, enable_stable_row_ids=stable)
+    spark_lance.write_dataset(rows, path, enable_stable_row_ids=stable, storage_options=options)
     root = str(ROOT)
     running = [
         subprocess.Popen(
@@ -42,7 +49,12 @@ def race(path: Path, writers: list[str], commits: int, *, stable: bool = False) 
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": root, "LANCE_LOG": "error"},
+            env={
+                **os.environ,
+                "PYTHONPATH": root,
+                "LANCE_LOG": "error",
+                "RACE_STORAGE_OPTIONS": json.dumps(options),
+            },
         )
         for number, who in enumerate(writers)
     ]
@@ -66,17 +78,24 @@ def race(path: Path, writers: list[str], commits: int, *, stable: bool = False) 
     return reports
 
 
-def check(path: Path, reports: list[dict[str, Any]]) -> Counter[str]:
+def check(
+    path: Path | str,
+    reports: list[dict[str, Any]],
+    options: dict[str, Any] | None = None,
+    pylance: bool = True,
+) -> Counter[str]:
     """Compare the table with what the writers did; return how often which operation was committed."""
     expected = {int(key): value for report in reports for key, value in report["rows"].items()}
     expected[SHARED] = sum(report["done"].get("count", 0) for report in reports)
-    for dataset in (spark_lance.dataset(path), lance.dataset(str(path))):
+    datasets: list[Any] = [spark_lance.dataset(path, storage_options=options)]
+    datasets += [lance.dataset(str(path), storage_options=options)] if pylance else []
+    for dataset in datasets:
         found = dataset.to_table(columns=["key", "value"])
         pairs = sorted(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
         assert pairs == sorted(expected.items())
         ids = dataset.to_table(columns=[], with_row_id=True)["_rowid"].to_pylist()
         assert len(set(ids)) == len(pairs)
-    return history(path)
+    return history(path, options)
 
 
 def plain(fragment: table_pb2.DataFragment) -> tuple[object, ...]:
@@ -94,9 +113,9 @@ def plain(fragment: table_pb2.DataFragment) -> tuple[object, ...]:
     return rest.SerializeToString(deterministic=True), sequences
 
 
-def history(path: Path) -> Counter[str]:
+def history(path: Path | str, options: dict[str, Any] | None = None) -> Counter[str]:
     """Check that versions are without gaps and that each follows from its transaction."""
-    store, root = open_store(path)
+    store, root = open_store(path, options)
     versions = [file.version for file in list_versions(store, root)]
     assert versions == list(range(1, len(versions) + 1))
     seen: Counter[str] = Counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,18 +12,15 @@ import pytest
 
 from spark_lance.datasets.dataset import dataset, write_dataset
 from tests import object_store
-from tests.object_store import Server, running_server, storage_options
-
-pytestmark = pytest.mark.s3
+from tests.object_store import Server, storage_options
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running_server() as running:
-        client = object_store.client(running, "s3")
-        client.create_bucket(Bucket="bucket")
-        yield running
-        client.close()
+def server(s3_server: Server) -> Server:
+    client = object_store.client(s3_server, "s3")
+    object_store.make_bucket(client)
+    client.close()
+    return s3_server
 
 
 def test_compaction_and_clean_up(server: Server) -> None:
