@@ -162,7 +162,7 @@ def test_classes_are_compiled_once(spark: SparkSession, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(java_classes, "_archive", none)
     other = spark_lance.enable(spark.newSession())
-    rules = other._jsparkSession.experimental().extraOptimizations()  # type: ignore[attr-defined]
+    rules = other._jsparkSession.experimental().extraOptimizations()
     names = [rules.apply(i).getClass().getName() for i in range(rules.size())]
     assert names == ["spark_lance.LancePruning"]
 
@@ -172,7 +172,9 @@ def foreign_launcher(spark: Any) -> Iterator[None]:
     """Take from this thread the class loader that takes more classes; its parent knows none of them."""
     thread = spark._jvm.java.lang.Thread.currentThread()
     usual = thread.getContextClassLoader()
-    thread.setContextClassLoader(java_classes._open_loader(spark._jvm).getParent())
+    taking = java_classes._open_loader(spark._jvm)
+    assert taking is not None
+    thread.setContextClassLoader(taking.getParent())
     try:
         yield
     finally:
@@ -196,7 +198,7 @@ def test_where_no_classes_are_taken_each_thread_calls_for_itself(
             # The rule does not depend on it.
             read = other.read.format("lance").load(path)
             assert read.where("id > 0").count() == 2
-            assert other._jsparkSession.experimental().extraOptimizations().size() == 1  # type: ignore[attr-defined]
+            assert other._jsparkSession.experimental().extraOptimizations().size() == 1
 
     with caplog.at_level(logging.WARNING):
         plainly(work)
