@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ from tests.cluster import stops
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Driver", "JobFailedError", "in_threads"]
+__all__ = ["Driver", "JobFailedError", "until_one_ends"]
 
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -106,12 +106,13 @@ class Driver:
                 os.killpg(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
 
 
-def in_threads(spark: SparkSession, calls: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
-    """Run jobs at the same time, each in a thread of its own."""
+def until_one_ends(spark: SparkSession, calls: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
+    """Run jobs at the same time, each in a thread of its own, none of which is expected to end."""
     spark_lance.enable(spark)
-    with ThreadPoolExecutor(len(calls)) as pool:
-        for job in [pool.submit(call, spark, *arguments) for call, arguments in calls]:
-            job.result()
+    pool = ThreadPoolExecutor(len(calls))
+    jobs = [pool.submit(call, spark, *arguments) for call, arguments in calls]
+    for job in wait(jobs, return_when=FIRST_COMPLETED).done:
+        job.result()
 
 
 def _begin(name: str, url: str, folder: str) -> None:

@@ -2,9 +2,9 @@
 
     SPARK_LANCE_TEST_STOPS=FOLDER    PYTHONPATH=..:SITE
 
-Spark commits a write in a Python worker of the driver, hence SITE, by which every Python that Spark
-starts gets the stops; what `LanceTable` does is committed by the driver's own process. A commit stops where a
-test has asked for it: there it leaves the number of its process in the folder and waits.
+Spark commits a write in a Python worker of the driver, hence SITE, by which those workers get the stops; what
+`LanceTable` does is committed by the driver's own process. A commit stops where a test has asked for it: it
+leaves the number of its process in the folder and waits.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from tests.cluster.stops import install
+import sys
 
-install()
+# The daemon from which Spark forks the workers that commit writes.
+if "pyspark.sql.worker.commit_data_source_write" in sys.orig_argv:
+    from tests.cluster.stops import install
+
+    install()
