@@ -9,19 +9,21 @@ that Spark brings along. Clients of Spark Connect have no way to that JVM; there
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.session import SparkSession
 
+from spark_lance.spark.session import java_classes
+
 __all__ = ["enable"]
 
 logger = logging.getLogger(__name__)
 
 _RULE = "spark_lance.LancePruning"
-_SOURCE = Path(__file__).parent.parent / "jvm" / "LancePruning.java"
+_FORMAT = "lance.DefaultSource"
 
 
 def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
@@ -41,6 +43,7 @@ def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
     """
     if hasattr(spark, "_jvm"):
         _activate(spark)
+        _share_format(spark)
         _install(spark, new_sessions)
     return spark
 
@@ -48,9 +51,31 @@ def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
 def _activate(spark: Any) -> None:
     """Make a session the active one of the calling thread: in that one Spark looks for formats to write.
 
-    A session is active by itself only in the thread that made it.
+    A session is active by itself only in the thread that made it. Where `_share_format` has its way, it does
+    not matter which one is.
     """
     SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
+def _share_format(spark: Any) -> None:
+    """Let all threads find the format to write. If that fails, only those do that call `enable`."""
+    try:
+        if java_classes.can_publish(spark._jvm):
+            java_classes.load(spark._jvm, _FORMAT)
+        else:
+            _warn_of_threads("the driver's class loader takes no classes")
+    except Py4JError as error:
+        _warn_of_threads(_first_line(error))
+
+
+@cache
+def _warn_of_threads(reason: str) -> None:
+    """Say once what threads need."""
+    logger.warning(
+        "Call spark_lance.enable(spark) in every thread that writes Lance tables; here one call does not "
+        "serve all of them: %s",
+        reason,
+    )
 
 
 def _install(spark: Any, new_sessions: bool) -> None:
@@ -63,19 +88,23 @@ def _install(spark: Any, new_sessions: bool) -> None:
         if new_sessions:
             spark._jsparkSession.extensions().injectPreCBORule(_new(spark, f"{_RULE}$ForSessions"))
     except Py4JError as error:
-        reason = str(error).splitlines()[0]
-        logger.warning("Lance tables are read with all columns, as Spark took no rule: %s", reason)
+        logger.warning(
+            "Lance tables are read with all columns, as Spark took no rule: %s", _first_line(error)
+        )
+
+
+def _first_line(error: Py4JError) -> str:
+    """Return what went wrong, without where in the JVM it did."""
+    thrown = getattr(error, "java_exception", None)
+    return str(error if thrown is None else thrown.toString()).splitlines()[0]
 
 
 def _new(spark: Any, name: str) -> Any:
-    """Compile the rule in the session's JVM; return an object of one of its classes."""
+    """Return a new object of one of the rule's classes."""
     jvm = spark._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(loader)
-    compiler.cook(_SOURCE.read_text())
     # The release of Spark that lets batches without columns have rows is the one that brought pushFilters.
     arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 2)
     arguments[0] = hasattr(DataSourceReader, "pushFilters")
     arguments[1] = spark.sparkContext.defaultParallelism
-    return compiler.getClassLoader().loadClass(name).getConstructors()[0].newInstance(arguments)
+    loader = java_classes.load(jvm, _RULE).getClassLoader()
+    return loader.loadClass(name).getConstructors()[0].newInstance(arguments)
