@@ -32,7 +32,9 @@ __all__ = [
 ]
 
 WRITER_LIBRARY = "spark_lance"
-WRITER_VERSION = "0.1.0"
+# The package's version with 100 added to its first number. Lance before 0.39 looks at the number only,
+# whatever the library: below 0.8.15 it takes it for its own old one, with the mistakes that it made then.
+WRITER_VERSION = "100.1.0"
 MAX_FRAGMENT_ID = 2**32 - 1
 _NANOS = 1_000_000_000
 # Up to so many fragments are taken out of a list one by one, which moves those behind them each time.
