@@ -110,9 +110,12 @@ def segments_of(
 
 def _is_outdated(entry: table_pb2.IndexMetadata, label: str, store: Store, directory: str) -> bool:
     """Whether a segment lacks the file that came with the kind of files that are read here."""
-    # Who lists the files of a segment is younger than these kinds.
-    needed = None if entry.files else _CAME_LATER.get(label)
-    return needed is not None and not store.exists(join(directory, needed))
+    needed = _CAME_LATER.get(label)
+    if needed is None:
+        return False
+    if entry.files:
+        return all(file.path != needed for file in entry.files)
+    return not store.exists(join(directory, needed))
 
 
 def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment]) -> None:

@@ -1,20 +1,20 @@
 """Makes the golden tables: run it with the Python of an environment that holds the pylance in question.
 
     for v in 0.10.18 0.20.0 0.30.0 0.39.0 1.0.4 2.0.1 4.0.2 8.0.1 14.0.2
-        python3.11 -m venv env-$v && env-$v/bin/pip install pylance==$v [*] && env-$v/bin/python tests/golden/generate.py
+        python3.11 -m venv env-$v
+        env-$v/bin/pip install pylance==$v  # for 0.10 'numpy<2' 'pyarrow<17', for 0.20 'numpy<2' 'pyarrow<19'
+        env-$v/bin/python tests/golden/generate.py
 
-    [*] besides, for 0.10: 'numpy<2' 'pyarrow<17'; for 0.20: 'numpy<2' 'pyarrow<19'
-
-Per release and kind of table there is a folder `{release}-{kind}`, replaced as a whole. The kind is the version of
-the data files ("experimental": those that became 2.0), with "-stable" for tables with stable row ids.
+Per release and kind of table there is a folder `{release}-{kind}`, replaced as a whole. The kind is the
+version of the data files, with "-stable" for tables with stable row ids.
 
     table.tar.gz      the table
-    expected.json     the release, what was done, and what this very release answers: counts, filters, searches
+    expected.json     the release, what was done, and what this release answers: counts, filters, searches
     expected.arrow    the rows as it reads them (Arrow IPC file)
 
-Every table goes through the same steps, as far as the release knows them: created in two parts, so that there are
-two fragments; rows deleted, updated and merged by key; a column added from an SQL expression; indices built on
-a number, a text, a vector and the words of a text; and rows appended that no index covers.
+Every table goes through the same steps, as far as the release knows them: created in two parts, so that there
+are two fragments; rows deleted, updated and merged by key; a column added from an SQL expression; indices
+built on a number, a text, a vector and the words of a text; and rows appended that no index covers.
 """
 
 import json
@@ -37,7 +37,7 @@ WORDS = ["apple", "pear", "plum", "cherry", "quince", "medlar"]
 DIM = 8
 QUERY = [i / DIM for i in range(DIM)]
 KINDS = {
-    (0, 10): ["legacy", "experimental"],
+    (0, 10): ["legacy"],
     (0, 20): ["legacy", "2.0"],
     (0, 30): ["legacy", "2.0"],
     (0, 39): ["legacy", "2.0", "2.1"],
@@ -58,10 +58,10 @@ def rows(first, count):
     columns = {
         "id": pa.array(numbers, pa.int64()),
         "kind": pa.array([None if i % 11 == 3 else i % 7 for i in numbers], pa.int32()),
-        "name": pa.array(["n%05d" % (i * 7919 % 10007) for i in numbers]),
+        "name": pa.array([f"n{i * 7919 % 10007:05d}" for i in numbers]),
         "words": pa.array([" ".join(dice.choices(WORDS, k=3)) for _ in numbers]),
-        "marks": pa.array([["a%d" % (i % 3)] * (i % 4) for i in numbers], pa.list_(pa.string())),
-        "place": pa.array([{"x": i / 4, "s": "s%d" % (i % 5)} for i in numbers]),
+        "marks": pa.array([[f"a{i % 3}"] * (i % 4) for i in numbers], pa.list_(pa.string())),
+        "place": pa.array([{"x": i / 4, "s": f"s{i % 5}"} for i in numbers]),
         "vec": vectors,
     }
     return pa.table(columns)
@@ -75,21 +75,21 @@ def steps(path, kind):
         options["enable_stable_row_ids"] = True
     if NUMBERS >= (0, 16):
         options["data_storage_version"] = version
-    elif version != "legacy":
-        options["use_experimental_writer"] = True
     lance.write_dataset(rows(0, 200), path, max_rows_per_group=50, **options)
     yield "create"
     lance.write_dataset(rows(200, 200), path, mode="append", max_rows_per_group=50, **options)
     yield "append"
-    if version == "experimental":
-        return
     lance.dataset(path).delete("id % 10 = 4")
     yield "delete"
     if NUMBERS >= (0, 12):
-        lance.dataset(path).update({"name": "'updated'", "kind": "kind + 100"}, where="id in (1, 2, 202, 203)")
+        lance.dataset(path).update(
+            {"name": "'updated'", "kind": "kind + 100"}, where="id in (1, 2, 202, 203)"
+        )
         yield "update"
         fresh = rows(390, 20)
-        lance.dataset(path).merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(fresh)
+        lance.dataset(path).merge_insert(
+            "id"
+        ).when_matched_update_all().when_not_matched_insert_all().execute(fresh)
         yield "merge_insert"
     if NUMBERS >= (0, 20):
         lance.dataset(path).add_columns({"double": "id * 2"})
@@ -118,8 +118,13 @@ def expected(path, done):
     dataset = lance.dataset(path)
     table = dataset.to_table()
     answers = {
-        "id = 17": None, "id in (3, 206, 705)": None, "kind is null": None, "kind = 102": None,
-        "name = 'updated'": None, "array_has_any(marks, ['a2'])": None, "place.x > 99.0": None,
+        "id = 17": None,
+        "id in (3, 206, 705)": None,
+        "kind is null": None,
+        "kind = 102": None,
+        "name = 'updated'": None,
+        "array_has_any(marks, ['a2'])": None,
+        "place.x > 99.0": None,
     }
     for condition in list(answers):
         try:
@@ -128,7 +133,10 @@ def expected(path, done):
             print("   not answered:", condition, str(error)[:100])
             del answers[condition]
     found = {
-        "release": RELEASE, "steps": done, "version": dataset.version, "count": dataset.count_rows(),
+        "release": RELEASE,
+        "steps": done,
+        "version": dataset.version,
+        "count": dataset.count_rows(),
         "filters": answers,
     }
     if "IVF_PQ vec" in done:
@@ -142,7 +150,7 @@ def expected(path, done):
 
 def make(kind):
     """Make one table and put it beside this script."""
-    target = HERE / ("%s-%s" % (RELEASE, kind))
+    target = HERE / f"{RELEASE}-{kind}"
     with tempfile.TemporaryDirectory() as folder:
         path = folder + "/table"
         done = []
@@ -153,9 +161,8 @@ def make(kind):
         target.mkdir()
         (target / "expected.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.OSFile(str(target / "expected.arrow"), "wb") as file:
-            with pa.ipc.new_file(file, table.schema, options=options) as writer:
-                writer.write_table(table.combine_chunks())
+        with pa.ipc.new_file(str(target / "expected.arrow"), table.schema, options=options) as writer:
+            writer.write_table(table.combine_chunks())
         with tarfile.open(str(target / "table.tar.gz"), "w:gz") as archive:
             archive.add(path, "table")
     print("made", target.name, done)
