@@ -470,3 +470,25 @@ def test_segments_that_overlap_stop_writers(tmp_path: Path) -> None:
     spark_lance.dataset(path).create_scalar_index("id", "BTREE", name="id_idx", replace=True)
     spark_lance.dataset(path).delete("id = 3")
     assert lance.dataset(path).count_rows() == 319
+
+
+@pytest.mark.parametrize("version", FILE_VERSIONS)
+def test_lists_of_strings_that_are_called_lists_of_structs(tmp_path: Path, version: str) -> None:
+    path = str(tmp_path / "t")
+    rows = pa.table({"x": pa.array([["a", "b"], [], None, ["c"]], pa.list_(pa.string()))})
+    lance.write_dataset(rows, path, data_storage_version=version)
+
+    def change(message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
+        assert message.fields[0].logical_type == "list"
+        message.fields[0].logical_type = "list.struct"
+
+    forge(path, change)
+    expected = lance.dataset(path).to_table()
+    assert spark_lance.dataset(path).to_table().equals(expected)
+    assert spark_lance.dataset(path).take([3, 0]).to_pylist() == [{"x": ["c"]}, {"x": ["a", "b"]}]
+    if version == "legacy":
+        return
+    spark_lance.write_dataset(rows.slice(0, 1), path, mode="append")
+    spark_lance.dataset(path).compact_files()
+    assert lance.dataset(path).to_table().to_pylist() == [*expected.to_pylist(), {"x": ["a", "b"]}]
+    assert spark_lance.dataset(path).to_table().equals(lance.dataset(path).to_table())
