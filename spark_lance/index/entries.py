@@ -7,6 +7,7 @@ still has. (Lance index format, manifest entry and reader duties.)
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -14,15 +15,28 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError, OptionError
+from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.index.files import IndexFile
-from spark_lance.io.store import Store
+from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 
-__all__ = ["Segment", "check_name", "index_directory", "label_of", "new_entry", "segments_of"]
+__all__ = [
+    "Segment",
+    "check_extensible",
+    "check_name",
+    "index_directory",
+    "label_of",
+    "new_entry",
+    "segments_of",
+]
+
+logger = logging.getLogger(__name__)
+
+# Kinds of which an older form of files is not read -> the file by which the present form is told.
+_CAME_LATER = {"vectorindexdetails": "auxiliary.idx", "invertedindexdetails": "metadata.lance"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,8 @@ def segments_of(
 ) -> list[Segment]:
     """Return the usable segments of one kind of index.
 
-    Segments of a newer format, or of unknown coverage, are left out: their fragments count as not indexed.
+    Segments of a newer format, of an old one that is not read here, or of unknown coverage are left out:
+    their fragments count as not indexed.
 
     Args:
         store, root, manifest: the version.
@@ -85,8 +100,36 @@ def segments_of(
             covered = BitMap.deserialize(entry.fragment_bitmap) & present
         except (ValueError, IndexError) as error:
             raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
-        found.append(Segment(entry, covered, *bases.index_dir(entry)))
+        place, directory = bases.index_dir(entry)
+        if _is_outdated(entry, label, place, directory):
+            logger.info("index %s has files of an old kind and is not used", entry.name)
+            continue
+        found.append(Segment(entry, covered, place, directory))
     return found
+
+
+def _is_outdated(entry: table_pb2.IndexMetadata, label: str, store: Store, directory: str) -> bool:
+    """Whether a segment lacks the file that came with the kind of files that are read here."""
+    needed = _CAME_LATER.get(label)
+    if needed is None:
+        return False
+    if entry.files:
+        return all(file.path != needed for file in entry.files)
+    return not store.exists(join(directory, needed))
+
+
+def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment]) -> None:
+    """Refuse to extend an index of which a segment cannot be used here.
+
+    Raises:
+        UnsupportedFormatError: there is such a segment.
+    """
+    usable = {segment.entry.uuid.uuid for segment in segments}
+    if any(entry.uuid.uuid not in usable for entry in manifest.indices if entry.name == name):
+        raise UnsupportedFormatError(
+            f"index {name!r} has a segment of another version of Lance that cannot be used here: "
+            "build the index anew, with replace=True"
+        )
 
 
 def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:

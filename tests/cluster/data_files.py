@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import lance
-from spark_lance.table.maintenance.cleanup import CleanupPolicy, cleanup
 
 import spark_lance
 from spark_lance.table.maintenance.verify import Finding, verify
 from spark_lance.table.paths import HINT_NAME
+from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from tests.cluster.standalone import eventually
 
 __all__ = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from tests.table.test_race import check, race
 
 from tests.stores.services import Service
+from tests.table.commits.test_race import check, race
 
 pytestmark = [
     pytest.mark.stores,

@@ -167,7 +167,9 @@ def test_what_the_manifest_leaves_out(tmp_path: Path) -> None:
     message = table_pb2.Manifest(version=1)
     manifest = Manifest(message, b"", Naming.V2, "m")
     assert manifest.timestamp.year == 1970
-    assert manifest.file_version is DEFAULT_VERSION
+    assert manifest.file_version is FileVersion.V0_1
+    message.writer_feature_flags = 4
+    assert Manifest(message, b"", Naming.V2, "m").file_version is DEFAULT_VERSION
     assert manifest.max_fragment_id is None
     message.fragments.add().files.add(file_major_version=2, file_minor_version=1)
     assert Manifest(message, b"", Naming.V2, "m").file_version is FileVersion.V2_1

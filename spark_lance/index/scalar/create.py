@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from spark_lance.errors import IndexNotFoundError, SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.index.building import Numbers, Place, Rows
-from spark_lance.index.entries import check_name, index_directory, new_entry, segments_of
+from spark_lance.index.entries import check_extensible, check_name, index_directory, new_entry, segments_of
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.store import Store
@@ -164,6 +164,7 @@ def extend_scalar_index(
             break
     else:
         raise IndexNotFoundError(f"there is no scalar index {name!r} here")
+    check_extensible(manifest, name, segments)
     covered = BitMap().union(*(segment.covered for segment in segments))
     fresh = [fragment for fragment in manifest.fragments if fragment.id not in covered]
     merged = segments if merge is None else segments[max(len(segments) - merge, 0) :]

@@ -13,7 +13,14 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import IndexNotFoundError, OptionError
-from spark_lance.index.entries import Segment, check_name, index_directory, new_entry, segments_of
+from spark_lance.index.entries import (
+    Segment,
+    check_extensible,
+    check_name,
+    index_directory,
+    new_entry,
+    segments_of,
+)
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.build import (
     Recipe,
@@ -208,6 +215,7 @@ def extend_vector_index(
     segments = [s for s in segments_of(store, root, manifest, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
     if not segments:
         raise IndexNotFoundError(f"there is no vector index {name!r} here")
+    check_extensible(manifest, name, segments)
     newest = open_segment(segments[-1])
     trained = reopen(newest, recipe_of(segments[-1].entry, newest))
     covered = BitMap().union(*(segment.covered for segment in segments))

@@ -16,7 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from google.protobuf.message import Message
@@ -46,6 +46,7 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.features import check_writable
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
+from spark_lance.table.old_writers import check_successor
 from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
@@ -388,7 +389,9 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
         commit.transaction = _fitted(commit, latest)
         commit.unfit = []
     current = with_present_coverage(commit.store, commit.root, latest)
-    return build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
+    built = build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
+    check_successor(commit.restored or latest, built)
+    return replace(built, inferred=latest.inferred) if latest.inferred else built
 
 
 def _look_up(commit: _Commit, once: Once, latest: Manifest) -> Manifest | None:

@@ -20,6 +20,7 @@ import struct
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -201,13 +202,7 @@ def with_present_coverage(store: Store, root: str, manifest: Manifest) -> Manife
             changed = True
     if not changed:
         return manifest
-    return Manifest(
-        manifest.message,
-        section.SerializeToString(),
-        manifest.naming,
-        manifest.path,
-        manifest.inline_transaction,
-    )
+    return replace(manifest, index_section=section.SerializeToString())
 
 
 def follow(index: table_pb2.IndexMetadata, steps: Sequence[tuple[BitMap, BitMap]]) -> BitMap | None:

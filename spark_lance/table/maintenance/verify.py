@@ -29,6 +29,7 @@ from spark_lance.file.schema import Field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.data_files import known_size
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.reading.blob_values import blob_values
@@ -208,7 +209,7 @@ class _Line:
             except (LanceError, OSError) as error:
                 yield _damage(f"data file {file.path}", error)
                 continue
-            if file.file_size_bytes and size != file.file_size_bytes:
+            if size != (known_size(file) or size):
                 message = f"has {size} bytes, and {file.file_size_bytes} in the manifest"
                 yield _damage(f"data file {file.path}", message)
 

@@ -14,6 +14,7 @@ from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundE
 from spark_lance.io.store import Store, join
 from spark_lance.table.features import check_readable
 from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.old_writers import completed
 from spark_lance.table.paths import (
     HINT_NAME,
     VERSIONS_DIR,
@@ -117,7 +118,7 @@ def load_latest(store: Store, root: str) -> Manifest:
     for _ in range(_LATEST_ATTEMPTS):
         file = latest_version(store, root)
         try:
-            return _load(store, file)
+            return _load(store, root, file)
         except FileNotFoundError:
             # It was the newest when listed; a newer one came and a clean-up took it away.
             logger.debug("version %d of %s vanished while it was opened", file.version, root)
@@ -133,7 +134,7 @@ def load_version(store: Store, root: str, version: int) -> Manifest:
         UnsupportedFormatError: the version needs a feature that this release does not read.
         FormatError: the manifest is damaged.
     """
-    return _load(store, find_version(store, root, version))
+    return _load(store, root, find_version(store, root, version))
 
 
 def write_hint(store: Store, root: str, version: int) -> None:
@@ -147,10 +148,10 @@ def write_hint(store: Store, root: str, version: int) -> None:
         logger.debug("no version hint written for %s: %s", root, error)
 
 
-def _load(store: Store, file: VersionFile) -> Manifest:
+def _load(store: Store, root: str, file: VersionFile) -> Manifest:
     manifest = read_manifest(store, file.path, file.naming)
     check_readable(manifest.message, file.path)
-    return manifest
+    return completed(store, root, manifest)
 
 
 def _summary(numbers: list[int]) -> str:

@@ -15,7 +15,7 @@ from pyspark import InheritableThread
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.spark import enable as enable_module
+from spark_lance.spark.session import enable as enable_module
 from spark_lance.spark.session import java_classes
 
 if TYPE_CHECKING:
