@@ -15,7 +15,7 @@ PACKAGE = ROOT / "spark_lance"
 LAYERS = ("errors", "proto", "io", "file", "table", "index", "cli", "spark")
 LATE_IMPORTS_ALLOWED = {
     "spark_lance/__init__.py",
-    "spark_lance/spark/read.py",
+    "spark_lance/index/pruners.py",
     "spark_lance/spark/source.py",
     "spark_lance/table/predicates/predicate.py",
 }

@@ -37,6 +37,7 @@ from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import DATA_DIR
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.row_moves import commit_moves
 
@@ -233,11 +234,10 @@ def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], rer
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
 
-    def once(manifest: Manifest) -> Changed:
-        base = LanceDataset(table.uri, table.store, table.root, manifest)
-        return attempt(Attempt(base, secrets.token_hex(8)))
+    def once(at: Snapshot) -> Changed:
+        return attempt(Attempt(table._at(at.manifest), secrets.token_hex(8)))
 
-    return rerun(table.store, table.root, table.manifest, once, reruns)
+    return rerun(table.snapshot, once, reruns)
 
 
 def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:
