@@ -231,9 +231,7 @@ class Indexing(Reading, Maintaining):
         with_row_address: bool,
     ) -> pa.Table:
         condition = self._condition(filter)
-        search = self._searches.setdefault(
-            query.column, VectorSearch(self.store, self.root, self.manifest, query.column)
-        )
+        search = self._searches.setdefault(query.column, VectorSearch(self.snapshot, query.column))
         results = search.run(query, self._allowed(condition if prefilter else None))
         later = None if prefilter else condition
         addresses = np.concatenate([result.addresses for result in results])
@@ -258,7 +256,7 @@ class Indexing(Reading, Maintaining):
         """Return the rows that answer a text query."""
         column, query = parse_text_query(self.manifest, asked, k)
         condition = self._condition(filter)
-        search = TextSearch(self.store, self.root, self.manifest, column)
+        search = TextSearch(self.snapshot, column)
         found = search.run(query, self._allowed(condition if prefilter else None))
         later = None if prefilter else condition
         return self._rows_of(

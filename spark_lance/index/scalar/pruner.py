@@ -55,7 +55,7 @@ class ScalarPruner:
 
     @cached_property
     def _resolver(self) -> RowResolver:
-        return RowResolver(self._snapshot.store, self._snapshot.root, self._manifest)
+        return RowResolver(self._snapshot)
 
     @cached_property
     def _indices(self) -> dict[int, list[ScalarIndex]]:
