@@ -19,8 +19,8 @@ from spark_lance.index.pruners import index_pruners
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.shares import plan_search, run_share
 from spark_lance.io.store import Store
-from spark_lance.table.reading.row_lookup import find_rows
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.writing.replace_rows import replace_rows
 from spark_lance.table.writing.write import write_fragments
 

@@ -22,7 +22,7 @@ from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite_message
-from spark_lance.table.reading.row_lookup import find_rows
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.transaction import Transaction
 
 Loose = Callable[..., list[table_pb2.DataFragment]]

@@ -33,8 +33,8 @@ from spark_lance.table.features import DELETION_FILES
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import deletion_path
-from spark_lance.table.reading.row_lookup import find_rows
 from spark_lance.table.rows.delete import delete_rows
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.transaction import read_transaction
 
 Kind = table_pb2.DeletionFile

@@ -32,9 +32,10 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
-from spark_lance.table.reading.row_lookup import find_rows, read_rows
+from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.rowids import decode_row_versions
 from spark_lance.table.rows import row_moves
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_moves import MovedIds, commit_moves, write_moved
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.writing.write import write_fragments

@@ -30,8 +30,8 @@ from spark_lance.spark.lance_table.row_commits import (
 from spark_lance.spark.lance_table.row_tasks import Action, ChangeRows, MarkRows
 from spark_lance.spark.lance_table.targets import Assignments
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.row_lookup import find_rows
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_moves import check_movable
 
 if TYPE_CHECKING:

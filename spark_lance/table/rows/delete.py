@@ -11,8 +11,8 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.predicates.predicate import Predicate
-from spark_lance.table.reading.row_lookup import find_rows
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.rows.find_rows import find_rows
 
 __all__ = ["delete_rows"]
 

@@ -20,8 +20,9 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate, compile_expression
 from spark_lance.table.predicates.values import cast
-from spark_lance.table.reading.row_lookup import columns_of, find_rows, read_rows
+from spark_lance.table.reading.row_lookup import columns_of, read_rows
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
 
 __all__ = ["Updated", "update_rows"]

@@ -21,8 +21,8 @@ from spark_lance.table.commits.reruns import rerun, rerun_policy
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
-from spark_lance.table.reading.row_lookup import find_rows
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.writing.merge_schema import renumbered
 
 __all__ = ["RowCheck", "replace_rows"]
