@@ -83,12 +83,13 @@ def counting() -> Iterator[Reads]:
 
 def made(path: Path, version: str, kind: str | None) -> LanceDataset:
     """Write a table; pylance builds the index where tables cannot be written here."""
+    storage: Any = {"0.1": "legacy"}.get(version, version)
     theirs = lance.write_dataset(
         table(),
         str(path),
         max_rows_per_file=PART,
         max_rows_per_group=LEGACY_GROUP,
-        data_storage_version={"0.1": "legacy"}.get(version, version),
+        data_storage_version=storage,
     )
     if kind is not None and version == "0.1":
         index: Any = kind
@@ -184,7 +185,7 @@ def test_changes_read_what_their_condition_leaves(
     left = lance.dataset(str(tmp_path / "t"), version=after.version)
     rows = left.to_table(columns=["id", "x"])
     kept = [n for n in range(ROWS) if n != ROW]
-    new = {updated: [-1], merged: [-1], replaced: [ROW]}.get(change, [])
+    new = {"updated": [-1], "merged": [-1], "replaced": [ROW]}.get(change.__name__, [])
     assert rows["x"].to_pylist() == [*kept, *new]
     assert rows["id"].to_pylist() == [*ids()[kept].tolist(), *[value for _ in new]]
 

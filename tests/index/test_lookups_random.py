@@ -153,7 +153,7 @@ def test_changes_find_the_rows_of_their_condition(
     options: Any = {"data_storage_version": version, "enable_stable_row_ids": stable}
     lance.write_dataset(made(rows), str(path), max_rows_per_file=25, **options)
     for column, kinds in INDICES.items():
-        kind = data.draw(st.sampled_from([*kinds, None]))
+        kind: Any = data.draw(st.sampled_from([*kinds, None]))
         if kind is not None and data.draw(st.booleans()):
             dataset(path).create_scalar_index(column, kind)
         elif kind is not None:
