@@ -74,8 +74,9 @@ def test_delete_and_update(spark: SparkSession, path: str) -> None:
     enable(session)
     table = LanceTable.forPath(session, path)
     with only_readable(path, 1):
-        assert table.delete("id = 400").first()["num_deleted_rows"] == 1
-        assert table.update("id = 401", {"word": "'x'"}).first()["num_updated_rows"] == 1
+        assert [row["num_deleted_rows"] for row in table.delete("id = 400").collect()] == [1]
+        changed = table.update("id = 401", {"word": "'x'"})
+        assert [row["num_updated_rows"] for row in changed.collect()] == [1]
     assert ids(path) == [*(n for n in range(ROWS) if n not in (400, 401)), 401]
 
 

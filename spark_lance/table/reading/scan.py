@@ -134,13 +134,14 @@ class Scan:
         fragments, rows = prune(condition, self.fragments, self.manifest.uses_stable_row_ids, self.pruners)
         return self._narrowed(fragments, rows, condition.columns)
 
-    def tasks_for_any(self, conditions: Iterable[Condition], filter_columns: Sequence[str]) -> list[ScanTask]:
+    def tasks_for_any(self, conditions: Iterable[Condition]) -> list[ScanTask]:
         """Return one task for each fragment that may have rows that one of several conditions keeps.
 
+        The conditions are asked for one by one, and no more of them once every fragment has to be read whole.
+        The tasks' rows are not tested: others may be among them.
+
         Args:
-            conditions: fitted to the table; none keep no row. They are asked for one by one, and no more of
-                them once every fragment has to be read as a whole.
-            filter_columns: columns for the filter that `ScanTask.tables` will get, beside those of the scan.
+            conditions: fitted to the table; without any, no row is kept.
         """
         kept: dict[int, BitMap | None] = {}
         for condition in conditions:
@@ -154,7 +155,7 @@ class Scan:
                 break
         chosen = [fragment for fragment in self.fragments if fragment.id in kept]
         known_rows = {number: rows for number, rows in kept.items() if rows is not None}
-        return self._narrowed(chosen, known_rows, filter_columns)
+        return self._narrowed(chosen, known_rows, ())
 
     def _narrowed(
         self,

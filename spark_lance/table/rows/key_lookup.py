@@ -1,14 +1,13 @@
 """Which rows of a table may have one of the keys of a source, found without reading all keys of the table.
 
-Two things narrow the rows down. All keys lie between the least and the greatest one of the source, which page
-statistics and indices know something about. And where the source has few keys, the indices of the key columns
-are asked for them, some hundreds at once, so that neither the condition nor what it finds grows with the
-source. What is left may hold other rows as well: keys are compared afterwards.
+The indices of the key columns are asked: for the keys themselves if the source has few of them, some hundreds
+at once, so that no condition grows with the source; otherwise for all between the least and the greatest key.
+What is left may hold other rows as well: keys are compared afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import pyarrow as pa
@@ -31,33 +30,29 @@ _ROWS_PER_KEY = 2048
 
 def key_tasks(
     scan: Scan, keys: Sequence[Field], source: pa.Table, others: Condition | None = None
-) -> tuple[list[ScanTask], Condition | None]:
+) -> list[ScanTask]:
     """Return tasks whose rows hold all rows of the table that have a key of the source.
 
     Args:
         scan: of the key columns at least.
         keys: the key columns.
         source: has the key columns, with the table's types; a row with a null in its key has none.
-        others: rows for which this is true are wanted as well; it names columns of the scan.
-
-    Returns:
-        The tasks, and the condition that they are to be given, which all of these rows fulfil.
+        others: rows for which this is true are wanted as well.
     """
     schema = pa.schema([key.arrow_field() for key in keys])
     plain = [key.name for key in keys if _is_plain(key.arrow_type())]
     if not plain:
-        return scan.tasks(), None
-    present = _distinct(source, [key.name for key in keys], plain)
-    if not present.num_rows:
-        return (scan.tasks_for(others), others) if others is not None else ([], None)
-    within = compile_tree(_all([_between(name, present[name]) for name in plain]), schema)
-    if not scan.pruners or present.num_rows > max(_FEW_KEYS, _rows(scan) // _ROWS_PER_KEY):
-        wanted: Iterator[Condition] = iter([within])
+        return scan.tasks()
+    rows = _without_nulls(source.select([key.name for key in keys])).select(plain)
+    if not rows.num_rows:
+        wanted: Iterable[Condition] = []
+    elif not scan.pruners:
+        return scan.tasks()
+    elif rows.num_rows <= max(_FEW_KEYS, _rows(scan) // _ROWS_PER_KEY):
+        wanted = _batches(rows, schema)
     else:
-        wanted = _batches(present, schema)
-    if others is None:
-        return scan.tasks_for_any(wanted, within.columns), within
-    return scan.tasks_for_any(chain(wanted, [others]), ()), None
+        wanted = [compile_tree(_all([_between(name, rows[name]) for name in plain]), schema)]
+    return scan.tasks_for_any(wanted if others is None else chain(wanted, [others]))
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -69,17 +64,16 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _distinct(source: pa.Table, keys: Sequence[str], plain: Sequence[str]) -> pa.Table:
-    """Return the different keys of the source, in order, as far as they are in plain columns."""
-    rows = source.select(list(keys))
-    for name in keys:
+def _without_nulls(rows: pa.Table) -> pa.Table:
+    for name in rows.column_names:
         rows = rows.filter(rows[name].is_valid()) if rows[name].null_count else rows
-    grouped = rows.select(list(plain)).group_by(list(plain)).aggregate([])
-    return grouped.sort_by([(name, "ascending") for name in plain])
+    return rows
 
 
-def _batches(present: pa.Table, schema: pa.Schema) -> Iterator[Condition]:
-    """Yield conditions of which each key fulfils one."""
+def _batches(rows: pa.Table, schema: pa.Schema) -> Iterator[Condition]:
+    """Yield conditions of which each key fulfils one; keys side by side go into one."""
+    present = rows.group_by(rows.column_names).aggregate([])
+    present = present.sort_by([(name, "ascending") for name in rows.column_names])
     for start in range(0, present.num_rows, _BATCH_KEYS):
         part = present.slice(start, _BATCH_KEYS)
         yield compile_tree(_all([_among(name, part[name]) for name in part.column_names]), schema)

@@ -181,10 +181,10 @@ class _Merge:
     def _windows(self, scan: Scan) -> Iterator[pa.Table]:
         """Yield the rows that may have a key of the source, and those that may be deleted for lack of one."""
         if self.rules.delete_missing and self.missing is None:
-            return _windows(scan.tasks(), None)
+            return _windows(scan.tasks())
         if self.rules.delete_missing:
-            return _windows(*key_tasks(scan, self.keys, self.source, self.missing))
-        return _windows(*key_tasks(scan, self.keys, self.source))
+            return _windows(key_tasks(scan, self.keys, self.source, self.missing))
+        return _windows(key_tasks(scan, self.keys, self.source))
 
     def _change(self, window: pa.Table, addresses: npt.NDArray[np.uint64], codes: Int64Array) -> None:
         """Note the rows of a window to update or to delete."""
@@ -313,12 +313,12 @@ def _align(source: pa.Table, schema: Schema, keys: Sequence[Field], insert: bool
     return pa.Table.from_arrays(columns, schema=aligned.schema)
 
 
-def _windows(tasks: Sequence[ScanTask], condition: Condition | None) -> Iterator[pa.Table]:
-    """Yield the rows of tasks for which a condition is true in tables of some size, across fragments."""
+def _windows(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
+    """Yield the rows of tasks in tables of some size, across fragments."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for task in tasks:
-        for table in task.tables(_WINDOW_BYTES, condition):
+        for table in task.tables(_WINDOW_BYTES):
             waiting.append(table)
             rows, size = rows + table.num_rows, size + table.nbytes
             if rows >= _WINDOW_ROWS or size >= _WINDOW_BYTES:
