@@ -19,7 +19,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check clean
 .PHONY: bench bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-compact bench-scale bench-delta
+.PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -82,6 +82,9 @@ bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
 
 bench-commit: $(VENV)/.installed-bench ## measure commits per second against pylance
 	$(BIN)/python -m benchmarks.bench_commit $(ARGS)
+
+bench-changes: $(VENV)/.installed-bench ## measure changes of single rows against reading them
+	$(BIN)/python -m benchmarks.bench_changes $(ARGS)
 
 bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small files against pylance
 	$(BIN)/python -m benchmarks.bench_compact $(ARGS)

@@ -32,14 +32,14 @@ ROOMS = {
         "rows",
         "inserts",
     ),
-    "index": ("core", "vector", "text", "scalar", "remap"),
+    "index": ("core", "vector", "text", "scalar", "remap", "pruners"),
     "spark": ("core", "options", "session", "schema", "scan", "sink", "streaming", "source", "lance_table"),
     # The package itself holds the tables of layouts and encodings, by which pages are read.
     "file.v2_1": ("core", "levels", "encodings", "layouts", "__init__", "read", "write"),
 }
 LATE_IMPORTS_ALLOWED = {
     "spark_lance/__init__.py",
-    "spark_lance/spark/scan/rows.py",
+    "spark_lance/index/pruners.py",
     "spark_lance/spark/source.py",
     "spark_lance/table/predicates/predicate.py",
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from spark_lance.io.store import Store
 from spark_lance.table.indices.remap import IndexRemap
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
 from spark_lance.table.versions.resolve import main_root
 
 __all__ = ["Face", "SameFace"]
@@ -45,6 +47,16 @@ class Face:
     def main_root(self) -> str:
         """The root path of the main line, which holds tags and branches."""
         return main_root(self.root, self.manifest)
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The version as a value, for the functions that read and change rows."""
+        return Snapshot(self.store, self.root, self.manifest, self._pruner_factory)
+
+    @property
+    def _pruner_factory(self) -> PrunerFactory | None:
+        """Makes what tells scans where rows of certain values are; None: nobody here can."""
+        return None
 
     @property
     def _index_remap(self) -> IndexRemap | None:

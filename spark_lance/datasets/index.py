@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +16,10 @@ from spark_lance.datasets.maintain import Maintaining, Optimizer
 from spark_lance.datasets.read import Reading
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
+from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.scalar.knower import ScalarKnower
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.create import create_vector_index, extend_vector_index, recipe_with
 from spark_lance.index.vector.query import VectorQuery
@@ -28,6 +28,7 @@ from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
 
@@ -72,6 +73,11 @@ class Indexing(Reading, Maintaining):
     def optimize(self) -> IndexOptimizer:
         """Compaction, and upkeep of indices."""
         return IndexOptimizer(self)
+
+    @property
+    def _pruner_factory(self) -> PrunerFactory:
+        """Indices tell every scan of the dataset where rows of certain values are."""
+        return index_pruners
 
     @property
     def _index_remap(self) -> SegmentRemap:
@@ -159,7 +165,7 @@ class Indexing(Reading, Maintaining):
         """
         for index in describe_indices(self.store, self.root, self.manifest):
             if index.name == name:
-                rows = sum(self._scan([]).live_rows(fragment) for fragment in self.manifest.fragments)
+                rows = self.snapshot.live_rows()
                 indexed = index.num_rows_indexed or 0
                 return {
                     "index_type": index.index_type,
@@ -225,9 +231,7 @@ class Indexing(Reading, Maintaining):
         with_row_address: bool,
     ) -> pa.Table:
         condition = self._condition(filter)
-        search = self._searches.setdefault(
-            query.column, VectorSearch(self.store, self.root, self.manifest, query.column)
-        )
+        search = self._searches.setdefault(query.column, VectorSearch(self.snapshot, query.column))
         results = search.run(query, self._allowed(condition if prefilter else None))
         later = None if prefilter else condition
         addresses = np.concatenate([result.addresses for result in results])
@@ -252,7 +256,7 @@ class Indexing(Reading, Maintaining):
         """Return the rows that answer a text query."""
         column, query = parse_text_query(self.manifest, asked, k)
         condition = self._condition(filter)
-        search = TextSearch(self.store, self.root, self.manifest, column)
+        search = TextSearch(self.snapshot, column)
         found = search.run(query, self._allowed(condition if prefilter else None))
         later = None if prefilter else condition
         return self._rows_of(
@@ -295,18 +299,6 @@ class Indexing(Reading, Maintaining):
     def _searches(self) -> dict[str, VectorSearch]:
         """What was opened for searching columns of this version."""
         return {}
-
-    def _scan(
-        self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
-    ) -> Scan:
-        scan = super()._scan(columns, with_row_id, with_row_address)
-        if not self.manifest.index_section:
-            return scan
-        return replace(scan, knowers=(self._knower,))
-
-    @cached_property
-    def _knower(self) -> ScalarKnower:
-        return ScalarKnower(self.store, self.root, self.manifest)
 
 
 def known_indices(manifest: Manifest) -> list[str]:

@@ -122,7 +122,7 @@ class MergeInsertBuilder(Generic[SameFace]):
         table = as_reader(data, schema).read_all()
         dataset = self._dataset
         reruns = RetryPolicy(attempts=self._retries + 1, total_seconds=self._timeout.total_seconds())
-        done = merge_rows(dataset.store, dataset.root, dataset.manifest, table, rules, reruns=reruns)
+        done = merge_rows(dataset.snapshot, table, rules, reruns=reruns)
         return MergeResult(
             dataset._at(done.manifest), done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows
         )

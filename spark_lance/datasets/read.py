@@ -12,12 +12,10 @@ from spark_lance.datasets.base import Face
 from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
 from spark_lance.table.reading.changes_feed import Changes, changes_between
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, rows_without_columns
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
@@ -142,14 +140,7 @@ class Reading(Face, _Readable):
     def _scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> Scan:
-        return Scan.plan(
-            self.store,
-            self.root,
-            self.manifest,
-            columns,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-        )
+        return self.snapshot.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
 
     def take_rows(self, row_ids: RowNumbers, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows with the given `_rowid`s, in that order; ids without a live row are passed over.
@@ -242,11 +233,7 @@ class Reading(Face, _Readable):
             raise IndexError(f"only {rows.num_rows} of {len(given[0])} rows exist")
         by_id = {fragment.id: fragment for fragment in self.manifest.fragments}
         fragments = [by_id[address >> 32] for address in rows[ROW_ADDRESS].to_pylist()]
-        return open_blobs(self._bases, path[-1], descriptors(rows.column(0), path), fragments)
-
-    @property
-    def _bases(self) -> Bases:
-        return Bases.of(self.store, self.root, self.manifest.message)
+        return open_blobs(self.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
 
 
 @dataclass(frozen=True)
@@ -264,7 +251,7 @@ class LanceFragment(_Readable):
     @property
     def physical_rows(self) -> int:
         """Rows stored, deleted ones included."""
-        return physical_rows(self.parent.store, self.parent.root, self.metadata, self.parent._bases)
+        return self.parent.snapshot.physical_rows(self.metadata)
 
     @property
     def num_deletions(self) -> int:
@@ -274,10 +261,7 @@ class LanceFragment(_Readable):
     def _scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> Scan:
-        return Scan.plan(
-            self.parent.store,
-            self.parent.root,
-            self.parent.manifest,
+        return self.parent.snapshot.scan(
             columns,
             with_row_id=with_row_id,
             with_row_address=with_row_address,

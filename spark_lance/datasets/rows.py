@@ -58,7 +58,7 @@ class Changing(Face):
             UnsupportedFormatError: the table uses a feature that is not written here.
         """
         reruns = _reruns(conflict_retries, retry_timeout)
-        return self._at(delete_rows(self.store, self.root, self.manifest, predicate, reruns=reruns))
+        return self._at(delete_rows(self.snapshot, predicate, reruns=reruns))
 
     def update(
         self: SameFace,
@@ -94,7 +94,7 @@ class Changing(Face):
             UnsupportedFormatError: the table uses what is not written here, or has blobs in structs.
         """
         reruns = _reruns(conflict_retries, retry_timeout)
-        done = update_rows(self.store, self.root, self.manifest, updates, where, reruns=reruns)
+        done = update_rows(self.snapshot, updates, where, reruns=reruns)
         return UpdateResult(self._at(done.manifest), done.num_rows_updated)
 
     def merge_insert(self: SameFace, on: str | Iterable[str] | None = None) -> MergeInsertBuilder[SameFace]:

@@ -67,6 +67,10 @@ class Manifest:
     inline_transaction: bytes | None = field(default=None, repr=False)
     inferred: Mapping[bytes, str] = field(default_factory=dict, repr=False)
 
+    def __getstate__(self) -> dict[str, object]:
+        # Messages can be pickled, the lists inside of them, which were kept, cannot.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
     @property
     def version(self) -> int:
         """The version number, counted from 1."""

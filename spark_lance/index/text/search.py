@@ -24,11 +24,11 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.words import Cutter
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses
 
 __all__ = ["TextFound", "TextQuery", "TextSearch", "parse_text_query"]
@@ -143,22 +143,23 @@ class TextSearch:
     """Searches one column of text of one version.
 
     Args:
-        store, root, manifest: the version.
+        snapshot: the version.
         column: a column of text.
 
     Raises:
         SchemaError: the column does not exist, or holds no text.
     """
 
-    def __init__(self, store: Store, root: str, manifest: Manifest, column: str) -> None:
+    def __init__(self, snapshot: Snapshot, column: str) -> None:
+        store, root, manifest = snapshot.store, snapshot.root, snapshot.manifest
         field = manifest.schema.field(column)
         kind = field.arrow_type()
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise SchemaError(f"column {column!r} is {kind}: it holds no text")
-        self._scan = Scan.plan(store, root, manifest, [column], with_row_address=True)
+        self._scan = snapshot.scan([column], with_row_address=True)
         self._column = column
         self._segments = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
-        self._rows = RowResolver(store, root, manifest)
+        self._rows = RowResolver(snapshot)
 
     @cached_property
     def _parts(self) -> list[TextPart]:

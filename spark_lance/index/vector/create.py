@@ -50,6 +50,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.scan import ROW_ID, Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions
 
 __all__ = [
@@ -227,7 +228,7 @@ def extend_vector_index(
     field = int(segments[-1].entry.fields[0])
     column = next(top.name for top in manifest.schema.fields if top.id == field)
     number = uuid.uuid4()
-    resolver = RowResolver(store, root, manifest)
+    resolver = RowResolver(Snapshot(store, root, manifest))
     with coded_rows(trained, segment_rows(store, root, manifest, column, fresh)) as added:
         parts = [_counting(segment, resolver, manifest) for segment in merged] + [added]
         files = merge_segments(trained, store, index_directory(root, number), parts, manifest.file_version)

@@ -34,12 +34,9 @@ from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_d
 from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses
 
 __all__ = ["VectorSearch"]
@@ -76,16 +73,17 @@ class VectorSearch:
     """Searches one column of one version.
 
     Args:
-        store, root, manifest: the version.
+        snapshot: the version.
         column: a fixed-size list of numbers.
     """
 
-    def __init__(self, store: Store, root: str, manifest: Manifest, column: str) -> None:
-        self._scan = Scan.plan(store, root, manifest, [column], with_row_address=True)
+    def __init__(self, snapshot: Snapshot, column: str) -> None:
+        self._snapshot = snapshot
+        self._scan = snapshot.scan([column], with_row_address=True)
         self._column = column
-        self._kind = manifest.schema.field(column).arrow_type()
-        self._field = manifest.schema.field(column).id
-        self._rows = RowResolver(store, root, manifest)
+        self._kind = snapshot.schema.field(column).arrow_type()
+        self._field = snapshot.schema.field(column).id
+        self._rows = RowResolver(snapshot)
         self._allowed: dict[tuple[str, frozenset[int]], Addresses] = {}
 
     @cached_property
@@ -110,11 +108,8 @@ class VectorSearch:
             return None
         key = (filter, frozenset(fragments))
         if key not in self._allowed:
-            scan = self._scan
-            condition = compile_predicate(filter, nameable(scan.manifest.schema))
-            chosen = tuple(self.fragments(key[1]))
-            part = Scan(scan.store, scan.root, scan.manifest, (ROW_ADDRESS,), chosen)
-            found = [table[ROW_ADDRESS].to_numpy() for table in part.tables(condition)]
+            part = self._snapshot.scan([ROW_ADDRESS], fragments=self.fragments(key[1]))
+            found = [table[ROW_ADDRESS].to_numpy() for table in part.tables(filter)]
             self._allowed[key] = np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
         return self._allowed[key]
 

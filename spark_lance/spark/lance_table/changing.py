@@ -72,7 +72,7 @@ class Changing(TableFace):
 
         def attempt(at: Attempt) -> Changed:
             if condition is None:
-                return at.delete_all(find_rows(at.store, at.root, at.manifest, None))
+                return at.delete_all(find_rows(at.base.snapshot, None))
             frame = _where(self, at.manifest, condition, [])
             marked = frame.select(quoted(ROW_ADDRESS))
             return at.delete_rows(gather(marked, MarkRows()), text_of(condition))

@@ -168,7 +168,7 @@ class ColumnJob:
         message = self.table._parsed.commit_message
         try:
             with nullcontext() if message is None else commit_options(message=message):
-                version = rerun(store, root, self._start.manifest, attempt, _ROUNDS)
+                version = rerun(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
         except CommitOutcomeUnknownError:
             raise
         except (LanceError, OSError, PySparkException):

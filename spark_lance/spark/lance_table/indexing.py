@@ -33,13 +33,12 @@ from spark_lance.index.vector.build import (
 )
 from spark_lance.index.vector.create import entry_of, open_segment, recipe_with, sample_vectors, segment_rows
 from spark_lance.index.vector.storage import AUXILIARY_FILE, INDEX_FILE, INDEX_TYPES, all_partitions
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.create_index import create_index_message
-from spark_lance.table.versions.versions import load_version
+from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,7 +103,7 @@ class Indexing(TableFace):
         name = name or f"{column}_idx"
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
-        work = _Work(table.store, table.root, table.version, column, name)
+        work = _Work(table.snapshot.ref(), column, name)
         (trained,) = spread(self.spark, [(work, recipe, rows)], _train)
         plan = (work, recipe, trained)
         parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.spark))))
@@ -117,10 +116,10 @@ class Indexing(TableFace):
             bundles = [written[i::wanted] for i in range(wanted)]
             merged = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
             result = self._commit(table, name, merged)
-            _delete(table, {trained, *written} - set(merged))
+            _delete(table.snapshot, {trained, *written} - set(merged))
             return result
         result = self._commit(table, name, written)
-        _delete(table, [trained])
+        _delete(table.snapshot, [trained])
         return result
 
     def createScalarIndex(
@@ -164,7 +163,7 @@ class Indexing(TableFace):
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
         groups = _groups(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
-        work = _Work(table.store, table.root, table.version, column, name)
+        work = _Work(table.snapshot.ref(), column, name)
         written = spread(self.spark, [(work, kind.name, group, options) for group in groups], _build)
         return self._commit(table, name, written)
 
@@ -253,21 +252,15 @@ def _groups(table: LanceDataset, rows: int) -> list[tuple[int, ...]]:
 class _Work:
     """The version and column that tasks work on."""
 
-    store: Store
-    root: str
-    version: int
+    table: SnapshotRef
     column: str
     name: str
-
-    def open(self) -> LanceDataset:
-        manifest = load_version(self.store, self.root, self.version)
-        return LanceDataset(self.root, self.store, self.root, manifest)
 
 
 def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     """Write what training finds as a segment without rows, and return its entry."""
     work, recipe, rows = task
-    table = work.open()
+    table = work.table.load()
     size = recipe.sample_size(rows)
     sample = sample_vectors(table.store, table.root, table.manifest, work.column, size)
     trained = train(recipe, sample, rows)
@@ -275,15 +268,17 @@ def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     directory = index_directory(table.root, segment)
     files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
     field = table.manifest.schema.field(work.column).id
-    return entry_of(trained, work.name, segment, field, work.version, BitMap(), files).SerializeToString()
+    return entry_of(
+        trained, work.name, segment, field, work.table.version, BitMap(), files
+    ).SerializeToString()
 
 
-def _trained(table: LanceDataset, recipe: Recipe, written: bytes) -> Trained:
+def _trained(table: Snapshot, recipe: Recipe, written: bytes) -> Trained:
     """Return what training found."""
     return reopen(open_segment(_segment(table, written)), recipe)
 
 
-def _segment(table: LanceDataset, written: bytes) -> Segment:
+def _segment(table: Snapshot, written: bytes) -> Segment:
     entry = table_pb2.IndexMetadata.FromString(written)
     covered = BitMap.deserialize(entry.fragment_bitmap)
     return Segment(entry, covered, table.store, index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid)))
@@ -292,7 +287,7 @@ def _segment(table: LanceDataset, written: bytes) -> Segment:
 def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
     """Write a segment of some fragments, and return its entry."""
     work, recipe, training, numbers = task
-    table = work.open()
+    table = work.table.load()
     trained = _trained(table, recipe, training)
     manifest = table.manifest
     fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
@@ -301,7 +296,7 @@ def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
     directory = index_directory(table.root, segment)
     files = write_rows(trained, table.store, directory, rows, manifest.file_version)
     field = manifest.schema.field(work.column).id
-    entry = entry_of(trained, work.name, segment, field, work.version, BitMap(numbers), files)
+    entry = entry_of(trained, work.name, segment, field, work.table.version, BitMap(numbers), files)
     return entry.SerializeToString()
 
 
@@ -310,7 +305,7 @@ def _merge(task: tuple[_Work, Recipe, bytes, Sequence[bytes]]) -> bytes:
     work, recipe, training, written = task
     if len(written) == 1:
         return written[0]
-    table = work.open()
+    table = work.table.load()
     trained = _trained(table, recipe, training)
     segments = [_segment(table, data) for data in written]
     covered = BitMap().union(*(segment.covered for segment in segments))
@@ -320,11 +315,11 @@ def _merge(task: tuple[_Work, Recipe, bytes, Sequence[bytes]]) -> bytes:
     parts = [all_partitions(part) for part in opened]
     files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
     field = int(segments[0].entry.fields[0])
-    merged = entry_of(trained, work.name, segment, field, work.version, covered, files)
+    merged = entry_of(trained, work.name, segment, field, work.table.version, covered, files)
     return merged.SerializeToString()
 
 
-def _delete(table: LanceDataset, written: Iterable[bytes]) -> None:
+def _delete(table: Snapshot, written: Iterable[bytes]) -> None:
     """Delete the files of segments that were put together to others."""
     for data in written:
         number = uuid.UUID(bytes=table_pb2.IndexMetadata.FromString(data).uuid.uuid)
@@ -335,7 +330,7 @@ def _delete(table: LanceDataset, written: Iterable[bytes]) -> None:
 def _build(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:
     """Write a segment of a scalar index over some fragments, and return its entry."""
     work, kind, numbers, options = task
-    table = work.open()
+    table = work.table.load()
     fragments = [fragment for fragment in table.manifest.fragments if fragment.id in set(numbers)]
     index = scalar_kind(kind)
     entry = build_segment(

@@ -27,6 +27,7 @@ from spark_lance.table.maintenance.compact import compact_table
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.versions.cleanup import CleanupFile, CleanupStats
 from spark_lance.table.writing.write import delete_fragment_files
@@ -218,10 +219,10 @@ class Optimizing:
         if chosen.defer_index_remap:
             raise OptionError("defer_index_remap is for compaction: it cannot tell where sorted rows went")
 
-        def attempt(manifest: Manifest) -> CompactionMetrics:
-            return self._cluster_once(dataset._at(manifest), tuple(columns), chosen, interleaved)
+        def attempt(at: Snapshot) -> CompactionMetrics:
+            return self._cluster_once(dataset._at(at.manifest), tuple(columns), chosen, interleaved)
 
-        return self._metrics(rerun(dataset.store, dataset.root, dataset.manifest, attempt))
+        return self._metrics(rerun(dataset.snapshot, attempt))
 
     def _cluster_once(
         self, dataset: LanceDataset, columns: tuple[str, ...], options: CompactionOptions, interleaved: bool

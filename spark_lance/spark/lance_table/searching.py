@@ -24,22 +24,20 @@ import pyspark.sql.functions as F
 import pyspark.sql.types as st
 from pyspark.sql.window import Window
 
-from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, plan_search, run_share
-from spark_lance.io.store import Store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.jobs import scatter
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import described, fit
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.reading.take import take_addresses
-from spark_lance.table.versions.versions import load_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,7 +96,7 @@ class Searching(TableFace):
         query = _query(
             vector, column, k, metric, nprobes, refineFactor, ef, fastSearch=fastSearch, useIndex=useIndex
         )
-        plan = plan_search(table.store, table.root, table.manifest, query, filter if prefilter else None)
+        plan = plan_search(table.snapshot, query, filter if prefilter else None)
         later = None if prefilter else filter
         schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
         wanted = schema if later is None else described(table.manifest.schema, None, ())
@@ -156,7 +154,7 @@ class Searching(TableFace):
             fastSearch=fastSearch,
             useIndex=useIndex,
         )
-        plan = plan_search(table.store, table.root, table.manifest, query, filter)
+        plan = plan_search(table.snapshot, query, filter)
         schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
         id_type = queries.schema[queryId].dataType
         identity = st.StructField(_QUERY_ID, id_type, queries.schema[queryId].nullable)
@@ -217,9 +215,9 @@ class Searching(TableFace):
         table = self._dataset()
         asked = {"query": query, "column": column, "operator": operator, "phrase": phrase}
         column, parsed = parse_text_query(table.manifest, {**asked, "fast_search": fastSearch}, k)
-        TextSearch(table.store, table.root, table.manifest, column)
+        TextSearch(table.snapshot, column)
         schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
-        plan = _TextPlan(table.store, table.root, table.version, column, parsed, filter)
+        plan = _TextPlan(table.snapshot.ref(), column, parsed, filter)
         found = scatter(self.spark, [plan], _answer_text, _SCORED)
         fetched = found.coalesce(1).mapInArrow(_fetch(plan, schema, (), SCORE), _with(schema, (), SCORE))
         return fetched.orderBy(F.desc(SCORE))
@@ -229,22 +227,20 @@ class Searching(TableFace):
 class _TextPlan:
     """A search for words in one version of a table."""
 
-    store: Store
-    root: str
-    version: int
+    table: SnapshotRef
     column: str
     query: TextQuery
     filter: str | None
 
 
 def _answer_text(plan: _TextPlan) -> Iterator[pa.RecordBatch]:
-    manifest = load_version(plan.store, plan.root, plan.version)
-    table = LanceDataset(plan.root, plan.store, plan.root, manifest)
+    snapshot = plan.table.load()
     allowed = None
     if plan.filter is not None:
-        rows = table.to_table([ROW_ADDRESS], plan.filter)
-        allowed = np.sort(rows[ROW_ADDRESS].to_numpy())
-    found = TextSearch(plan.store, plan.root, manifest, plan.column).run(plan.query, allowed)
+        parts = snapshot.scan([ROW_ADDRESS]).tables(plan.filter)
+        found_rows = [np.empty(0, np.uint64), *(part[ROW_ADDRESS].to_numpy() for part in parts)]
+        allowed = np.sort(np.concatenate(found_rows))
+    found = TextSearch(snapshot, plan.column).run(plan.query, allowed)
     yield _batch(found.addresses, found.scores, _SCORED)
 
 
@@ -317,9 +313,9 @@ def _fetch(
 
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
-            manifest = load_version(plan.store, plan.root, plan.version)
-            names, _ = fit(manifest.schema, schema)
-            scan = Scan.plan(plan.store, plan.root, manifest, names)
+            snapshot = plan.table.load()
+            names, _ = fit(snapshot.schema, schema)
+            scan = snapshot.scan(names)
             convert = BatchConverter.plan(scan.arrow_schema, arrow_schema(schema))
             target = arrow_schema(_with(schema, before, measure))
             for batch in batches:

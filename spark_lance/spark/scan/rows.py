@@ -17,6 +17,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import SchemaError
+from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.failures import one_line
@@ -41,8 +42,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
-from spark_lance.table.reading.pruning import Knower
-from spark_lance.table.reading.scan import Scan, ScanTask
+from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.resolve import MAIN, Place, Reference, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_version
@@ -117,16 +117,6 @@ def _chosen(
     return [fragment for fragment in manifest.fragments if bisect.bisect(bounds, fragment.id) % 2]
 
 
-def _knowers(store: Store, root: str, manifest: Manifest) -> tuple[Knower, ...]:
-    """Return what knows where rows are that a condition keeps."""
-    if not manifest.index_section:
-        return ()
-    # Reading indices takes many modules, and tasks import this one, too.
-    from spark_lance.index.scalar.knower import ScalarKnower
-
-    return (ScalarKnower(store, root, manifest),)
-
-
 class LanceReader(DataSourceReader):
     """Reads the columns of a Spark schema from one version of a table.
 
@@ -152,9 +142,8 @@ class LanceReader(DataSourceReader):
         self._blobs = tuple(field for field in chosen if field.is_blob)
         if not self._names and not _KEEPS_ROWS_WITHOUT_COLUMNS:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
-        root, fragments = self.place.root, _chosen(manifest, options.fragments)
-        scan = Scan.plan(store, root, manifest, self._names, fragments=fragments)
-        self._scan = replace(scan, knowers=_knowers(store, root, manifest))
+        snapshot = indexed_snapshot(store, self.place.root, manifest)
+        self._scan = snapshot.scan(self._names, fragments=_chosen(manifest, options.fragments))
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.io.store import open_store
@@ -102,7 +103,7 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
     else:
         store, root = open_store(options.path, options.storage)
         column, _ = parse_text_query(manifest, *_words(options))
-        TextSearch(store, root, manifest, column)
+        TextSearch(indexed_snapshot(store, root, manifest), column)
     if options.filter is not None:
         compile_predicate(options.filter, nameable(manifest.schema))
 

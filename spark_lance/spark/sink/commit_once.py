@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from spark_lance.errors import AlreadyCommittedError, CommitOutcomeUnknownError, LanceError
+from spark_lance.index.pruners import index_pruners
 from spark_lance.io.store import Store
 from spark_lance.table.commits.once import Once
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write
@@ -44,7 +45,7 @@ def commit_once(
         CommitError, SchemaError, OSError: nothing was committed; the files were deleted.
     """
     try:
-        return commit_write(store, root, plan, fragments, properties, once=once)
+        return commit_write(store, root, plan, fragments, properties, once=once, pruner_factory=index_pruners)
     except AlreadyCommittedError as skipped:
         logger.info("%s", skipped)
         delete_fragment_files(store, root, fragments)

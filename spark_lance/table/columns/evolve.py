@@ -32,6 +32,7 @@ from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.scan import Scan, rows_without_columns
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.changes import add_fields, schema_protos
 from spark_lance.table.writing.align import Aligner
@@ -127,7 +128,8 @@ def add_null_columns(
         CommitError: other writers were in the way; see its subclasses.
     """
 
-    def attempt(version: Manifest) -> Manifest:
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         schema, added = add_fields(version, columns)
         known = {field.id for field in version.schema.walk()}
         for column in added:
@@ -138,7 +140,7 @@ def add_null_columns(
                     )
         return commit_files(store, root, version, schema, version.fragments, surroundings)
 
-    return rerun(store, root, manifest, attempt, reruns, surroundings)
+    return rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings)
 
 
 def _outermost(column: Field, known: set[int]) -> list[Field]:
@@ -180,7 +182,8 @@ def add_columns(
     """
     files = ColumnFiles(store, root)
 
-    def attempt(version: Manifest) -> Manifest:
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         refuse_mem_wal(version)
         schema, added = add_fields(version, source.schema)
         writer = _Adding(files, version, added, source, batch_rows)
@@ -192,7 +195,7 @@ def add_columns(
             source.finish()
         return commit_files(store, root, version, schema, fragments, surroundings)
 
-    return with_files(files, lambda: rerun(store, root, manifest, attempt, reruns, surroundings))
+    return with_files(files, lambda: rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings))
 
 
 class _Adding:

@@ -28,6 +28,7 @@ from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import write_live_rows
 
@@ -82,7 +83,8 @@ def update_columns(
     """
     files = ColumnFiles(store, root)
 
-    def attempt(version: Manifest) -> Manifest:
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         values = NewValues(version, data, left_on, right_on)
         outcomes = [
             outcome
@@ -103,7 +105,7 @@ def update_columns(
             store, root, operation, read_version=version.version, surroundings=surroundings
         )
 
-    return with_files(files, lambda: rerun(store, root, manifest, attempt, reruns, surroundings))
+    return with_files(files, lambda: rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings))
 
 
 class NewValues:

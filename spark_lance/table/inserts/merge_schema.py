@@ -21,6 +21,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.reruns import rerun, rerun_policy
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import add_fields, schema_protos
 
 __all__ = ["grow", "missing_columns", "renumbered"]
@@ -73,7 +74,8 @@ def grow(store: Store, root: str, base: Manifest, given: Schema) -> Manifest:
         CommitError: other writers were in the way; see its subclasses.
     """
 
-    def attempt(version: Manifest) -> Manifest:
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         lacking = missing_columns(given, version.schema)
         if not lacking.names:
             return version
@@ -83,7 +85,7 @@ def grow(store: Store, root: str, base: Manifest, given: Schema) -> Manifest:
         )
         return commit_operation(store, root, operation, read_version=version.version)
 
-    return rerun(store, root, base, attempt, rerun_policy())
+    return rerun(Snapshot(store, root, base), attempt, rerun_policy())
 
 
 def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> list[table_pb2.DataFragment]:

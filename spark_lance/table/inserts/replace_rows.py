@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import CommitOutcomeUnknownError, ExpressionError, LanceError, SchemaError
 from spark_lance.file.schema import Schema
-from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.once import Once
 from spark_lance.table.commits.reruns import rerun, rerun_policy
@@ -23,6 +22,7 @@ from spark_lance.table.inserts.merge_schema import renumbered
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
 
 __all__ = ["RowCheck", "replace_rows"]
@@ -80,9 +80,7 @@ class RowCheck:
 
 
 def replace_rows(
-    store: Store,
-    root: str,
-    base: Manifest,
+    base: Snapshot,
     condition: str,
     fragments: Sequence[bytes],
     written: Schema,
@@ -92,8 +90,6 @@ def replace_rows(
     """Delete the rows for which a condition is true, add fragments in their place; return the new version.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
         base: the version in which the rows are looked for first.
         condition: SQL text.
         fragments: serialized DataFragment messages of the new rows.
@@ -108,9 +104,12 @@ def replace_rows(
         CommitError: see its other subclasses. The new rows' files are the caller's to delete.
     """
 
-    def attempt(version: Manifest) -> Manifest:
+    store, root = base.store, base.root
+
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         added = renumbered(fragments, written, version.schema)
-        changes = find_rows(store, root, version, condition)
+        changes = find_rows(at, condition)
         try:
             outcome = changes.apply(store, root, version)
             # All columns: the new rows are no copies of old ones in any of them.
@@ -134,4 +133,4 @@ def replace_rows(
         changes.discard(store, root, committed)
         return committed
 
-    return rerun(store, root, base, attempt, rerun_policy())
+    return rerun(base, attempt, rerun_policy())

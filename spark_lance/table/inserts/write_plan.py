@@ -24,6 +24,7 @@ from spark_lance.table.inserts.merge_schema import grow, missing_columns, renumb
 from spark_lance.table.inserts.replace_rows import RowCheck, replace_rows
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
 from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.schema.keys import check_keys
 from spark_lance.table.versions.versions import load_latest, load_version
@@ -145,6 +146,7 @@ def commit_write(
     properties: Mapping[str, str] | None = None,
     config: Mapping[str, str] | None = None,
     once: Once | None = None,
+    pruner_factory: PrunerFactory | None = None,
 ) -> int:
     """Commit files that were written by `plan`, and return the table's version that holds them.
 
@@ -159,6 +161,7 @@ def commit_write(
         properties: key-value pairs kept with the transaction.
         config: settings of a table that is created by this.
         once: commit only if the same job has not committed this number or a higher one.
+        pruner_factory: helps to find the rows that are replaced, see `Snapshot`.
 
     Raises:
         AlreadyCommittedError: it has. The files are not part of the table.
@@ -190,7 +193,8 @@ def commit_write(
         messages = renumbered(fragments, plan.schema, base.schema)
     if plan.check is not None and base is not None:
         where = plan.check.condition.text
-        return replace_rows(store, root, base, where, fragments, plan.schema, properties, once).version
+        at = Snapshot(store, root, base, pruner_factory)
+        return replace_rows(at, where, fragments, plan.schema, properties, once).version
     if plan.operation == "append" and not messages and once is None:
         return base.version if base is not None else plan.read_version
     operation: Message

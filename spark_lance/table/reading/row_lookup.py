@@ -1,7 +1,4 @@
-"""Reading rows by where they are.
-
-This goes fragment by fragment and piece by piece, so memory does not grow with the table.
-"""
+"""Reading rows by where they are, fragment by fragment and piece by piece."""
 
 from __future__ import annotations
 

@@ -11,15 +11,14 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
 
 __all__ = ["delete_rows"]
 
 
 def delete_rows(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     predicate: Predicate,
     *,
     reruns: RetryPolicy = RERUNS,
@@ -27,7 +26,7 @@ def delete_rows(
 ) -> Manifest:
     """Delete the rows for which a predicate is true and return the version without them.
 
-    A version is committed even if no row matches. Rows are looked for in `manifest`; where another writer
+    A version is committed even if no row matches. Rows are looked for in `snapshot`; where another writer
     changed the same rows or moved them meanwhile, they are looked for again in the newest version.
 
     Raises:
@@ -37,11 +36,11 @@ def delete_rows(
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
 
-    def attempt(base: Manifest) -> Manifest:
-        changes = find_rows(store, root, base, predicate)
-        return _commit(store, root, changes, str(predicate), surroundings)
+    def attempt(base: Snapshot) -> Manifest:
+        changes = find_rows(base, predicate)
+        return _commit(base.store, base.root, changes, str(predicate), surroundings)
 
-    return rerun(store, root, manifest, attempt, reruns, surroundings)
+    return rerun(snapshot, attempt, reruns, surroundings)
 
 
 def _commit(

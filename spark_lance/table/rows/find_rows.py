@@ -9,15 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.io.store import Store
-from spark_lance.table.bases import Bases
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.deletion import read_deletions
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Predicate, compile_predicate
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.row_lookup import nameable
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["find_rows"]
 
@@ -26,38 +21,37 @@ Offsets = npt.NDArray[np.uint32]
 _WINDOW_BYTES = 64 << 20
 
 
-def find_rows(store: Store, root: str, manifest: Manifest, predicate: Predicate | None) -> RowChanges:
+def find_rows(snapshot: Snapshot, predicate: Predicate | None) -> RowChanges:
     """Return the live rows of a version for which a predicate is true; all of them without a predicate.
 
-    Reads only the columns that the predicate names.
+    Reads what a scan with the predicate reads: only the columns that it names, and of these only what row
+    numbers, indices and page statistics cannot rule out.
 
     Raises:
         ExpressionError: the predicate does not fit the table.
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     if predicate is None:
-        return RowChanges(manifest, _live_rows(store, root, manifest))
-    condition = compile_predicate(predicate, nameable(manifest))
-    scan = Scan.plan(store, root, manifest, condition.columns, with_row_address=True)
+        return RowChanges(snapshot.manifest, _live_rows(snapshot))
+    scan = snapshot.scan([ROW_ADDRESS])
+    condition = scan.condition(predicate)
     rows = {}
-    for fragment in manifest.fragments:
+    for task in scan.tasks_for(condition):
         found = [
-            condition.filter(table)[ROW_ADDRESS].to_numpy().astype(np.uint32)  # the low half is the offset
-            for table in scan.task(fragment).tables(_WINDOW_BYTES)
+            table[ROW_ADDRESS].to_numpy().astype(np.uint32)  # the low half is the offset
+            for table in task.tables(_WINDOW_BYTES, condition)
         ]
         offsets = np.concatenate([np.empty(0, np.uint32), *found])
         if len(offsets):
-            rows[fragment.id] = offsets
-    return RowChanges(manifest, rows)
+            rows[task.message.id] = offsets
+    return RowChanges(snapshot.manifest, rows)
 
 
-def _live_rows(store: Store, root: str, manifest: Manifest) -> dict[int, Offsets]:
-    bases = Bases.of(store, root, manifest.message)
+def _live_rows(snapshot: Snapshot) -> dict[int, Offsets]:
     rows = {}
-    for fragment in manifest.fragments:
-        total = physical_rows(store, root, fragment, bases)
-        deleted = read_deletions(store, root, fragment, total, bases)
-        live = np.delete(np.arange(total, dtype=np.uint32), deleted)
+    for fragment in snapshot.fragments:
+        total = snapshot.physical_rows(fragment)
+        live = np.delete(np.arange(total, dtype=np.uint32), snapshot.deletions(fragment))
         if len(live):
             rows[fragment.id] = live
     return rows

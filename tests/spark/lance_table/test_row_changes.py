@@ -379,7 +379,7 @@ def test_new_values_are_written_in_windows(path: str, monkeypatch: pytest.Monkey
     """Rows of many batches, fragments and actions, in windows of few rows and in no order."""
     monkeypatch.setattr(row_tasks, "_WINDOW_ROWS", 4)
     dataset = spark_lance.dataset(path)
-    pinned = row_tasks.Pinned(dataset.store, dataset.root, 1)
+    pinned = dataset.snapshot.ref()
     actions = (
         row_tasks.Action("update", ("v",), (0,)),
         row_tasks.Action("insert", ("id", "v"), (1, 0)),

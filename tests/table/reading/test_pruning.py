@@ -123,7 +123,7 @@ def test_fragments_that_cannot_have_the_rows_are_left_out(
     assert {number: list(offsets) for number, offsets in found.items()} == rows
 
 
-def test_other_knowers_narrow_the_rows_further(parts: Path) -> None:
+def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
     manifest = load_latest(*open_store(parts))
     condition = compile_predicate("a in (3, 4, 25) and _fragid <= 2", nameable(manifest.schema))
     asked: list[list[int]] = []
@@ -137,7 +137,7 @@ def test_other_knowers_narrow_the_rows_further(parts: Path) -> None:
     assert asked == [[0, 1, 2]]
     assert ([fragment.id for fragment in kept], rows) == ([0, 2], {0: BitMap([4])})
     store, root = open_store(parts)
-    tasks = replace(Scan.plan(store, root, manifest, ["a"]), knowers=(index,)).tasks_for(condition)
+    tasks = replace(Scan.plan(store, root, manifest, ["a"]), pruners=(index,)).tasks_for(condition)
     tables = [table for task in tasks for table in pickle.loads(pickle.dumps(task)).tables(100, condition)]
     assert pa.concat_tables(tables)["a"].to_pylist() == [3, 4, 25]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,7 @@ def test_what_the_low_level_commit_refuses_is_run_again_by_delete(tmp_path: Path
     lance.write_dataset(rows(0, 10), path)
     stale = spark_lance.dataset(path)
     lance.dataset(str(path)).delete("a = 1 or a = 3")
-    changes = find_rows(stale.store, stale.root, stale.manifest, a < 3)
+    changes = find_rows(stale.snapshot, a < 3)
     outcome = changes.apply(stale.store, stale.root, stale.manifest)
     message = delete_message(outcome.updated, outcome.removed, "a < 3")
     for known in (changes, None):
@@ -313,7 +314,7 @@ def test_a_lost_answer_to_a_merged_delete_is_recognized(tmp_path: Path) -> None:
     stale = spark_lance.dataset(path)
     lance.dataset(str(path)).delete("a = 1")
     store = _LostAnswer(stale.store.protocol, stale.store.options)
-    assert delete_rows(store, stale.root, stale.manifest, a == 2).version == 3
+    assert delete_rows(replace(stale, store=store).snapshot, a == 2).version == 3
     assert store.lost
     assert values(path) == [0, *range(3, 10)]
 
@@ -331,7 +332,7 @@ def test_retries_of_a_merged_delete_reach_the_newest_version(tmp_path: Path) -> 
             super().put_if_absent(path_, data)
 
     store = Overtaken(stale.store.protocol, stale.store.options)
-    committed = delete_rows(store, stale.root, stale.manifest, a == 2)
+    committed = delete_rows(replace(stale, store=store).snapshot, a == 2)
     assert committed.version == 6
     assert values(path) == [value for value in range(40) if value not in (2, *range(20, 24))]
     # Four of pylance's, one of ours: those of the lost attempts are gone.
@@ -350,7 +351,7 @@ def test_files_that_cannot_be_discarded_do_not_undo_a_commit(tmp_path: Path) -> 
             raise PermissionError(path)
 
     store = Undeletable(stale.store.protocol, stale.store.options)
-    assert delete_rows(store, stale.root, stale.manifest, a == 2).version == 3
+    assert delete_rows(replace(stale, store=store).snapshot, a == 2).version == 3
     assert values(path) == [0, *range(3, 10)]
     assert len(deletion_files(path)) == 3
 
@@ -364,9 +365,7 @@ def test_deleters_and_appenders_at_once_lose_nothing(tmp_path: Path) -> None:
     def ours(first: int) -> None:
         for value in range(first, first + each):
             before = spark_lance.dataset(path)
-            after = delete_rows(
-                before.store, before.root, before.manifest, a == value, reruns=RetryPolicy(100, 0.005, 0.05)
-            )
+            after = delete_rows(before.snapshot, a == value, reruns=RetryPolicy(100, 0.005, 0.05))
             collisions.append(after.version > before.version + 1)
 
     def theirs(first: int) -> None:

@@ -575,9 +575,7 @@ def test_indices_stay_right(tmp_path: Path, stable: bool) -> None:
         dataset.create_scalar_index(name, "BTREE")
     source = table([(n, n % 7, "m") for n in range(0, 90, 3)])
     delete_missing("b = 4")(spark_lance.dataset(path).merge_insert("a")).execute(source)
-    merge_rows(
-        *open_store(path), load_latest(*open_store(path)), source.slice(0, 5), MergeRules(("a",), "delete")
-    )
+    merge_rows(spark_lance.dataset(path).snapshot, source.slice(0, 5), MergeRules(("a",), "delete"))
     for where in [*(f"b = {b}" for b in range(8)), "a = 6", "a = 75", "a in (1, 3, 60)"]:
         found = [
             lance.dataset(str(path)).scanner(filter=where, use_scalar_index=use).to_table().sort_by("a")

@@ -475,7 +475,7 @@ def test_many_new_fragments_carry_their_ids(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "t"
     lance.write_dataset(rows(0, 50), path, max_rows_per_file=20, enable_stable_row_ids=True)
     dataset = spark_lance.dataset(path)
-    changes: RowChanges = find_rows(dataset.store, dataset.root, dataset.manifest, "a % 2 = 0")
+    changes: RowChanges = find_rows(dataset.snapshot, "a % 2 = 0")
     ids = MovedIds(dataset.store, dataset.root, dataset.manifest)
 
     def tables() -> Any:

@@ -23,34 +23,39 @@ from spark_lance.index.scalar.base import ScalarIndex, grouped, united
 from spark_lance.index.scalar.bloom import BloomFilter
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.probe import Probe, probe_of
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition
-from spark_lance.table.reading.pruning import Where
+from spark_lance.table.reading.pruning import RowSelection
+from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["ScalarKnower"]
+__all__ = ["ScalarPruner"]
 
 logger = logging.getLogger(__name__)
 
 
-class ScalarKnower:
-    """Answers for conditions on one version of a table; see `table.reading.pruning.Knower`.
+class ScalarPruner:
+    """Answers for conditions on one version of a table; see `table.reading.pruning.Pruner`.
 
     Args:
-        store, root, manifest: the version.
+        snapshot: the version.
     """
 
-    def __init__(self, store: Store, root: str, manifest: Manifest) -> None:
-        self._store, self._root, self._manifest = store, root, manifest
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: self.__dict__[name] for name in ("_store", "_root", "_manifest")}
+        # What was opened stays behind.
+        return {"_snapshot": self._snapshot}
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self._snapshot.manifest
 
     @cached_property
     def _resolver(self) -> RowResolver:
-        return RowResolver(self._store, self._root, self._manifest)
+        return RowResolver(self._snapshot)
 
     @cached_property
     def _indices(self) -> dict[int, list[ScalarIndex]]:
@@ -59,24 +64,28 @@ class ScalarKnower:
             return {}
         found: dict[int, list[ScalarIndex]] = {}
         for kind in SCALAR_INDICES.values():
-            for segment in segments_of(self._store, self._root, self._manifest, kind.label, kind.newest):
+            for segment in segments_of(
+                self._snapshot.store, self._snapshot.root, self._manifest, kind.label, kind.newest
+            ):
                 if len(segment.entry.fields) == 1 and segment.covered:
                     found.setdefault(segment.entry.fields[0], []).append(kind(segment))
         return found
 
-    def __call__(self, condition: Condition, fragments: Sequence[table_pb2.DataFragment]) -> Where | None:
+    def __call__(
+        self, condition: Condition, fragments: Sequence[table_pb2.DataFragment]
+    ) -> RowSelection | None:
         """Return the rows that a condition may keep, by fragment; None if nothing is known."""
         if not self._indices:
             return None
         present = BitMap(fragment.id for fragment in fragments)
-        found: Where | None = None
+        found: RowSelection | None = None
         for tree in condition.trees():
             found = _both(found, self._known(tree, present))
         return found
 
-    def _known(self, tree: Expression, present: BitMap) -> Where | None:
+    def _known(self, tree: Expression, present: BitMap) -> RowSelection | None:
         if isinstance(tree, Call) and tree.function == "and":
-            found: Where | None = None
+            found: RowSelection | None = None
             for part in tree.arguments:
                 found = _both(found, self._known(part, present))
             return found
@@ -94,7 +103,7 @@ class ScalarKnower:
             return None
         return self._ask(probe, field, present)
 
-    def _ask(self, probe: Probe, field: Field, present: BitMap) -> Where | None:
+    def _ask(self, probe: Probe, field: Field, present: BitMap) -> RowSelection | None:
         """Ask the indices of a column; the first kind that knows something answers."""
         by_kind: dict[str, list[ScalarIndex]] = {}
         for index in self._indices[field.id]:
@@ -107,7 +116,7 @@ class ScalarKnower:
 
     def _ask_segments(
         self, probe: Probe, field: Field, indices: list[ScalarIndex], present: BitMap
-    ) -> Where | None:
+    ) -> RowSelection | None:
         found: dict[int, BitMap | None] = {}
         loose = BitMap(present)
         for index in indices:
@@ -147,7 +156,7 @@ class ScalarKnower:
         return grouped(addresses[counts])
 
 
-def _both(one: Where | None, other: Where | None) -> Where | None:
+def _both(one: RowSelection | None, other: RowSelection | None) -> RowSelection | None:
     if one is None or other is None:
         return other if one is None else one
     found: dict[int, BitMap | None] = {}
