@@ -129,15 +129,14 @@ SLOW: tuple[Case, ...] = (
     Write(jobs.append_with_column, "before 3", OLD, OLD + NEW, version=3),
     Write(jobs.append_with_column, "after 3", OLD + NEW, OLD + NEW, version=3),
     # Without txnAppId and txnVersion nothing tells that the rows are there.
-    Write(jobs.append, "after 2", OLD + NEW, OLD + NEW + NEW, version=3, options=()),
+    Write(jobs.append, "after 2", OLD + NEW, sorted(OLD + NEW + NEW), version=3, options=()),
     *(Change(operation, "before 2", 0) for operation in MODEL if operation is not jobs.merge),
     *(Change(operation, "after 2", 1) for operation in (jobs.delete, jobs.merge, jobs.compact)),
     Change(jobs.add_columns, "after 2", 1, refused="exists already"),
     # An update that builds on old values changes them again.
     Change(jobs.update, "after 2", 1, right=2),
-    # Without stable row ids compaction reserves the numbers of its fragments first.
-    Change(jobs.compact, "before 3", 0, stable=False),
-    Change(jobs.compact, "after 3", 1, stable=False),
+    Change(jobs.compact, "before 2", 0, stable=False),
+    Change(jobs.compact, "after 2", 1, stable=False),
 )
 
 
@@ -174,7 +173,8 @@ def check(spark: SparkSession, case: Case, path: str) -> None:
         job(spark.newSession(), *arguments)
     case.check_right(path)
     if case.stop.startswith("before"):
-        assert had <= orphans(path)
+        # A job that can be resumed takes up the files of the one that was killed.
+        assert orphans(path) & had == (set() if case.job is jobs.add_columns else had)
     check_orphans_go(path)
     case.check_right(path)
 
