@@ -2,15 +2,16 @@
 
 An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
 covered twice. What counts of a segment are the rows of the fragments that it covers and that the version
-still has. (Lance index format, manifest entry and reader duties.)
+still has. Several indices of one kind may be on one column: a search uses one of them, see `newest_index`.
+(Lance index format, manifest entry and reader duties.)
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
 
@@ -22,7 +23,16 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 
-__all__ = ["Segment", "check_name", "index_directory", "label_of", "new_entry", "segments_of"]
+__all__ = [
+    "Segment",
+    "by_age",
+    "check_name",
+    "index_directory",
+    "label_of",
+    "new_entry",
+    "newest_index",
+    "segments_of",
+]
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,37 @@ def segments_of(
             raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
         found.append(Segment(entry, covered, *bases.index_dir(entry)))
     return found
+
+
+def by_age(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Return the segments of each index: those that cover something first, and of them the newest first.
+
+    An index is as old as its newest segment; among those of one time the later in the manifest is newer.
+    """
+    indices: dict[str, list[tuple[int, Segment]]] = {}
+    for place, segment in enumerate(segments):
+        indices.setdefault(segment.name, []).append((place, segment))
+
+    def rank(parts: Sequence[tuple[int, Segment]]) -> tuple[bool, int, int]:
+        newest = max((segment.entry.created_at, place) for place, segment in parts)
+        return (any(segment.covered for _, segment in parts), *newest)
+
+    ranked = sorted(indices.values(), key=rank, reverse=True)
+    return [[segment for _, segment in parts] for parts in ranked]
+
+
+def newest_index(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the segments of the one index that answers a search: the newest that covers something.
+
+    Its fragments are covered once: a fragment that several segments name counts in the last of them.
+    """
+    ranked = by_age(segments)
+    found: list[Segment] = []
+    taken = BitMap()
+    for segment in reversed(ranked[0] if ranked else []):
+        found.append(replace(segment, covered=segment.covered - taken))
+        taken |= segment.covered
+    return found[::-1]
 
 
 def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:

@@ -1,7 +1,8 @@
 """Searching text: the rows that answer a query best.
 
 The words of the query are looked up in every partition of the index, and in the texts of the fragments that
-it does not cover; how rare a word is counts over all of them together. Rows that do not count are left out,
+it does not cover; how rare a word is counts over all of them together. Of several indices on the column the newest
+is used. Rows that do not count are left out,
 so k rows come back if there are as many. A phrase is looked for in the texts of the rows that have all its
 words.
 """
@@ -19,7 +20,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import OptionError, SchemaError
-from spark_lance.index.entries import label_of, segments_of
+from spark_lance.index.entries import label_of, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
@@ -157,7 +158,8 @@ class TextSearch:
             raise SchemaError(f"column {column!r} is {kind}: it holds no text")
         self._scan = Scan.plan(store, root, manifest, [column], with_row_address=True)
         self._column = column
-        self._segments = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        usable = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        self._segments = newest_index(usable)
         self._rows = RowResolver(store, root, manifest)
 
     @cached_property
