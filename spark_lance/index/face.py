@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
+from spark_lance.file.extensions import known_table
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
@@ -289,7 +290,8 @@ class Indexing(Reading, Maintaining):
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
-        return rows.select([*first, *scan.names, *(name for name in measured if name not in first)])
+        names = [*first, *scan.names, *(name for name in measured if name not in first)]
+        return known_table(rows.select(names))
 
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:

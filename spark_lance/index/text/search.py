@@ -1,10 +1,9 @@
 """Searching text: the rows that answer a query best.
 
 The words of the query are looked up in every partition of the index, and in the texts of the fragments that
-it does not cover; how rare a word is counts over all of them together. Of several indices on the column the newest
-is used. Rows that do not count are left out,
+it does not cover; how rare a word is counts over all of them together. Rows that do not count are left out,
 so k rows come back if there are as many. A phrase is looked for in the texts of the rows that have all its
-words.
+words. Of several indices on the column the newest is used.
 """
 
 from __future__ import annotations

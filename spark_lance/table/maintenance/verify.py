@@ -6,8 +6,8 @@ What is looked at, in this order:
     fragments    ids are in use once and below the mark; data files have the size that the manifest tells
     rows         every page of every column decodes; the fragment's deletion file fits it; counts agree
     row ids      sequences fit their fragments; no id is in use twice, none is at or above the mark
-    indices      entries name fields that exist and fragments that are not from the future; files are there; no
-                 fragment is covered twice, and no two indices are of one kind on one column
+    indices      entries name fields that exist and fragments that are not from the future; files are there;
+                 no fragment is covered twice, and no two indices are of one kind on one column
     orphans      files that no version of any line names
 
 A finding of level "damage" means that rows, or a promise of the format, are lost. A "warning" costs something
@@ -299,7 +299,7 @@ class _Line:
             if len(set(covered)) < len(covered):
                 twice = sorted({number for number in covered if covered.count(number) > 1})
                 yield Finding("warning", f"index {index.name}", f"several segments cover fragments {twice}")
-            # Vector indices are of one kind if they have one metric; a kind that is not known is not compared.
+            # Vector indices are of one kind if they have one metric; unknown kinds are not compared.
             kind = str(index.details.get("metric_type", index.index_type))
             if index.name not in (FRAGMENT_REUSE, MEM_WAL) and kind not in ("Unknown", "Vector"):
                 alike.setdefault((index.fields, kind), []).append(index.name)
