@@ -19,6 +19,7 @@ __all__ = [
     "IncompatibleConflictError",
     "IndexNotFoundError",
     "LanceError",
+    "LockNotReleasedError",
     "MergeError",
     "OptionError",
     "RetriesExhaustedError",
@@ -177,3 +178,18 @@ class AlreadyCommittedError(CommitError):
 
 class CommitOutcomeUnknownError(CommitError):
     """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
+
+
+class LockNotReleasedError(CommitOutcomeUnknownError):
+    """The commit landed, but its commit lock was not released: do not repeat it, and free the lock.
+
+    `version` is the one that was committed. Who must not delete files after an unknown outcome must not do so
+    after this one either, so it is a kind of that error.
+    """
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message, version)
+        self.version = version
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -6,8 +6,8 @@ field's metadata, under the names that Arrow has for them:
     ARROW:extension:name        such as "arrow.fixed_shape_tensor"
     ARROW:extension:metadata    parameters of the type, as text
 
-Arrow itself tells them of any type, through its C data interface; `ArrowSchema.metadata` is, in the byte order
-of the machine,
+Arrow itself tells them of any type, through its C data interface; `ArrowSchema.metadata` is, in the byte
+order of the machine,
 
     int32 pairs   { int32 bytes, key   int32 bytes, value } * pairs
 

@@ -23,12 +23,15 @@ from google.protobuf.message import Message
 
 from spark_lance.errors import (
     AtomicPutUnsupportedError,
+    CommitError,
     CommitOutcomeUnknownError,
     FormatError,
     IncompatibleConflictError,
     LanceError,
+    LockNotReleasedError,
     RetriesExhaustedError,
     RetryableConflictError,
+    StoreError,
     TableExistsError,
     UnsupportedFormatError,
     VersionNotFoundError,
@@ -41,7 +44,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.conflicts import Verdict, verdict
 from spark_lance.table.commits.once import RECORD, Ledger, Once, carried
-from spark_lance.table.commits.publish import finish_version, publish
+from spark_lance.table.commits.publish import LockReleaseError, finish_version, publish
 from spark_lance.table.commits.rebase import REBASES, Ground
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.features import check_writable
@@ -338,6 +341,8 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
         return _Landed(candidate)
+    except LockReleaseError as error:
+        raise _after_lock_failure(commit, candidate, error) from error.lock_error
     except AtomicPutUnsupportedError:
         raise
     except OSError as error:
@@ -346,6 +351,27 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
             # As good as surely another's version; whose it is shows when the next attempt reads it.
             return None
         return _read_back(commit, candidate, error)
+
+
+def _after_lock_failure(commit: _Commit, candidate: Manifest, failed: LockReleaseError) -> CommitError:
+    """Look what became of a version whose lock was not released; return what the caller is to be told."""
+    where = f"version {candidate.version} of {commit.root}"
+    commit.doubt = failed.failure if isinstance(failed.failure, OSError) else StoreError(str(failed))
+    landed = _read_back(commit, candidate, commit.doubt)
+    if landed is not None:
+        _landed(commit, landed)
+        return LockNotReleasedError(
+            f"{where} was committed, but its commit lock was not released: {failed}. Do not repeat the "
+            "commit; free the lock",
+            candidate.version,
+        )
+    if commit.doubt is not None and not isinstance(commit.doubt, FileExistsError):
+        return _unknown(commit)
+    commit.doubt = None
+    return CommitError(
+        f"{where} is another writer's, and the commit lock was not released: {failed}. Nothing was "
+        "committed; free the lock before a retry"
+    )
 
 
 def _read_back(commit: _Commit, candidate: Manifest, failure: OSError) -> _Landed | None:
