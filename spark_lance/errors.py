@@ -19,6 +19,7 @@ __all__ = [
     "IncompatibleConflictError",
     "IndexNotFoundError",
     "LanceError",
+    "LocationInUseError",
     "LockNotReleasedError",
     "MergeError",
     "OptionError",
@@ -76,6 +77,13 @@ class TableNotFoundError(LanceError, FileNotFoundError):
 
 class TableExistsError(LanceError, FileExistsError):
     """A Lance table is already here: use mode append or overwrite."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class LocationInUseError(LanceError, FileExistsError):
+    """The folder of a table to be holds other files: choose an empty folder, or delete them first."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

@@ -159,7 +159,7 @@ def test_types_that_are_not_registered_keep_name_and_parameters(tmp_path: Path) 
 
 
 def test_parameters_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match="column 'x': .*tests.blunt.*store the column as int64"):
+    with pytest.raises(SchemaError, match=r"column 'x': .*tests.blunt.*store the column as int64"):
         write_dataset(pa.table({"x": extension(Blunt(), [1])}), tmp_path / "t")
     field = pa.field("x", pa.int64(), metadata={b"k": b"\xff"})
     with pytest.raises(SchemaError, match="column 'x' has metadata that is not text"):

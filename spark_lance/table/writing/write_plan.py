@@ -26,6 +26,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.rows.keys import check_keys
 from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.location import check_location
 from spark_lance.table.writing.merge_schema import grow, missing_columns, renumbered
 from spark_lance.table.writing.replace_rows import RowCheck, replace_rows
 
@@ -92,6 +93,7 @@ def plan_write(
         SchemaError: the data does not fit the table (append) or cannot be stored at all.
         UnsupportedFormatError: the table uses what is not written here.
         OptionError: a mode or version that does not exist.
+        LocationInUseError: there is no table, but there are other files.
     """
     if mode not in MODES:
         raise OptionError(f"write mode {mode!r} does not exist; use one of {', '.join(MODES)}")
@@ -99,6 +101,7 @@ def plan_write(
     try:
         manifest = load_latest(store, root)
     except TableNotFoundError:
+        check_location(store, root)
         version = asked or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
