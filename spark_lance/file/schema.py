@@ -370,6 +370,8 @@ _RESERVED = frozenset(
 def _check_names(fields: Sequence[Field]) -> None:
     seen: set[str] = set()
     for top in fields:
+        if not top.name:
+            raise SchemaError("a column has no name, and Lance finds columns by name: rename the column")
         if top.name in _RESERVED or "." in top.name:
             raise SchemaError(f"column name {top.name!r} is reserved by Lance; rename the column")
         if top.name in seen:
