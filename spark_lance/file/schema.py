@@ -372,8 +372,13 @@ def _check_names(fields: Sequence[Field]) -> None:
     for top in fields:
         if not top.name:
             raise SchemaError("a column has no name, and Lance finds columns by name: rename the column")
-        if top.name in _RESERVED or "." in top.name:
-            raise SchemaError(f"column name {top.name!r} is reserved by Lance; rename the column")
+        if top.name in _RESERVED:
+            raise SchemaError(
+                f"column name {top.name!r} is reserved by Lance for what a read adds; leave the column out, "
+                "or rename it"
+            )
+        if "." in top.name:
+            raise SchemaError(f"column name {top.name!r} has a dot, which Lance reserves; rename the column")
         if top.name in seen:
             raise SchemaError(f"column name {top.name!r} occurs twice")
         seen.add(top.name)

@@ -280,7 +280,9 @@ class Indexing(Reading, Maintaining):
         with_row_address: bool,
     ) -> pa.Table:
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
-        wanted = None if columns is None else [column for column in columns if column not in measured]
+        stored = [field.name for field in self.lance_schema.fields] if columns is None else columns
+        # What a search measures hides a column of that name, as in what another search has left.
+        wanted = [column for column in stored if column not in measured]
         scan = self._scan(wanted, with_row_id, with_row_address)
         extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
         full = Scan.plan(scan.store, scan.root, scan.manifest, [*scan.names, *extra])

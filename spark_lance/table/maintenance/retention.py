@@ -2,7 +2,8 @@
 
 Readers pin a version when they are planned and open its files later: a query that runs, a DataFrame that was
 made and not yet collected, a stream between two micro-batches. Deleting versions younger than the longest of
-them breaks them, and never the newest version. Hence a guard: 24 hours, or more if the table's config says so.
+them breaks them, and never the newest version. Hence a guard: 24 hours, or more if the table's config says
+so.
 
     spark_lance.vacuum.min_retention = "3days"
 """
@@ -65,7 +66,7 @@ def guarded_age(
     if age < least:
         raise OptionError(
             f"{given} is less than the {least / timedelta(hours=1):g} hours that versions are kept for "
-            "readers: running queries, streams and DataFrames that were made before would lose their files. If there "
-            f"are none, pass {remedy}"
+            "readers: running queries, streams and DataFrames that were made before would lose their files. "
+            f"If there are none, pass {remedy}"
         )
     return age

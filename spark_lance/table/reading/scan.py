@@ -27,8 +27,8 @@ from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_ID,
     ROW_OFFSET,
-    SYSTEM_COLUMNS,
     nameable,
+    system_names,
 )
 
 __all__ = ["ROW_ADDRESS", "ROW_ID", "Filter", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
@@ -79,8 +79,9 @@ class Scan:
         names += [ROW_ADDRESS] if with_row_address and ROW_ADDRESS not in names else []
         if len(set(names)) != len(names):
             raise SchemaError(f"a column is named twice in {', '.join(names)}")
+        system = system_names(field.name for field in manifest.schema.fields)
         for name in names:
-            if name not in SYSTEM_COLUMNS:
+            if name not in system:
                 manifest.schema.field(name)
         chosen = manifest.fragments if fragments is None else fragments
         return cls(store, root, manifest, tuple(names), tuple(chosen))
@@ -130,7 +131,13 @@ class Scan:
         """
         if condition is None:
             return self.tasks()
-        fragments, rows = prune(condition, self.fragments, self.manifest.uses_stable_row_ids, self.knowers)
+        fragments, rows = prune(
+            condition,
+            self.fragments,
+            self.manifest.uses_stable_row_ids,
+            self.knowers,
+            system_names(field.name for field in self.manifest.schema.fields),
+        )
         tasks = replace(self, fragments=tuple(fragments)).tasks(condition.columns)
         if not rows:
             return tasks
@@ -203,7 +210,8 @@ class Scan:
         )
 
     def _fields_of(self, names: Sequence[str]) -> tuple[Field, ...]:
-        named = (self.manifest.schema.field(name) for name in names if name not in SYSTEM_COLUMNS)
+        system = system_names(field.name for field in self.manifest.schema.fields)
+        named = (self.manifest.schema.field(name) for name in names if name not in system)
         return tuple(field.described() for field in named)
 
     @cached_property

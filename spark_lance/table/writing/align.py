@@ -17,8 +17,16 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.arrays import movable, sound
 from spark_lance.file.extensions import known_schema
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
 __all__ = ["Aligner"]
+
+# Columns that reads add to those of a table, and what adds them.
+_MADE = {
+    **dict.fromkeys(SYSTEM_COLUMNS, "an option of the read"),
+    **dict.fromkeys(("_change_type", "_commit_version", "_commit_timestamp"), "a change feed"),
+    **dict.fromkeys(("_distance", "_score", "query_index"), "a search"),
+}
 
 Cast = Callable[[pa.Array], pa.Array]
 
@@ -42,7 +50,8 @@ class Aligner:
             if source.names.count(name) > 1:
                 differences.append(f"column {name!r} occurs twice in the data")
             elif name not in known:
-                differences.append(f"column {name!r} is not in the table")
+                hint = f": {_MADE[name]} adds it; leave it out" if name in _MADE else ""
+                differences.append(f"column {name!r} is not in the table{hint}")
         casts: list[tuple[str, Cast | None]] = []
         fields: list[Field] = []
         for field in target.fields:
