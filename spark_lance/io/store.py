@@ -324,7 +324,7 @@ class Store:
             return []
         return [_stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
 
-    def first_objects(self, directory: str, limit: int) -> list[str]:
+    def first_objects(self, directory: str, limit: int) -> Sequence[str]:
         """Return some of the objects in a directory and below, by their paths from there on; not in order.
 
         Looking is bounded too: S3 is sent one request, other stores list directory by directory until
@@ -351,7 +351,7 @@ class Store:
                 (waiting if is_directory else names).append(f"{below}{name}{'/' if is_directory else ''}")
         return names
 
-    def _entries(self, directory: str, limit: int) -> list[tuple[str, bool]]:
+    def _entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Return some of what is directly in a directory: its name, and whether it is a directory."""
         if self.is_local:
             try:

@@ -1,4 +1,4 @@
-"""Rows that were read from a table, with all that reads add to them, written to a table; and doubled names."""
+"""Rows that were read, with what reads add to them, written to a table again; and names that occur twice."""
 
 from __future__ import annotations
 

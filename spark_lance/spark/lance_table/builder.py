@@ -15,6 +15,7 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.spark.new_fields import new_field
 from spark_lance.spark.options import WriteOptions, write_options
 from spark_lance.spark.types import VECTOR_SIZE
+from spark_lance.spark.write_schema import check_names
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.overwrite import overwrite_message
@@ -162,10 +163,13 @@ class TableBuilder(Generic[Table]):
 
     def _make(self, store: Store, root: str, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")
+        schema = self._schema()
+        named = [st.StructField(name, st.NullType()) for name in schema.names]
+        check_names(st.StructType(named), options.caseSensitive)
         plan = plan_write(
             store,
             root,
-            self._schema(),
+            schema,
             "overwrite" if replaces else "create",
             data_storage_version=options.data_storage_version,
             stable_row_ids=bool(options.enable_stable_row_ids),

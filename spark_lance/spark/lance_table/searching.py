@@ -302,7 +302,7 @@ _FOUND, _SCORED = _measured(DISTANCE), _measured(SCORE)
 
 
 def _shown(manifest: Manifest, columns: Sequence[str] | None, *made: str) -> st.StructType:
-    """Return the Spark schema of the table's columns in a result; what a search makes hides those so named."""
+    """Return the Spark schema of the table's columns in a result, less those that a search hides."""
     names = [field.name for field in manifest.schema.fields] if columns is None else columns
     return described(manifest.schema, tuple(name for name in names if name not in made), ())
 
