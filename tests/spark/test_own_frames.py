@@ -48,10 +48,9 @@ def refused(words: str, frame: DataFrame, path: str | Path, mode: str = "append"
 
 def test_system_columns_and_feeds_are_not_written_back(spark: SparkSession, tmp_path: Path) -> None:
     path = make(tmp_path / "t")
-    rows = read(spark, path, with_row_id=True, with_row_versions=True)
-    for name in rows.columns[3:]:
-        refused(f"'{name}' is not in the table: an option of the read adds it", rows.select("id", name), path)
-        refused(f"'{name}' is reserved by Lance for what a read", rows.select("id", name), tmp_path / "n")
+    rows = read(spark, path, with_row_id=True).select("id", "_rowid")
+    refused("'_rowid' is not in the table: an option of the read adds it; leave it out", rows, path)
+    refused("'_rowid' is reserved by Lance for what a read adds; leave", rows, tmp_path / "n")
     changes = read(spark, path, readChangeFeed=True, startingVersion=1)
     refused("'_change_type' is not in the table: a change feed adds it; leave it out", changes, path)
     refused("'_distance' is not in the table: a search adds it", read(spark, path, nearest=QUERY), path)
@@ -59,10 +58,12 @@ def test_system_columns_and_feeds_are_not_written_back(spark: SparkSession, tmp_
     assert not (tmp_path / "n").exists()
     table = LanceTable.forPath(spark, path)
     source = read(spark, path, with_row_id=True).withColumn("t", F.upper("t"))
-    with pytest.raises(Exception, match="_rowid"):
-        table.alias("t").merge(source.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
+    # As with Delta, `UPDATE *` takes the table's columns from the source, whatever else that has.
+    table.alias("t").merge(source.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
+    assert table.toDF().columns == ["id", "t", "v"]
+    source = read(spark, path, with_row_id=True).withColumn("t", F.lower("t"))
     table.alias("t").merge(source.alias("s"), "t._rowid = s._rowid").whenMatchedUpdate({"t": "s.t"}).execute()
-    assert {row.t for row in read(spark, path).collect()} == {f"FOX {number}" for number in range(10)}
+    assert {row.t for row in read(spark, path).collect()} == {f"fox {number}" for number in range(10)}
 
 
 def test_a_column_called_fragid_is_the_tables(spark: SparkSession, tmp_path: Path) -> None:
@@ -146,6 +147,18 @@ def test_names_that_differ_in_case_alone(spark: SparkSession, tmp_path: Path) ->
     finally:
         spark.conf.set("spark.sql.caseSensitive", before)
     assert tuple(row) == (3, 1)
+    table = LanceTable.forPath(spark, make(tmp_path / "c"))
+    for change in (
+        lambda: table.addColumns({"ID": "id + 1"}),
+        lambda: table.addColumns(spark.createDataFrame([(1, 2)], "id int, T int"), on="id"),
+        lambda: table.addColumns(pa.schema([pa.field("V", pa.int32())])),
+        lambda: table.addColumns({"n": "id", "N": "id"}),
+        lambda: table.renameColumn("t", "Id"),
+    ):
+        with pytest.raises(SchemaError, match="differ in case alone"):
+            change()
+    table.renameColumn("id", "ID")
+    assert table.toDF().columns[:2] == ["ID", "t"]
     refused("has no name", spark.createDataFrame([(1,)], "x int").toDF(""), tmp_path / "e")
 
 

@@ -165,7 +165,8 @@ class TableBuilder(Generic[Table]):
         replaces = self.mode in ("replace", "create_or_replace")
         schema = self._schema()
         named = [st.StructField(name, st.NullType()) for name in schema.names]
-        check_names(st.StructType(named), options.caseSensitive)
+        case_sensitive = self.spark.conf.get("spark.sql.caseSensitive") == "true"
+        check_names(st.StructType(named), options.caseSensitive or case_sensitive)
         plan = plan_write(
             store,
             root,
