@@ -19,7 +19,7 @@ from spark_lance.file.extensions import known_table
 VERSIONS = ["2.0", "2.1", "2.2"]
 
 
-class Money(pa.ExtensionType):
+class Money(pa.ExtensionType):  # type: ignore[misc]
     """A type of a user, with a parameter."""
 
     def __init__(self, currency: str = "EUR") -> None:
@@ -34,7 +34,7 @@ class Money(pa.ExtensionType):
         return cls(data.decode())
 
 
-class Blunt(pa.ExtensionType):
+class Blunt(pa.ExtensionType):  # type: ignore[misc]
     """A type whose parameters are no text."""
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +147,12 @@ def test_columns_without_a_name(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="a column has no name"):
         write_dataset(rows, tmp_path / "t")
     table = write_dataset(pa.table({"b": [2]}), tmp_path / "t")
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: table.add_columns({"": "b"}),
         lambda: table.alter_columns({"path": "b", "name": ""}),
         lambda: write_dataset(rows, tmp_path / "t", "overwrite"),
-    ):
+    ]
+    for change in changes:
         with pytest.raises(SchemaError, match="a column has no name"):
             change()
     nested = pa.table({"s": [{"": 1}]})

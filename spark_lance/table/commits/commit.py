@@ -353,6 +353,10 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
         return _read_back(commit, candidate, error)
 
 
+def _may_land(commit: _Commit) -> bool:
+    return commit.doubt is not None and not isinstance(commit.doubt, FileExistsError)
+
+
 def _after_lock_failure(commit: _Commit, candidate: Manifest, failed: LockReleaseError) -> CommitError:
     """Look what became of a version whose lock was not released; return what the caller is to be told."""
     where = f"version {candidate.version} of {commit.root}"
@@ -365,7 +369,7 @@ def _after_lock_failure(commit: _Commit, candidate: Manifest, failed: LockReleas
             "commit; free the lock",
             candidate.version,
         )
-    if commit.doubt is not None and not isinstance(commit.doubt, FileExistsError):
+    if _may_land(commit):
         return _unknown(commit)
     commit.doubt = None
     return CommitError(
