@@ -121,10 +121,12 @@ def test_vector_indices_of_one_and_of_two_metrics(tmp_path: Path, stable: bool) 
     for name, metric in (("a", "cosine"), ("b", "l2"), ("c", "l2")):
         table = table.create_index("v", "IVF_FLAT", name=name, metric=metric, num_partitions=2)
     asked = rows()["v"].combine_chunks().flatten().to_numpy()[:4]
-    for metric in (None, "cosine", "l2", "dot"):
-        query = {"column": "v", "q": asked, "k": 50, "metric": metric, "nprobes": 2}
+    for asked_metric in (None, "cosine", "l2", "dot"):
+        query = {"column": "v", "q": asked, "k": 50, "metric": asked_metric, "nprobes": 2}
         found = table.to_table(["id"], nearest=query)
-        exact = table.to_table(["id"], nearest={**query, "metric": metric or "cosine", "use_index": False})
+        exact = table.to_table(
+            ["id"], nearest={**query, "metric": asked_metric or "cosine", "use_index": False}
+        )
         assert ids(found) == ids(exact)
         assert len(set(ids(found))) == 50
     assert warnings_of(tmp_path / "t") == [

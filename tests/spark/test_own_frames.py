@@ -62,7 +62,9 @@ def test_system_columns_and_feeds_are_not_written_back(spark: SparkSession, tmp_
     table.alias("t").merge(source.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
     assert table.toDF().columns == ["id", "t", "v"]
     source = read(spark, path, with_row_id=True).withColumn("t", F.lower("t"))
-    table.alias("t").merge(source.alias("s"), "t._rowid = s._rowid").whenMatchedUpdate({"t": "s.t"}).execute()
+    table.alias("t").merge(source.alias("s"), "t._rowid = s._rowid").whenMatchedUpdate(
+        set={"t": "s.t"}
+    ).execute()
     assert {row.t for row in read(spark, path).collect()} == {f"fox {number}" for number in range(10)}
 
 
@@ -86,7 +88,8 @@ def test_what_a_search_found_can_be_searched_again(spark: SparkSession, tmp_path
     path = make(tmp_path / "t")
     copy = str(tmp_path / "c")
     found = read(spark, path, nearest=QUERY).withColumn("_score", F.lit(7.0)).withColumn("query_id", F.lit(7))
-    write(found, copy, **{"v.arrow.fixed-size-list.size": 4})
+    vectors: dict[str, Any] = {"v.arrow.fixed-size-list.size": 4}
+    write(found, copy, **vectors)
     table = LanceTable.forPath(spark, copy)
     expected = [(number, 14.0 + 0) for number in (0,)]
     again = read(spark, copy, nearest=QUERY)
@@ -140,7 +143,7 @@ def test_names_that_differ_in_case_alone(spark: SparkSession, tmp_path: Path) ->
         builder.addColumn("a", "int").addColumn("A", "int").execute()
     assert not (tmp_path / "t").exists()
     write(two, tmp_path / "t", caseSensitive=True)
-    before = spark.conf.get("spark.sql.caseSensitive")
+    before = str(spark.conf.get("spark.sql.caseSensitive"))
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         row = read(spark, str(tmp_path / "t")).select("A", "a").collect()[0]
