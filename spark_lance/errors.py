@@ -19,6 +19,8 @@ __all__ = [
     "IncompatibleConflictError",
     "IndexNotFoundError",
     "LanceError",
+    "LocationInUseError",
+    "LockNotReleasedError",
     "MergeError",
     "OptionError",
     "RetriesExhaustedError",
@@ -75,6 +77,13 @@ class TableNotFoundError(LanceError, FileNotFoundError):
 
 class TableExistsError(LanceError, FileExistsError):
     """A Lance table is already here: use mode append or overwrite."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class LocationInUseError(LanceError, FileExistsError):
+    """The folder of a table to be holds other files: choose an empty folder, or delete them first."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -177,3 +186,18 @@ class AlreadyCommittedError(CommitError):
 
 class CommitOutcomeUnknownError(CommitError):
     """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
+
+
+class LockNotReleasedError(CommitOutcomeUnknownError):
+    """The commit landed, but its commit lock was not released: do not repeat it, and free the lock.
+
+    `version` is the one that was committed. Who must not delete files after an unknown outcome must not do so
+    after this one either, so it is a kind of that error.
+    """
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message, version)
+        self.version = version
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -16,6 +16,7 @@ from spark_lance.datasets.maintain import Maintaining, Optimizer
 from spark_lance.datasets.read import Reading
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
+from spark_lance.file.extensions import known_table
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
@@ -283,7 +284,9 @@ class Indexing(Reading, Maintaining):
         with_row_address: bool,
     ) -> pa.Table:
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
-        wanted = None if columns is None else [column for column in columns if column not in measured]
+        stored = [field.name for field in self.lance_schema.fields] if columns is None else columns
+        # What a search measures hides a column of that name, as in what another search has left.
+        wanted = [column for column in stored if column not in measured]
         scan = self._scan(wanted, with_row_id, with_row_address)
         extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
         full = Scan.plan(scan.store, scan.root, scan.manifest, [*scan.names, *extra])
@@ -293,7 +296,8 @@ class Indexing(Reading, Maintaining):
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
-        return rows.select([*first, *scan.names, *(name for name in measured if name not in first)])
+        names = [*first, *scan.names, *(name for name in measured if name not in first)]
+        return known_table(rows.select(names))
 
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:

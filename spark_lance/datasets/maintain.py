@@ -91,6 +91,9 @@ class Maintaining(Face):
         and those at which a branch begins stay, and so does every file that they or a branch need. Clones of
         the table at other places are not known: they lose what only old versions need.
 
+        As with pylance, no version is too young to go: readers of a version that goes lose its files. The
+        method `LanceTable.vacuum` and the command `vacuum` keep what is younger than 24 hours.
+
         Args:
             older_than: age of the versions that go.
             retain_versions: how many of the newest stay.

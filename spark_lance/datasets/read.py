@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_lance.datasets.base import Face
 from spark_lance.errors import OptionError
+from spark_lance.file.extensions import known_batch, known_schema, known_table
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
@@ -56,6 +57,8 @@ class _Readable(ABC):
     ) -> pa.Table:
         """Read rows into memory.
 
+        Columns have the extension types that pyarrow knows, built in or registered.
+
         Args:
             columns: top-level columns in the wanted order; all by default. The system columns `_rowid`,
                 `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` can be
@@ -75,10 +78,10 @@ class _Readable(ABC):
         scan = self._scan(columns, with_row_id, with_row_address)
         tables = list(_tables(scan, filter, offset or 0, limit, _TABLE_BYTES))
         if not tables:
-            return pa.Table.from_batches([], scan.arrow_schema)
+            return known_table(pa.Table.from_batches([], scan.arrow_schema))
         if not scan.names:
             return rows_without_columns(sum(table.num_rows for table in tables))
-        return pa.concat_tables(tables).replace_schema_metadata(scan.arrow_schema.metadata)
+        return known_table(pa.concat_tables(tables).replace_schema_metadata(scan.arrow_schema.metadata))
 
     def to_batches(
         self,
@@ -98,7 +101,7 @@ class _Readable(ABC):
         scan = self._scan(columns, with_row_id, with_row_address)
         tables = _tables(scan, filter, offset or 0, limit, batch_bytes)
         for batch in in_batches(tables, batch_size):
-            yield batch.replace_schema_metadata(scan.arrow_schema.metadata)
+            yield known_batch(batch.replace_schema_metadata(scan.arrow_schema.metadata))
 
     def take(self, indices: RowNumbers, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows at positions `indices` (0-based, in scan order), in that order.
@@ -107,7 +110,7 @@ class _Readable(ABC):
             IndexError: a position is outside the rows.
             SchemaError: a column does not exist.
         """
-        return take_positions(self._scan(columns), indices)
+        return known_table(take_positions(self._scan(columns), indices))
 
 
 class Reading(Face, _Readable):
@@ -115,8 +118,8 @@ class Reading(Face, _Readable):
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema."""
-        return self.lance_schema.to_arrow()
+        """The Arrow schema, with the extension types that pyarrow knows."""
+        return known_schema(self.lance_schema.to_arrow())
 
     @property
     def lance_schema(self) -> Schema:
@@ -149,7 +152,7 @@ class Reading(Face, _Readable):
             IndexError: row ids are addresses here, and an existing fragment has no such physical row.
             SchemaError: a column does not exist.
         """
-        return take_row_ids(self._scan(columns), row_ids)
+        return known_table(take_row_ids(self._scan(columns), row_ids))
 
     _take_rows = take_rows  # pylance's name
 

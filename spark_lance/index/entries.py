@@ -2,7 +2,8 @@
 
 An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
 covered twice. What counts of a segment are the rows of the fragments that it covers and that the version
-still has. (Lance index format, manifest entry and reader duties.)
+still has. Several indices of one kind may be on one column: a search uses one of them, see `newest_index`.
+(Lance index format, manifest entry and reader duties.)
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
 
@@ -25,11 +26,13 @@ from spark_lance.table.manifest import Manifest
 
 __all__ = [
     "Segment",
+    "by_age",
     "check_extensible",
     "check_name",
     "index_directory",
     "label_of",
     "new_entry",
+    "newest_index",
     "segments_of",
 ]
 
@@ -130,6 +133,37 @@ def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment])
             f"index {name!r} has a segment of another version of Lance that cannot be used here: "
             "build the index anew, with replace=True"
         )
+
+
+def by_age(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Return the segments of each index: those that cover something first, and of them the newest first.
+
+    An index is as old as its newest segment; among those of one time the later in the manifest is newer.
+    """
+    indices: dict[str, list[tuple[int, Segment]]] = {}
+    for place, segment in enumerate(segments):
+        indices.setdefault(segment.name, []).append((place, segment))
+
+    def rank(parts: Sequence[tuple[int, Segment]]) -> tuple[bool, int, int]:
+        newest = max((segment.entry.created_at, place) for place, segment in parts)
+        return (any(segment.covered for _, segment in parts), *newest)
+
+    ranked = sorted(indices.values(), key=rank, reverse=True)
+    return [[segment for _, segment in parts] for parts in ranked]
+
+
+def newest_index(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the segments of the one index that answers a search: the newest that covers something.
+
+    Its fragments are covered once: a fragment that several segments name counts in the last of them.
+    """
+    ranked = by_age(segments)
+    found: list[Segment] = []
+    taken = BitMap()
+    for segment in reversed(ranked[0] if ranked else []):
+        found.append(replace(segment, covered=segment.covered - taken))
+        taken |= segment.covered
+    return found[::-1]
 
 
 def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:

@@ -13,17 +13,20 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import fsspec
 import pyarrow as pa
+from fsspec.registry import known_implementations, registry
 from fsspec.utils import get_protocol
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
@@ -49,6 +52,8 @@ _MAX_REQUEST = 8 << 20
 _PARALLEL_REQUESTS = 16
 _DELETES_PER_REQUEST = 1000
 _MAKING = frozenset({"writing", "creating"})
+# A scheme and one slash; a single letter is a drive of Windows.
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
 
@@ -73,9 +78,10 @@ def open_store(
 
     Raises:
         OptionError: a setting is given by two names, or its value cannot be used.
-        StoreError: the protocol is unknown, or its driver is not installed.
+        StoreError: the protocol is unknown, its driver is not installed, or a URI has one slash (dbfs:/x).
     """
     text, manifests = split_uri(os.fspath(uri))
+    text = _full_uri(text)
     protocol = get_protocol(text)
     own, rest = split_own(storage_options or {})
     options = {**_from_uri(protocol, text), **fsspec_options(protocol, rest)}
@@ -91,6 +97,27 @@ def open_store(
     )
     path = store.strip(text)
     return store, path.rstrip("/") if path != "/" else path
+
+
+def _full_uri(text: str) -> str:
+    """Return a URI as fsspec reads it. What has a scheme and one slash would be a local folder to fsspec.
+
+    Raises:
+        StoreError: it has a scheme but no authority, such as dbfs:/x or hdfs:/x.
+    """
+    match = _ONE_SLASH.match(text)
+    if match is None:
+        return text
+    scheme, rest = match[1].lower(), text[match.end() - 1 :]
+    if scheme in _LOCAL:
+        return f"{scheme}://{rest}"
+    instead = (
+        f"the mounted path /dbfs{rest}" if scheme == "dbfs" else f"{scheme}://, host or bucket, and path"
+    )
+    raise StoreError(
+        f"{text} cannot be opened, for there is one slash behind {scheme}: write {instead}; a local folder "
+        f"of this name is ./{text}"
+    )
 
 
 @dataclass(frozen=True)
@@ -156,6 +183,11 @@ class Store:
             package = driver.extra if driver else "its fsspec driver"
             raise StoreError(f"reading {self.protocol}:// needs a driver: pip install '{package}'") from error
         except Exception as error:
+            if self.protocol not in known_implementations and self.protocol not in registry:
+                raise StoreError(
+                    f"{self.protocol}:// locations are not known here: use a local path, s3://, gs://, "
+                    "abfss:// or another protocol for which fsspec has a driver"
+                ) from None
             doing = f"cannot open {self.protocol}:// locations"
             raise translated(error, doing, self.options) from presentable(error, self.options)
         if self.protocol in _S3:
@@ -282,7 +314,7 @@ class Store:
             try:
                 with os.scandir(directory) as entries:
                     return [entry.name for entry in entries if entry.is_file()]
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return []
         return [found.name for found in self.list_objects(directory)]
 
@@ -302,6 +334,48 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [_stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
+
+    def first_objects(self, directory: str, limit: int) -> Sequence[str]:
+        """Return some of the objects in a directory and below, by their paths from there on; not in order.
+
+        Looking is bounded too: S3 is sent one request, other stores list directory by directory until
+        `limit` objects and directories were seen.
+
+        Raises:
+            NotADirectoryError: the directory is a file of this machine.
+        """
+        if self.protocol in _S3:
+            bucket, _, key = directory.partition("/")
+            prefix = f"{key.rstrip('/')}/" if key else ""
+            answer = self._s3("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
+            found = [str(entry["Key"]).removeprefix(prefix) for entry in answer.get("Contents") or ()]
+            return [path for path in found if path and not path.endswith("/")]
+        if self.is_local and Path(directory).is_file():
+            raise NotADirectoryError(directory)
+        names: list[str] = []
+        waiting = [""]
+        seen = 0
+        while waiting and seen < limit:
+            below = waiting.pop(0)
+            for name, is_directory in self._entries(f"{directory}/{below}".rstrip("/"), limit - seen):
+                seen += 1
+                (waiting if is_directory else names).append(f"{below}{name}{'/' if is_directory else ''}")
+        return names
+
+    def _entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Return some of what is directly in a directory: its name, and whether it is a directory."""
+        if self.is_local:
+            try:
+                with os.scandir(directory) as entries:
+                    return [(entry.name, entry.is_dir()) for entry in islice(entries, limit)]
+            except (FileNotFoundError, PermissionError):
+                return []  # a volume's lost+found belongs to the system
+        try:
+            found = self._call("listing", directory, lambda fs: fs.ls(directory, detail=True, refresh=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        told = [(str(e["name"]).rstrip("/").rpartition("/")[2], e["type"] == "directory") for e in found]
+        return [entry for entry in told if entry[0]][:limit]
 
     def put(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing what was there; readers see the old one or the new one."""

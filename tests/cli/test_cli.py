@@ -138,12 +138,19 @@ def test_compact(path: Path, capsys: Captured) -> None:
 
 def test_vacuum(path: Path, capsys: Captured) -> None:
     files = sorted(path.rglob("*"))
-    found = parsed(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")
+    assert parsed(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")["old_versions"] == 0
+    short = ("--retain-versions", 1, "--allow-short-retention")
+    found = parsed(capsys, "vacuum", path, *short, "--dry-run")
     assert found["old_versions"] == 7
     assert {file["kind"] for file in found["files"]} == {"manifest", "transaction"}
     assert "would go" in said(capsys, "vacuum", path, "--older-than", "0s", "--dry-run")[1]
     assert sorted(path.rglob("*")) == files
-    code, out, _ = said(capsys, "vacuum", path, "--retain-versions", 1)
+    code, _, err = said(capsys, "vacuum", path, "--older-than", "23h")
+    assert code == 2
+    assert "--older-than 23h is less than the 24 hours" in err
+    assert "pass --allow-short-retention" in err
+    assert sorted(path.rglob("*")) == files
+    code, out, _ = said(capsys, "vacuum", path, *short)
     assert code == 0
     assert ["old", "versions", "7"] in [line.split() for line in out.splitlines()]
     assert len(spark_lance.dataset(path).versions()) == 1

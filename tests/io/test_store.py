@@ -62,6 +62,9 @@ class StoreTests:
         assert store.look_up(flat.path).modified == flat.modified
         deep = store.list_objects(join(root, "f"), recursive=True)
         assert sorted((found.name, found.size) for found in deep) == [("a", 2), ("c", 3)]
+        assert set(store.first_objects(join(root, "f"), 100)) == {"a", "deeper/c"}
+        assert len(store.first_objects(join(root, "f"), 1)) <= 1
+        assert store.first_objects(join(root, "no-folder"), 100) == []
         assert list(store.list_objects(join(root, "no-folder"))) == []
         assert list(store.list_objects(join(root, "no-folder"), recursive=True)) == []
 

@@ -16,7 +16,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError
 from spark_lance.file.schema import Field, Schema
-from spark_lance.index.entries import segments_of
+from spark_lance.index.entries import by_age, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex, grouped, united
@@ -59,16 +59,18 @@ class ScalarPruner:
 
     @cached_property
     def _indices(self) -> dict[int, list[ScalarIndex]]:
-        """Segments by field id; the kinds in the order of `SCALAR_INDICES`, exact ones first."""
+        """Segments by field id; the kinds in the order of `SCALAR_INDICES`, newest first."""
         if not self._manifest.index_section:
             return {}
         found: dict[int, list[ScalarIndex]] = {}
         for kind in SCALAR_INDICES.values():
-            for segment in segments_of(
+            usable = segments_of(
                 self._snapshot.store, self._snapshot.root, self._manifest, kind.label, kind.newest
-            ):
-                if len(segment.entry.fields) == 1 and segment.covered:
-                    found.setdefault(segment.entry.fields[0], []).append(kind(segment))
+            )
+            for segments in by_age(usable):
+                for segment in segments:
+                    if len(segment.entry.fields) == 1 and segment.covered:
+                        found.setdefault(segment.entry.fields[0], []).append(kind(segment))
         return found
 
     def __call__(

@@ -3,7 +3,7 @@
 The words of the query are looked up in every partition of the index, and in the texts of the fragments that
 it does not cover; how rare a word is counts over all of them together. Rows that do not count are left out,
 so k rows come back if there are as many. A phrase is looked for in the texts of the rows that have all its
-words.
+words. Of several indices on the column the newest is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import OptionError, SchemaError
-from spark_lance.index.entries import label_of, segments_of
+from spark_lance.index.entries import label_of, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
@@ -158,7 +158,8 @@ class TextSearch:
             raise SchemaError(f"column {column!r} is {kind}: it holds no text")
         self._scan = snapshot.scan([column], with_row_address=True)
         self._column = column
-        self._segments = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        usable = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        self._segments = newest_index(usable)
         self._rows = RowResolver(snapshot)
 
     @cached_property

@@ -1,7 +1,8 @@
 """Searching the vectors of one version of a table: index partitions, fragments without an index, exact
 distances.
 
-    1  every segment of an index with the right metric gives its best candidates, from its nearest partitions
+    1  every segment of the newest index with the right metric gives its best candidates, from its nearest
+       partitions; the first index of the column says which metric that is, if the query does not
     2  rows of fragments that no segment covers are compared exactly
     3  candidates are compared exactly if a refine factor asks for it or there are rows of step 2
     4  the k best of all
@@ -24,7 +25,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
-from spark_lance.index.entries import Segment, segments_of
+from spark_lance.index.entries import Segment, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.best import BestOfMany, Found, merged, smallest
 from spark_lance.index.vector.build import as_matrix
@@ -156,11 +157,12 @@ class VectorSearch:
         return [_within(part, query) for part in merged(sources, query.k)]
 
     def used_segments(self, query: VectorQuery, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
-        """Return the segments of the one index that a query is answered with, none if there is none."""
+        """Return the segments of the newest index of a metric; none if there is none, or none is wanted."""
         if not query.use_index:
             return []
-        fitting = [pair for pair in self._segments if pair[1].metric == metric]
-        return [pair for pair in fitting if pair[0].name == fitting[0][0].name]
+        stored = {pair[0].entry.uuid.uuid: pair[1] for pair in self._segments if pair[1].metric == metric}
+        fitting = [pair[0] for pair in self._segments if pair[0].entry.uuid.uuid in stored]
+        return [(segment, stored[segment.entry.uuid.uuid]) for segment in newest_index(fitting)]
 
     def in_segment(
         self, query: VectorQuery, segment: Segment, stored: VectorSegment, allowed: Addresses | None

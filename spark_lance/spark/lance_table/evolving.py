@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -107,21 +107,43 @@ class Evolving(TableFace):
         self._check(columns, on=on, inputs=inputs, schema=schema)
         nulls = _null_columns(columns, sizes)
         if nulls is not None:
+            self._check_case(nulls.names)
             dataset = self._dataset().add_columns(nulls)
             return self._metrics(Outcome(dataset.version))
         if isinstance(columns, DataFrame):
             joined = self._joined(columns, on)
+            self._check_case(joined.values)
             kinds = [columns.schema[name] for name in joined.values.values()]
             target = _new_fields(kinds, list(joined.values), sizes)
             return self._metrics(ColumnJob(self, joined, Others.NULL, resume).add(target))
         if isinstance(columns, Mapping):
+            self._check_case(columns)
             source = Expressions(self, columns)
             frame = source.frame(*_all_of(self._dataset()))
             kinds = [field for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
             return self._metrics(ColumnJob(self, source, Others.FORBIDDEN, resume).add(target))
         made, target = self._function(cast("_Batches", columns), inputs, schema, batch_size, sizes)
+        self._check_case(target.names)
         return self._metrics(ColumnJob(self, made, Others.FORBIDDEN, resume).add(target))
+
+    def _check_case(self, names: Iterable[str], renamed: Collection[str] = ()) -> None:
+        """Refuse new columns that Spark could not tell from others of the table.
+
+        Raises:
+            SchemaError: a name is that of another column but for the case.
+        """
+        if self.spark.conf.get("spark.sql.caseSensitive") == "true":
+            return
+        there = [field.name for field in self._dataset().lance_schema.fields if field.name not in renamed]
+        for name in names:
+            alike = [other for other in there if other.lower() == name.lower() and other != name]
+            if alike:
+                raise SchemaError(
+                    f"column {name!r} and column {alike[0]!r} differ in case alone, so Spark could select "
+                    "neither: choose another name, or set spark.sql.caseSensitive"
+                )
+            there.append(name)
 
     def updateColumns(
         self,
@@ -214,6 +236,8 @@ class Evolving(TableFace):
 
     def renameColumns(self, names: Mapping[str, str]) -> None:
         """Rename several columns at once; keys are present names, see `renameColumn`."""
+        tops = {path: name for path, name in names.items() if "." not in path}
+        self._check_case(tops.values(), tops)
         cast_columns(self, [Alteration(path, name=name) for path, name in names.items()])
 
     def alterColumn(

@@ -35,6 +35,7 @@ from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import described, fit
 from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.reading.take import take_addresses
@@ -98,8 +99,8 @@ class Searching(TableFace):
         )
         plan = plan_search(table.snapshot, query, filter if prefilter else None)
         later = None if prefilter else filter
-        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
-        wanted = schema if later is None else described(table.manifest.schema, None, ())
+        schema = _shown(table.manifest, columns, DISTANCE)
+        wanted = schema if later is None else _shown(table.manifest, None, DISTANCE)
         tasks = [(plan, share) for share in plan.shares] or [(plan, Share())]
         best = scatter(self.spark, tasks, _run, _FOUND).orderBy(DISTANCE, "_address").limit(k)
         found = best.coalesce(1).mapInArrow(_fetch(plan, wanted, ()), _with(wanted, ()))
@@ -155,7 +156,7 @@ class Searching(TableFace):
             useIndex=useIndex,
         )
         plan = plan_search(table.snapshot, query, filter)
-        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
+        schema = _shown(table.manifest, columns, DISTANCE, _QUERY_ID)
         id_type = queries.schema[queryId].dataType
         identity = st.StructField(_QUERY_ID, id_type, queries.schema[queryId].nullable)
         asked = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector).alias("_vector"))
@@ -216,7 +217,7 @@ class Searching(TableFace):
         asked = {"query": query, "column": column, "operator": operator, "phrase": phrase}
         column, parsed = parse_text_query(table.manifest, {**asked, "fast_search": fastSearch}, k)
         TextSearch(table.snapshot, column)
-        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
+        schema = _shown(table.manifest, columns, SCORE)
         plan = _TextPlan(table.snapshot.ref(), column, parsed, filter)
         found = scatter(self.spark, [plan], _answer_text, _SCORED)
         fetched = found.coalesce(1).mapInArrow(_fetch(plan, schema, (), SCORE), _with(schema, (), SCORE))
@@ -294,6 +295,12 @@ def _measured(name: str) -> st.StructType:
 
 
 _FOUND, _SCORED = _measured(DISTANCE), _measured(SCORE)
+
+
+def _shown(manifest: Manifest, columns: Sequence[str] | None, *made: str) -> st.StructType:
+    """Return the Spark schema of the table's columns in a result, less those that a search hides."""
+    names = [field.name for field in manifest.schema.fields] if columns is None else columns
+    return described(manifest.schema, tuple(name for name in names if name not in made), ())
 
 
 def _with(schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE) -> st.StructType:

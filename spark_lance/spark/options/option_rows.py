@@ -438,6 +438,14 @@ ROWS = (
         ("merge-schema",),
     ),
     Option(
+        "caseSensitive",
+        boolean,
+        "true or false",
+        False,
+        "write",
+        "Accept columns whose names differ in case alone; for sessions with `spark.sql.caseSensitive`.",
+    ),
+    Option(
         "overwriteSchema",
         boolean,
         "true or false",

@@ -131,6 +131,7 @@ class WriteOptions:
     commit_message: str | None
     commit_retries: int | None
     commit_timeout: float | None
+    caseSensitive: bool
     mergeSchema: bool
     overwriteSchema: bool | None
     replaceWhere: str | None

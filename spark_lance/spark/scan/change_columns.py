@@ -20,7 +20,12 @@ from spark_lance.table.reading.change_task import (
     FEED_COLUMNS,
     feed_field,
 )
-from spark_lance.table.reading.system_columns import ROW_OFFSET, SYSTEM_COLUMNS, nameable, system_field
+from spark_lance.table.reading.system_columns import (
+    ROW_OFFSET,
+    nameable,
+    system_field,
+    system_names,
+)
 from spark_lance.table.schema.history import PastColumn
 
 __all__ = ["ChangeColumns", "described_changes"]
@@ -58,8 +63,9 @@ def described_changes(
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
     made = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}
     order = [*(columns or ()), *stored, *made]
+    system = system_names(field.name for field in schema.fields)
     for name in stored:
-        if name not in SYSTEM_COLUMNS:
+        if name not in system:
             stored[name].nullable = True
     fields = {**stored, **made}
     # The names asked for may be spelled in another case than the table's.
@@ -100,7 +106,8 @@ class ChangeColumns:
         narrowed = {field.name: field for field in fields}
         narrowed.update({field.name: field.described() for field in table.fields if field.name in extra})
         self.blobs = tuple(field for field in table.fields if field.is_blob and field.name in self.names)
-        self._system = [name for name in (*self.names, *extra) if name in SYSTEM_COLUMNS]
+        system = system_names(field.name for field in table.fields)
+        self._system = [name for name in (*self.names, *extra) if name in system]
         self._narrowed = [replace(field, nullable=True) for field in narrowed.values()]
         whole = {field.name: field for field in table.fields}
         self.columns: list[PastColumn | None] = [PastColumn(whole[name]) for name in narrowed]
@@ -153,7 +160,7 @@ class ChangeColumns:
     def _arrow(self, name: str) -> pa.Field:
         if name in self._feed:
             return feed_field(name)
-        if name in SYSTEM_COLUMNS:
+        if name in self._system:
             return system_field(name)
         field = next(field for field in self._narrowed if field.name == name).arrow_field()
         return field.with_nullable(field.name not in self._required)

@@ -16,7 +16,7 @@ import pyspark.sql.types as st
 
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
-from spark_lance.table.reading.system_columns import ROW_OFFSET, SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
 __all__ = ["translate"]
 
@@ -37,7 +37,8 @@ def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | 
         return None
     path = tuple(filter.attribute)
     column = Column(path)
-    if len(path) == 1 and path[0] in _NUMBERS:
+    system = system_names(field.name for field in schema.fields)
+    if len(path) == 1 and path[0] in system and path[0] != ROW_OFFSET:
         return _FILTERS[name](column, getattr(filter, "value", None))
     field = _find(path, schema)
     if field is None:
@@ -68,8 +69,6 @@ _FILTERS: dict[str, Callable[[Column, Any], Expression]] = {
     "StringContains": _compare("contains"),
 }
 _NULL_TESTS = frozenset({"IsNull", "IsNotNull"})
-# System columns that a condition may name.
-_NUMBERS = frozenset(SYSTEM_COLUMNS) - {ROW_OFFSET}
 
 
 def _find(path: tuple[str, ...], schema: Schema) -> Field | None:

@@ -56,7 +56,9 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
     _check(options, manifest)
     measure = _measure(options)
     asked = options.columns
-    rest = None if asked is None else tuple(name for name in asked if name != measure)
+    # As without Spark, what is measured hides a column of that name.
+    stored = asked if asked is not None else [field.name for field in manifest.schema.fields]
+    rest = tuple(name for name in stored if name != measure)
     fields = described(manifest.schema, rest, options.system_columns, options.blob_handling).fields
     at = asked.index(measure) if asked is not None and measure in asked else len(fields)
     return place, st.StructType([*fields[:at], st.StructField(measure, st.FloatType(), False), *fields[at:]])
@@ -92,9 +94,6 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
     Raises:
         OptionError, ExpressionError, SchemaError: it does not.
     """
-    measure = _measure(options)
-    if measure in (field.name for field in manifest.schema.fields):
-        raise SchemaError(f"the table has a column {measure!r}: a search has no name for its own")
     if options.nearest is not None:
         query = VectorQuery.parse(options.nearest)
         if len(query.vectors) > 1:

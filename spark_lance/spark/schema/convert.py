@@ -71,6 +71,9 @@ def _plan_column(source: pa.Field, target: pa.Field) -> _Convert:
 def _plan(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:
     if source.equals(target):
         return _same
+    if isinstance(source, pa.BaseExtensionType):
+        inner = _plan(source.storage_type, target, place)
+        return lambda array: inner(array.storage)
     if pa.types.is_dictionary(source):
         convert = _plan(source.value_type, target, place)
         return lambda array: convert(array.dictionary_decode())

@@ -11,7 +11,7 @@ from spark_lance.file.json_binary import JSON_EXTENSION
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.spark.schema.blobs import ALL_BINARY, DESCRIPTIONS, blob_type
 from spark_lance.spark.schema.types import covers, spark_field, spark_type
-from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import system_names
 
 __all__ = ["described", "find_column", "fit", "narrow", "system_field"]
 
@@ -39,9 +39,14 @@ def described(
         SchemaError: a column does not exist, or Spark has no type for it.
     """
     names = [field.name for field in schema.fields] if columns is None else list(columns)
+    system = system_names(field.name for field in schema.fields)
+    if taken := [name for name in extra if name not in system]:
+        raise SchemaError(
+            f"the table has a column {taken[0]!r} of its own: leave out the option that adds it"
+        )
     fields, reasons = [], []
     for name in [*names, *(name for name in extra if name not in names)]:
-        if name in SYSTEM_COLUMNS:
+        if name in system:
             fields.append(system_field(name))
             continue
         field = find_column(schema, name)
@@ -86,8 +91,9 @@ def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Fie
         SchemaError: columns do not exist, are asked for twice or with types that are not Spark's for them.
     """
     names, fields, reasons, unknown = [], [], [], []
+    system = system_names(field.name for field in table.fields)
     for column in asked:
-        if column.name in SYSTEM_COLUMNS:
+        if column.name in system:
             names.append(column.name)
             if column.dataType != st.LongType():
                 reasons.append(f"column {column.name!r} is bigint, not {column.dataType.simpleString()}")

@@ -36,7 +36,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.align import Aligner
 
-__all__ = ["plan_rows"]
+__all__ = ["check_names", "plan_rows"]
 
 
 def plan_rows(
@@ -57,7 +57,7 @@ def plan_rows(
         table = load_latest(store, root)
     except TableNotFoundError:
         table = None
-    _check_names(schema)
+    check_names(schema, options.caseSensitive)
     given = arrow_schema(schema)
     keeps = not overwrite or options.replaceWhere is not None or _keeps_schema(options)
     new_columns = None
@@ -142,12 +142,38 @@ def _paths(field: Field, path: str) -> Iterator[str]:
         yield from _paths(child, f"{here}.")
 
 
-def _check_names(schema: st.StructType) -> None:
+def check_names(schema: st.StructType, case_sensitive: bool = False) -> None:
+    """Refuse names among which Spark could not tell one column from another.
+
+    Raises:
+        SchemaError: there are no columns, a name occurs twice, or names differ in case alone.
+    """
     if not schema.fields:
         raise SchemaError("the DataFrame has no columns")
     doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if doubled:
         raise SchemaError(f"column names that occur twice: {', '.join(doubled)}")
+    alike = [] if case_sensitive else list(_alike(schema, ""))
+    if alike:
+        raise SchemaError(
+            f"names that differ in case alone: {'; '.join(alike)}. Spark could select none of them: rename "
+            "them, or set the option caseSensitive=true for sessions with spark.sql.caseSensitive=true"
+        )
+
+
+def _alike(kind: st.DataType, path: str) -> Iterator[str]:
+    """Yield the names, here or inside, that differ in case alone."""
+    if isinstance(kind, st.StructType):
+        folded: dict[str, list[str]] = {}
+        for field in kind.fields:
+            folded.setdefault(field.name.lower(), []).append(f"{path}{field.name}")
+            yield from _alike(field.dataType, f"{path}{field.name}.")
+        yield from (", ".join(names) for names in folded.values() if len(names) > 1)
+    elif isinstance(kind, st.ArrayType):
+        yield from _alike(kind.elementType, path)
+    elif isinstance(kind, st.MapType):
+        yield from _alike(kind.keyType, path)
+        yield from _alike(kind.valueType, path)
 
 
 def _table_names(table: Schema, names: list[str]) -> list[str]:

@@ -23,12 +23,15 @@ from google.protobuf.message import Message
 
 from spark_lance.errors import (
     AtomicPutUnsupportedError,
+    CommitError,
     CommitOutcomeUnknownError,
     FormatError,
     IncompatibleConflictError,
     LanceError,
+    LockNotReleasedError,
     RetriesExhaustedError,
     RetryableConflictError,
+    StoreError,
     TableExistsError,
     UnsupportedFormatError,
     VersionNotFoundError,
@@ -52,7 +55,7 @@ from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
 from spark_lance.table.versions.auto_cleanup import after_commit
-from spark_lance.table.versions.publish import finish_version, publish
+from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version, write_hint
 
 __all__ = [
@@ -339,6 +342,8 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
         return _Landed(candidate)
+    except LockReleaseError as error:
+        raise _after_lock_failure(commit, candidate, error) from error.lock_error
     except AtomicPutUnsupportedError:
         raise
     except OSError as error:
@@ -347,6 +352,31 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
             # As good as surely another's version; whose it is shows when the next attempt reads it.
             return None
         return _read_back(commit, candidate, error)
+
+
+def _may_land(commit: _Commit) -> bool:
+    return commit.doubt is not None and not isinstance(commit.doubt, FileExistsError)
+
+
+def _after_lock_failure(commit: _Commit, candidate: Manifest, failed: LockReleaseError) -> CommitError:
+    """Look what became of a version whose lock was not released; return what the caller is to be told."""
+    where = f"version {candidate.version} of {commit.root}"
+    commit.doubt = failed.failure if isinstance(failed.failure, OSError) else StoreError(str(failed))
+    landed = _read_back(commit, candidate, commit.doubt)
+    if landed is not None:
+        _landed(commit, landed)
+        return LockNotReleasedError(
+            f"{where} was committed, but its commit lock was not released: {failed}. Do not repeat the "
+            "commit; free the lock",
+            candidate.version,
+        )
+    if _may_land(commit):
+        return _unknown(commit)
+    commit.doubt = None
+    return CommitError(
+        f"{where} is another writer's, and the commit lock was not released: {failed}. Nothing was "
+        "committed; free the lock before a retry"
+    )
 
 
 def _read_back(commit: _Commit, candidate: Manifest, failure: OSError) -> _Landed | None:

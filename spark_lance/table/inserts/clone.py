@@ -16,6 +16,7 @@ from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.resolve import Place
 from spark_lance.table.versions.versions import find_version, load_version
+from spark_lance.table.writing.location import check_location
 
 __all__ = ["create_branch", "deep_clone", "shallow_clone"]
 
@@ -29,10 +30,12 @@ def shallow_clone(source: Store, place: Place, target: Store, root: str) -> Mani
 
     Raises:
         TableExistsError: there is a table at `root` already.
+        LocationInUseError: there are other files.
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses.
     """
     manifest = load_version(source, place.root, place.version)
+    check_location(target, root)
     return _found(source, place, manifest, target, root, shallow=True)
 
 
@@ -41,11 +44,13 @@ def deep_clone(source: Store, place: Place, target: Store, root: str) -> Manifes
 
     Raises:
         TableExistsError: there is a table at `root` already.
+        LocationInUseError: there are other files.
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses. Copies made so far stay behind, in no version.
     """
     manifest = load_version(source, place.root, place.version)
     check_writable(manifest.message, manifest.path)
+    check_location(target, root)
     for store, path, name in _files(Bases.of(source, place.root, manifest.message), manifest):
         _copy(store, path, target, join(root, name))
     return _found(source, place, manifest, target, root, shallow=False)

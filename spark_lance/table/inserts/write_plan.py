@@ -29,6 +29,7 @@ from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.schema.keys import check_keys
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.location import check_location
 
 __all__ = ["MODES", "WritePlan", "commit_write", "plan_write"]
 
@@ -93,6 +94,7 @@ def plan_write(
         SchemaError: the data does not fit the table (append) or cannot be stored at all.
         UnsupportedFormatError: the table uses what is not written here.
         OptionError: a mode or version that does not exist.
+        LocationInUseError: there is no table, but there are other files.
     """
     if mode not in MODES:
         raise OptionError(f"write mode {mode!r} does not exist; use one of {', '.join(MODES)}")
@@ -100,6 +102,7 @@ def plan_write(
     try:
         manifest = load_latest(store, root)
     except TableNotFoundError:
+        check_location(store, root)
         version = asked or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)

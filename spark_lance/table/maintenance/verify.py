@@ -6,7 +6,8 @@ What is looked at, in this order:
     fragments    ids are in use once and below the mark; data files have the size that the manifest tells
     rows         every page of every column decodes; the fragment's deletion file fits it; counts agree
     row ids      sequences fit their fragments; no id is in use twice, none is at or above the mark
-    indices      entries name fields that exist and fragments that are not from the future; files are there
+    indices      entries name fields that exist and fragments that are not from the future; files are there;
+                 no fragment is covered twice, and no two indices are of one kind on one column
     orphans      files that no version of any line names
 
 A finding of level "damage" means that rows, or a promise of the format, are lost. A "warning" costs something
@@ -31,6 +32,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import known_size
 from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.indices.describe import describe_indices, field_path
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.reading.blob_values import blob_values
 from spark_lance.table.reading.fragment import physical_rows
@@ -283,6 +285,34 @@ class _Line:
             yield from self._coverage(entry, where)
             if entry.name not in (FRAGMENT_REUSE, MEM_WAL):
                 yield from self._index_files(entry, where)
+        yield from self._doubled()
+
+    def _doubled(self) -> Iterator[Finding]:
+        """Look for indices of one kind on one column, of which a search uses one, and for double coverage."""
+        try:
+            indices = describe_indices(self._store, self._root, self._manifest)
+        except (LanceError, OSError) as error:
+            yield _damage("indices", error)
+            return
+        alike: dict[tuple[tuple[int, ...], str], list[str]] = {}
+        for index in indices:
+            covered = [number for part in index.segments for number in part.fragment_ids or ()]
+            if len(set(covered)) < len(covered):
+                twice = sorted({number for number in covered if covered.count(number) > 1})
+                yield Finding("warning", f"index {index.name}", f"several segments cover fragments {twice}")
+            # Vector indices are of one kind if they have one metric; unknown kinds are not compared.
+            kind = str(index.details.get("metric_type", index.index_type))
+            if index.name not in (FRAGMENT_REUSE, MEM_WAL) and kind not in ("Unknown", "Vector"):
+                alike.setdefault((index.fields, kind), []).append(index.name)
+        for (fields, kind), names in alike.items():
+            if len(names) > 1:
+                column = ", ".join(field_path(self._manifest, number) for number in fields)
+                yield Finding(
+                    "warning",
+                    f"column {column}",
+                    f"has several {kind} indices, and a search uses one of them: drop all but one of "
+                    f"{', '.join(names)}",
+                )
 
     def _coverage(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
         if not entry.fragment_bitmap:

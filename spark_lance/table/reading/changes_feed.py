@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
@@ -166,9 +167,9 @@ class Changes:
                 offsets = rows.offsets.get(task.message.id)
                 if offsets is not None:
                     for table in task.rows(offsets, _BATCH_BYTES):
-                        yield from table.cast(scan.arrow_schema).to_batches()
+                        yield from known_table(table.cast(scan.arrow_schema)).to_batches()
 
-        return pa.RecordBatchReader.from_batches(scan.arrow_schema, batches())
+        return pa.RecordBatchReader.from_batches(known_schema(scan.arrow_schema), batches())
 
 
 def changes_between(store: Store, root: str, begin: Manifest | None, end: Manifest) -> Changes:

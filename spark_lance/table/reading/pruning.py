@@ -22,7 +22,7 @@ from pyroaring import BitMap
 from spark_lance.proto import table_pb2
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
 from spark_lance.table.predicates.predicate import Condition
-from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
 from spark_lance.table.rowids import locate_row_ids
 
 __all__ = ["Pruner", "RowSelection", "prune"]
@@ -42,6 +42,7 @@ def prune(
     fragments: Fragments,
     stable_row_ids: bool,
     others: Iterable[Pruner] = (),
+    system: Sequence[str] = SYSTEM_COLUMNS,
 ) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
     """Return the fragments that may have rows that a condition keeps, in their order.
 
@@ -50,6 +51,7 @@ def prune(
         fragments: those of the version that are asked for.
         stable_row_ids: whether the table has stable row ids.
         others: what knows more of the table.
+        system: the names that mean system columns in this table.
 
     Returns:
         The fragments, and by id those physical rows of a fragment beyond which none is kept, for fragments of
@@ -62,7 +64,8 @@ def prune(
         return list(fragments), {}
     rows: dict[int, BitMap] = {}
     kept = list(fragments)
-    own: tuple[Pruner, ...] = (_by_fragment, _by_address, partial(_by_row_id, stable_row_ids))
+    own: list[Pruner] = [_by_fragment] if FRAGMENT_ID in system else []
+    own += [_by_address, partial(_by_row_id, stable_row_ids)]
     for pruner in (*own, *others):
         where = pruner(condition, kept)
         if where is None:

@@ -28,8 +28,8 @@ from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_ID,
     ROW_OFFSET,
-    SYSTEM_COLUMNS,
     nameable,
+    system_names,
 )
 
 __all__ = ["ROW_ADDRESS", "ROW_ID", "Filter", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
@@ -80,8 +80,9 @@ class Scan:
         names += [ROW_ADDRESS] if with_row_address and ROW_ADDRESS not in names else []
         if len(set(names)) != len(names):
             raise SchemaError(f"a column is named twice in {', '.join(names)}")
+        system = system_names(field.name for field in manifest.schema.fields)
         for name in names:
-            if name not in SYSTEM_COLUMNS:
+            if name not in system:
                 manifest.schema.field(name)
         chosen = manifest.fragments if fragments is None else fragments
         return cls(store, root, manifest, tuple(names), tuple(chosen))
@@ -131,7 +132,7 @@ class Scan:
         """
         if condition is None:
             return self.tasks()
-        fragments, rows = prune(condition, self.fragments, self.manifest.uses_stable_row_ids, self.pruners)
+        fragments, rows = self._pruned(condition)
         return self._narrowed(fragments, rows, condition.columns)
 
     def tasks_for_any(self, conditions: Iterable[Condition]) -> list[ScanTask]:
@@ -145,9 +146,7 @@ class Scan:
         """
         kept: dict[int, BitMap | None] = {}
         for condition in conditions:
-            fragments, rows = prune(
-                condition, self.fragments, self.manifest.uses_stable_row_ids, self.pruners
-            )
+            fragments, rows = self._pruned(condition)
             for fragment in fragments:
                 known, here = kept.get(fragment.id, BitMap()), rows.get(fragment.id)
                 kept[fragment.id] = None if known is None or here is None else known | here
@@ -156,6 +155,16 @@ class Scan:
         chosen = [fragment for fragment in self.fragments if fragment.id in kept]
         known_rows = {number: rows for number, rows in kept.items() if rows is not None}
         return self._narrowed(chosen, known_rows, ())
+
+    def _pruned(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
+        """Return the fragments that a condition may keep rows of, and these rows where they are known."""
+        return prune(
+            condition,
+            self.fragments,
+            self.manifest.uses_stable_row_ids,
+            self.pruners,
+            system_names(field.name for field in self.manifest.schema.fields),
+        )
 
     def _narrowed(
         self,
@@ -234,7 +243,8 @@ class Scan:
         )
 
     def _fields_of(self, names: Sequence[str]) -> tuple[Field, ...]:
-        named = (self.manifest.schema.field(name) for name in names if name not in SYSTEM_COLUMNS)
+        system = system_names(field.name for field in self.manifest.schema.fields)
+        named = (self.manifest.schema.field(name) for name in names if name not in system)
         return tuple(field.described() for field in named)
 
     @cached_property

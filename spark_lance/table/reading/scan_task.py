@@ -32,7 +32,13 @@ from spark_lance.table.reading.fragment_rows import (
     common_runs,
     rows_without_columns,
 )
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS, system_field
+from spark_lance.table.reading.system_columns import (
+    ROW_ADDRESS,
+    ROW_OFFSET,
+    SYSTEM_COLUMNS,
+    system_field,
+    system_names,
+)
 from spark_lance.table.rowids import locate_among
 
 __all__ = ["Filter", "ScanTask", "in_batches"]
@@ -241,7 +247,7 @@ class ScanTask:
 
     def _condition(self, filter: Predicate) -> Condition:
         columns = [field.arrow_field() for field in self._readable().values()]
-        system = [system_field(name) for name in SYSTEM_COLUMNS if name != ROW_OFFSET]
+        system = [system_field(n) for n in system_names(self._readable()) if n != ROW_OFFSET]
         return compile_predicate(filter, pa.schema([*columns, *system]))
 
     def _head(self, condition: Condition) -> Columns:

@@ -23,13 +23,25 @@ from spark_lance.io.manifest_store import CommitLock, ManifestEntry, ManifestSto
 from spark_lance.io.store import Store
 from spark_lance.table.paths import VERSIONS_DIR, parse_manifest_name
 
-__all__ = ["finish_latest", "finish_version", "publish"]
+__all__ = ["LockReleaseError", "finish_latest", "finish_version", "publish"]
 
 logger = logging.getLogger(__name__)
 
 _MANIFEST = re.compile(r"([0-9]{1,20}\.manifest)(-.+)?", re.ASCII)
 # A lock may say by this error that another writer is committing the version; the name is pylance's.
 _LOCK_CONFLICT = "CommitConflictError"
+
+
+class LockReleaseError(Exception):
+    """The commit lock was held, and releasing it failed: read back what became of the version.
+
+    `lock_error` is what releasing raised, `failure` what happened before; None if the manifest was written.
+    """
+
+    def __init__(self, lock_error: Exception, failure: BaseException | None) -> None:
+        super().__init__(str(lock_error))
+        self.lock_error = lock_error
+        self.failure = failure
 
 
 def publish(store: Store, root: str, version: int, path: str, data: bytes) -> None:
@@ -46,6 +58,7 @@ def publish(store: Store, root: str, version: int, path: str, data: bytes) -> No
         FileExistsError: the version is taken, possibly by an earlier try of the same commit.
         AtomicPutUnsupportedError: the store has no way to do it.
         FormatError: the manifest store has a row for the version, but its manifest is gone.
+        LockReleaseError: the commit lock was not released.
         OSError: it may have been done, or may yet come to be: read back.
     """
     if store.manifests is not None:
@@ -137,21 +150,27 @@ def _finish(manifests: ManifestStore, store: Store, root: str, entry: ManifestEn
 
 
 def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes) -> None:
-    written = False
+    entered = False
+    failure: BaseException | None = None
     try:
         with lock(version):
-            if store.exists(path):
-                raise FileExistsError(f"version {version} is there: {path}")
-            store.put(path, data)
-            written = True
+            entered = True
+            try:
+                if store.exists(path):
+                    raise FileExistsError(f"version {version} is there: {path}")
+                store.put(path, data)
+            except BaseException as error:
+                failure = error
+                raise
     except Exception as error:
-        if written:
-            raise StoreError(
-                f"version {version} was written, but the lock was not released: {error}"
-            ) from error
+        if entered and error is not failure:
+            raise LockReleaseError(error, failure) from error
         if type(error).__name__ == _LOCK_CONFLICT:
             raise FileExistsError(f"another writer holds the lock of version {version}: {error}") from error
         raise
+    if failure is not None:
+        # The lock's `__exit__` returned true, as if there were nothing to tell.
+        raise failure
 
 
 def _discard(store: Store, path: str) -> None:

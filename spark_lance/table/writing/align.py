@@ -15,9 +15,18 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.arrays import movable, sound
+from spark_lance.file.extensions import known_schema
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
 __all__ = ["Aligner"]
+
+# Columns that reads add to those of a table, and what adds them.
+_MADE = {
+    **dict.fromkeys(SYSTEM_COLUMNS, "an option of the read"),
+    **dict.fromkeys(("_change_type", "_commit_version", "_commit_timestamp"), "a change feed"),
+    **dict.fromkeys(("_distance", "_score", "query_index"), "a search"),
+}
 
 Cast = Callable[[pa.Array], pa.Array]
 
@@ -41,7 +50,8 @@ class Aligner:
             if source.names.count(name) > 1:
                 differences.append(f"column {name!r} occurs twice in the data")
             elif name not in known:
-                differences.append(f"column {name!r} is not in the table")
+                hint = f": {_MADE[name]} adds it; leave it out" if name in _MADE else ""
+                differences.append(f"column {name!r} is not in the table{hint}")
         casts: list[tuple[str, Cast | None]] = []
         fields: list[Field] = []
         for field in target.fields:
@@ -97,11 +107,24 @@ def _cast(source: pa.DataType, field: Field, path: str, differences: list[str]) 
 def _cast_field(source: pa.DataType, target: pa.Field, path: str, differences: list[str]) -> Cast | None:
     """Return the cast to a field's type; bytes may become blobs of version 2.2."""
     if isinstance(source, pa.BaseExtensionType):
+        if not _is_same_extension(source, target):
+            kept = known_schema(pa.schema([target])).field(0).type
+            differences.append(f"column {path!r} is {source} in the data and {kept} in the table")
+            return None
         inner = _cast_field(source.storage_type, target, path, differences)
         return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
     if _is_bytes(source) and (target.metadata or {}).get(EXTENSION_NAME.encode()) == b"lance.blob.v2":
         return lambda array: _to_blobs(array, target.type)
     return _cast_type(source, target.type, path, differences)
+
+
+def _is_same_extension(source: pa.BaseExtensionType, target: pa.Field) -> bool:
+    """Whether a field is for values of an extension type: it is plain, or of the very type."""
+    name = (target.metadata or {}).get(EXTENSION_NAME.encode())
+    kept = known_schema(pa.schema([target])).field(0).type
+    if isinstance(kept, pa.BaseExtensionType):
+        return bool(kept == source)
+    return name is None or name == source.extension_name.encode()
 
 
 def _to_blobs(array: pa.Array, target: pa.StructType) -> pa.Array:
@@ -197,8 +220,8 @@ def _list(source: pa.DataType, target: pa.DataType, path: str, differences: list
 
 
 def _map(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
-    keys = _cast_type(source.key_type, target.key_type, f"{path}.key", differences)
-    values = _cast_type(source.item_type, target.item_type, f"{path}.value", differences)
+    keys = _cast_field(source.key_type, target.key_field, f"{path}.key", differences)
+    values = _cast_field(source.item_type, target.item_field, f"{path}.value", differences)
     if source == target and keys is None and values is None:
         return None
 

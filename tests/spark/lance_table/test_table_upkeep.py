@@ -334,7 +334,13 @@ def test_vacuum(spark: SparkSession, tmp_path: Path) -> None:
     doomed = table.vacuum(0, dryRun=True).collect()
     assert {row.kind for row in doomed} == {"manifest", "data", "deletion", "transaction"}
     assert sorted(Path(path).rglob("*")) == files
-    found = metrics(table.vacuum(0))
+    for hours in (0, 23.9):
+        with pytest.raises(OptionError, match=f"retentionHours={hours:g} is less than the 24 hours") as told:
+            table.vacuum(hours)
+        assert "pass allowShortRetention=True" in str(told.value)
+    assert metrics(table.vacuum(24))["old_versions"] == metrics(table.vacuum())["old_versions"] == 0
+    assert sorted(Path(path).rglob("*")) == files
+    found = metrics(table.vacuum(0, allowShortRetention=True))
     assert found["old_versions"] == 3
     assert found["bytes_removed"] == sum(row.size_bytes for row in doomed)
     assert found["data_files_removed"] == sum(row.kind == "data" for row in doomed)
@@ -342,7 +348,16 @@ def test_vacuum(spark: SparkSession, tmp_path: Path) -> None:
     assert spark_lance.dataset(path, version="kept").count_rows() == 200
     assert metrics(table.vacuum())["old_versions"] == 0
     table.setConfig({"a": "b"})
-    assert metrics(table.vacuum(retainVersions=1))["old_versions"] == 1
+    assert metrics(table.vacuum(retainVersions=1))["old_versions"] == 0
+    table.setConfig({"spark_lance.vacuum.min_retention": "3days"})
+    with pytest.raises(OptionError, match="retentionHours=71 is less than the 72 hours"):
+        table.vacuum(71)
+    assert metrics(table.vacuum(72))["old_versions"] == 0
+    table.setConfig({"spark_lance.vacuum.min_retention": "1h"})
+    with pytest.raises(OptionError, match="less than the 24 hours"):
+        table.vacuum(2)
+    assert metrics(table.vacuum(retainVersions=1, allowShortRetention=True))["old_versions"] == 3
+    assert table.toDF().count() == spark_lance.dataset(path).count_rows() > 0
     assert metrics(table.cleanup_old_versions(timedelta(days=1)))["old_versions"] == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,8 +19,10 @@ import pytest
 from spark_lance.datasets.dataset import dataset, write_dataset
 from spark_lance.errors import (
     AtomicPutUnsupportedError,
+    CommitError,
     CommitOutcomeUnknownError,
     FormatError,
+    LockNotReleasedError,
     StoreError,
     TableExistsError,
     VersionNotFoundError,
@@ -412,14 +415,91 @@ def test_a_lock_stays_in_its_process(uri: str) -> None:
     assert dataset(uri).version == 1
 
 
-def test_a_lock_that_is_not_given_back_undoes_no_commit(uri: str) -> None:
-    @contextlib.contextmanager
-    def broken(version: int) -> Iterator[None]:
-        yield
-        raise RuntimeError("lease service is gone")
+@dataclass
+class BadLock:
+    """A lock that is entered, and whose release raises or says that nothing was wrong."""
 
-    assert write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=broken).version == 1
-    assert dataset(uri).count_rows() == 3
+    fails: bool = True
+    before_release: Callable[[int], None] = lambda version: None
+    releases: int = 0
+
+    def __call__(self, version: int) -> BadLock:
+        self.version = version
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *failure: object) -> bool:
+        self.releases += 1
+        self.before_release(self.version)
+        if self.fails:
+            raise RuntimeError("lease service is gone")
+        return True
+
+
+def test_a_lock_that_is_not_released_is_told_and_the_commit_stands(uri: str) -> None:
+    for number in (1, 2):
+        lock = BadLock()
+        with pytest.raises(LockNotReleasedError, match=r"was committed, but.*lease service is gone") as told:
+            write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=lock)
+        assert told.value.version == number
+        assert isinstance(told.value.__cause__, RuntimeError)
+        assert lock.releases == 1
+        assert dataset(uri).version == number
+        assert dataset(uri).to_table() == pa.concat_tables([ROWS] * number), "no file of it was deleted"
+    table = dataset(uri, storage_options=LOCKED, commit_lock=BadLock())
+    with pytest.raises(LockNotReleasedError):
+        table.delete("a = 1")
+    assert dataset(uri).count_rows() == 4
+    assert lance.dataset(uri).count_rows() == 4
+
+
+def test_a_lock_that_fails_after_another_writer_won(uri: str) -> None:
+    write_dataset(ROWS, uri)
+    path = manifest_path(dataset(uri).root, 2, Naming.V2)
+
+    @contextlib.contextmanager
+    def late(version: int) -> Iterator[None]:
+        if version == 2:
+            write_dataset(ROWS, uri, mode="append")
+        try:
+            yield
+        finally:
+            raise RuntimeError("lease service is gone")
+
+    files = len(list(Path(uri).glob("data/*.lance")))
+    with pytest.raises(CommitError, match="Nothing was committed; free the lock") as told:
+        write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=late)
+    assert not isinstance(told.value, CommitOutcomeUnknownError)
+    assert Path(path).exists()
+    assert dataset(uri).version == 2
+    assert dataset(uri).count_rows() == 6
+    assert len(list(Path(uri).glob("data/*.lance"))) == files + 1, "the files of the lost commit are gone"
+
+
+def test_a_lock_that_lost_what_it_guarded(uri: str) -> None:
+    """Another writer replaces the manifest, which a lease that ran out allows."""
+    write_dataset(ROWS, uri)
+    other = write_dataset(ROWS, f"{uri}-other", mode="append")
+    other = write_dataset(ROWS, f"{uri}-other", mode="append")
+
+    def replace(version: int) -> None:
+        shutil.copy(other.manifest.path, manifest_path(dataset(uri).root, version, Naming.V2))
+
+    with pytest.raises(CommitError, match="is another writer's") as told:
+        write_dataset(
+            ROWS, uri, "append", storage_options=LOCKED, commit_lock=BadLock(before_release=replace)
+        )
+    assert not isinstance(told.value, CommitOutcomeUnknownError)
+
+
+def test_a_lock_that_hides_failures_does_not_make_them_commits(uri: str) -> None:
+    write_dataset(ROWS, uri)
+    store, root = open_store(uri, LOCKED, BadLock(fails=False))
+    with pytest.raises(FileExistsError, match="version 1 is there"):
+        publish(store, root, 1, manifest_path(root, 1, Naming.V2), b"")
+    assert write_dataset(ROWS, uri, "append", commit_lock=BadLock(fails=False)).count_rows() == 6
 
 
 def test_a_lock_that_cannot_be_had(uri: str) -> None:
