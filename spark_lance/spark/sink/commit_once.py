@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from spark_lance.errors import AlreadyCommittedError, CommitOutcomeUnknownError, LanceError
+from spark_lance.errors import AlreadyCommittedError
 from spark_lance.io.store import Store
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.once import Once
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write
 from spark_lance.table.writing.write import delete_fragment_files
@@ -44,14 +45,8 @@ def commit_once(
         CommitError, SchemaError, OSError: nothing was committed; the files were deleted.
     """
     try:
-        return commit_write(store, root, plan, fragments, properties, once=once)
+        with discarding(lambda: delete_fragment_files(store, root, fragments)):
+            return commit_write(store, root, plan, fragments, properties, once=once)
     except AlreadyCommittedError as skipped:
         logger.info("%s", skipped)
-        delete_fragment_files(store, root, fragments)
         return None
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure of a commit says that nothing was committed.
-        delete_fragment_files(store, root, fragments)
-        raise
