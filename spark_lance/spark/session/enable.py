@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.session import SparkSession
+
+from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 
 __all__ = ["enable"]
 
@@ -74,8 +75,7 @@ def _new(spark: Any, name: str) -> Any:
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(loader)
     compiler.cook(_SOURCE.read_text())
-    # The release of Spark that lets batches without columns have rows is the one that brought pushFilters.
     arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 2)
-    arguments[0] = hasattr(DataSourceReader, "pushFilters")
+    arguments[0] = KEEPS_ROWS_WITHOUT_COLUMNS
     arguments[1] = spark.sparkContext.defaultParallelism
     return compiler.getClassLoader().loadClass(name).getConstructors()[0].newInstance(arguments)
