@@ -16,9 +16,10 @@ from spark_lance.datasets.index import Indexing
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import Changing
 from spark_lance.datasets.versions import History
-from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionError
+from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.inserts.write_plan import commit_write, plan_write
 from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 from spark_lance.table.versions.resolve import Reference, version_at
@@ -135,12 +136,6 @@ def write_dataset(
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
     )
-    try:
+    with discarding(lambda: delete_fragment_files(store, root, fragments)):
         version = commit_write(store, root, plan, fragments, transaction_properties, config)
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        delete_fragment_files(store, root, fragments)
-        raise
     return LanceDataset(os.fspath(uri), store, root, load_version(store, root, version))

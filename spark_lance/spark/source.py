@@ -8,7 +8,6 @@ session of a machine that has the package, whether Lance is used or not.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from spark_lance.errors import LanceError
+from spark_lance.spark.compat import plans_with_filters
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options, write_options
 
@@ -76,9 +76,7 @@ class LanceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the columns of `schema`."""
-        # Only the module that plans with filters may meet pushFilters: elsewhere a reader that has it is an
-        # error while pushing is switched off. The caller's file tells in every way of starting workers.
-        pushes = sys._getframe(1).f_code.co_filename.endswith("data_source_pushdown_filters.py")
+        pushes = plans_with_filters()
         with one_line():
             options = read_options(self.options)
             check_batch(options)

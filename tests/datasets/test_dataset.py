@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +31,7 @@ from spark_lance.io.store import open_store
 from spark_lance.table.inserts.write_plan import commit_write, plan_write
 from spark_lance.table.reading.scan import Scan, filter_columns
 from spark_lance.table.writing.write import write_fragments
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -255,3 +259,12 @@ def test_memory_tables_work() -> None:
         numbers(0, 100), "memory://tables/t.lance", "overwrite", max_rows_per_file=30
     )
     assert ds.to_table(columns=["t"], filter=pc.field("id") == 64)["t"].to_pylist() == ["row 64"]
+
+
+def test_the_function_is_not_hidden_by_a_module() -> None:
+    program = (
+        "import spark_lance.datasets.dataset, spark_lance; assert spark_lance.dataset.__name__ == 'dataset'"
+    )
+    program += "; assert callable(spark_lance.dataset)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    assert importlib.util.find_spec("spark_lance.dataset") is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,14 +14,13 @@ from pyroaring import BitMap
 from spark_lance.errors import IndexNotFoundError, SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.index.building import Numbers, Place, Rows
+from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import check_extensible, check_name, index_directory, new_entry, segments_of
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
@@ -64,8 +62,7 @@ def create_scalar_index(
     index.check(options or {})
     entry = build_segment(store, root, manifest, column, index, name, manifest.fragments, options)
     removed = [old for old in manifest.indices if old.name == name]
-    operation = create_index_message([entry], removed)
-    return commit_operation(store, root, operation, read_version=manifest.version)
+    return commit_segments(store, root, manifest, [entry], removed)
 
 
 def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Field:
@@ -98,7 +95,10 @@ def build_segment(
     fragments: Sequence[table_pb2.DataFragment],
     options: Mapping[str, Any] | None = None,
 ) -> table_pb2.IndexMetadata:
-    """Write a segment that covers some fragments, and return its entry; nothing is committed."""
+    """Write a segment that covers some fragments, and return its entry; nothing is committed.
+
+    If that fails, no files are left.
+    """
     field = indexed_field(manifest.schema, column, index)
     stable = manifest.uses_stable_row_ids
     version = index.index_version(stable)
@@ -107,10 +107,9 @@ def build_segment(
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: physical_rows(store, root, f, scan.bases) for f in fragments}
     rows = Rows(partial(_pieces, scan, column, ROW_ADDRESS if by_address else ROW_ID), kind, physical)
-    number = uuid.uuid4()
-    files = index.build(
-        rows, Place(store, index_directory(root, number), manifest.file_version, options or {})
-    )
+    with new_segment(store, root) as number:
+        place = Place(store, index_directory(root, number), manifest.file_version, options or {})
+        files = index.build(rows, place)
     covered = BitMap(fragment.id for fragment in fragments)
     return new_entry(
         name,
@@ -175,8 +174,7 @@ def extend_scalar_index(
     column = _path(manifest.schema, int(segments[-1].entry.fields[0]))
     options = index(segments[-1]).options()
     entry = build_segment(store, root, manifest, column, index, name, fragments, options)
-    operation = create_index_message([entry], [segment.entry for segment in merged])
-    return commit_operation(store, root, operation, read_version=manifest.version)
+    return commit_segments(store, root, manifest, [entry], [segment.entry for segment in merged])
 
 
 def _path(schema: Schema, number: int) -> str:

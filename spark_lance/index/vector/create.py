@@ -6,13 +6,14 @@ The parts (`sample_vectors`, `segment_rows`, `entry_of`) are what a Spark job pu
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import IndexNotFoundError, OptionError
+from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import (
     Segment,
     check_extensible,
@@ -46,9 +47,7 @@ from spark_lance.index.vector.storage import (
 )
 from spark_lance.io.store import Store
 from spark_lance.proto import index_pb2, table_pb2
-from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.scan import ROW_ID, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions
@@ -56,7 +55,6 @@ from spark_lance.table.reading.take import take_positions
 __all__ = [
     "VECTOR_LABEL",
     "VECTOR_NEWEST",
-    "commit_segments",
     "create_vector_index",
     "entry_of",
     "extend_vector_index",
@@ -102,12 +100,13 @@ def create_vector_index(
     check_name(manifest, name, field.id, replace)
     rows = sum(Scan.plan(store, root, manifest, []).live_rows(fragment) for fragment in manifest.fragments)
     trained = train(recipe, sample_vectors(store, root, manifest, column, recipe.sample_size(rows)), rows)
-    segment = uuid.uuid4()
     covered = BitMap(fragment.id for fragment in manifest.fragments)
     pieces = segment_rows(store, root, manifest, column, manifest.fragments)
-    files = write_rows(trained, store, index_directory(root, segment), pieces, manifest.file_version)
+    with new_segment(store, root) as segment:
+        files = write_rows(trained, store, index_directory(root, segment), pieces, manifest.file_version)
     entry = entry_of(trained, name, segment, field.id, manifest.version, covered, files)
-    return commit_segments(store, root, manifest, name, [entry])
+    removed = [old for old in manifest.indices if old.name == name]
+    return commit_segments(store, root, manifest, [entry], removed)
 
 
 def sample_vectors(store: Store, root: str, manifest: Manifest, column: str, size: int) -> Vectors:
@@ -148,19 +147,6 @@ def entry_of(
     index_version = _RQ_VERSION if recipe.kind == "IVF_RQ" else _VERSION
     details = _details(trained).SerializeToString()
     return new_entry(name, segment, [field], version, covered, _TYPE_URL, details, index_version, files)
-
-
-def commit_segments(
-    store: Store, root: str, manifest: Manifest, name: str, entries: Iterable[table_pb2.IndexMetadata]
-) -> Manifest:
-    """Commit segments as the index of a name; those it has now go.
-
-    Raises:
-        CommitError: the commit failed; see its subclasses.
-    """
-    removed = [entry for entry in manifest.indices if entry.name == name]
-    operation = create_index_message(entries, removed)
-    return commit_operation(store, root, operation, read_version=manifest.version)
 
 
 def open_segment(segment: Segment) -> VectorSegment:
@@ -227,16 +213,15 @@ def extend_vector_index(
         return manifest
     field = int(segments[-1].entry.fields[0])
     column = next(top.name for top in manifest.schema.fields if top.id == field)
-    number = uuid.uuid4()
     resolver = RowResolver(Snapshot(store, root, manifest))
-    with coded_rows(trained, segment_rows(store, root, manifest, column, fresh)) as added:
+    rows = segment_rows(store, root, manifest, column, fresh)
+    with new_segment(store, root) as number, coded_rows(trained, rows) as added:
         parts = [_counting(segment, resolver, manifest) for segment in merged] + [added]
         files = merge_segments(trained, store, index_directory(root, number), parts, manifest.file_version)
     covers = BitMap(fragment.id for fragment in fresh).union(*(segment.covered for segment in merged))
     version = min([manifest.version, *(segment.entry.dataset_version for segment in merged)])
     entry = entry_of(trained, name, number, field, version, covers, files)
-    operation = create_index_message([entry], [segment.entry for segment in merged])
-    return commit_operation(store, root, operation, read_version=manifest.version)
+    return commit_segments(store, root, manifest, [entry], [segment.entry for segment in merged])
 
 
 def _counting(segment: Segment, resolver: RowResolver, manifest: Manifest) -> Iterator[Partition]:

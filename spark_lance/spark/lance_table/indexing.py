@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap
+from pyspark.errors import PySparkException
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import known_indices
 from spark_lance.errors import IndexNotFoundError
+from spark_lance.index.commit import commit_segments, delete_segments, new_segment
 from spark_lance.index.entries import Segment, check_name, index_directory
 from spark_lance.index.scalar.create import build_segment, indexed_field
 from spark_lance.index.scalar.kinds import scalar_kind
@@ -32,12 +34,11 @@ from spark_lance.index.vector.build import (
     write_rows,
 )
 from spark_lance.index.vector.create import entry_of, open_segment, recipe_with, sample_vectors, segment_rows
-from spark_lance.index.vector.storage import AUXILIARY_FILE, INDEX_FILE, INDEX_TYPES, all_partitions
+from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.operations.create_index import create_index_message
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
 if TYPE_CHECKING:
@@ -111,15 +112,16 @@ class Indexing(TableFace):
         has_graph = INDEX_TYPES[recipe.kind][1]
         if has_graph and numSegments is None:
             wanted = len(parts)
-        written = spread(self.spark, [(*plan, part) for part in parts], _code)
-        if len(written) > wanted:
-            bundles = [written[i::wanted] for i in range(wanted)]
-            merged = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
-            result = self._commit(table, name, merged)
-            _delete(table.snapshot, {trained, *written} - set(merged))
-            return result
-        result = self._commit(table, name, written)
-        _delete(table.snapshot, [trained])
+        made = [trained]
+        with discarding(lambda: _delete(table.snapshot, made), PySparkException):
+            written = spread(self.spark, [(*plan, part) for part in parts], _code)
+            made += written
+            if len(written) > wanted:
+                bundles = [written[i::wanted] for i in range(wanted)]
+                written = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
+                made += written
+            result = self._commit(table, name, written)
+        _delete(table.snapshot, set(made) - set(written))
         return result
 
     def createScalarIndex(
@@ -223,8 +225,7 @@ class Indexing(TableFace):
     def _commit(self, table: LanceDataset, name: str, written: Sequence[bytes]) -> DataFrame:
         entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
         removed = [entry for entry in table.manifest.indices if entry.name == name]
-        operation = create_index_message(entries, removed)
-        commit_operation(table.store, table.root, operation, read_version=table.version)
+        commit_segments(table.store, table.root, table.manifest, entries, removed)
         covered = BitMap().union(*(BitMap.deserialize(e.fragment_bitmap) for e in entries))
         return self.spark.createDataFrame([(len(covered), name)], _RESULT)
 
@@ -264,9 +265,9 @@ def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     size = recipe.sample_size(rows)
     sample = sample_vectors(table.store, table.root, table.manifest, work.column, size)
     trained = train(recipe, sample, rows)
-    segment = uuid.uuid4()
-    directory = index_directory(table.root, segment)
-    files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
+    with new_segment(table.store, table.root) as segment:
+        directory = index_directory(table.root, segment)
+        files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
     field = table.manifest.schema.field(work.column).id
     return entry_of(
         trained, work.name, segment, field, work.table.version, BitMap(), files
@@ -292,9 +293,9 @@ def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
     manifest = table.manifest
     fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
     rows = segment_rows(table.store, table.root, manifest, work.column, fragments)
-    segment = uuid.uuid4()
-    directory = index_directory(table.root, segment)
-    files = write_rows(trained, table.store, directory, rows, manifest.file_version)
+    with new_segment(table.store, table.root) as segment:
+        directory = index_directory(table.root, segment)
+        files = write_rows(trained, table.store, directory, rows, manifest.file_version)
     field = manifest.schema.field(work.column).id
     entry = entry_of(trained, work.name, segment, field, work.table.version, BitMap(numbers), files)
     return entry.SerializeToString()
@@ -310,21 +311,18 @@ def _merge(task: tuple[_Work, Recipe, bytes, Sequence[bytes]]) -> bytes:
     segments = [_segment(table, data) for data in written]
     covered = BitMap().union(*(segment.covered for segment in segments))
     opened = [open_segment(segment) for segment in segments]
-    segment = uuid.uuid4()
-    directory = index_directory(table.root, segment)
     parts = [all_partitions(part) for part in opened]
-    files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
+    with new_segment(table.store, table.root) as segment:
+        directory = index_directory(table.root, segment)
+        files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
     field = int(segments[0].entry.fields[0])
     merged = entry_of(trained, work.name, segment, field, work.table.version, covered, files)
     return merged.SerializeToString()
 
 
 def _delete(table: Snapshot, written: Iterable[bytes]) -> None:
-    """Delete the files of segments that were put together to others."""
-    for data in written:
-        number = uuid.UUID(bytes=table_pb2.IndexMetadata.FromString(data).uuid.uuid)
-        place = index_directory(table.root, number)
-        table.store.delete_many([f"{place}/{name}" for name in (INDEX_FILE, AUXILIARY_FILE)])
+    """Delete the files of segments that are not part of the index."""
+    delete_segments(table.store, table.root, map(table_pb2.IndexMetadata.FromString, written))
 
 
 def _build(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:

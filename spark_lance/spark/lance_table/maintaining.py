@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import (
-    CommitOutcomeUnknownError,
-    LanceError,
     OptionError,
     RetryableConflictError,
     SchemaError,
@@ -21,6 +19,7 @@ from spark_lance.spark.lance_table.clustering import Clustering
 from spark_lance.spark.lance_table.expressions import analysed
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import rerun
 from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
 from spark_lance.table.maintenance.compact import compact_table
@@ -258,16 +257,13 @@ class Optimizing:
             return CompactionMetrics()
         work = Clustering(self.table.spark, store, root, manifest, frozenset(old), columns, options)
         parts = work.run(interleaved=interleaved)
+        new = [data for part in parts for data in part.new]
         try:
-            check_parts(store, root, manifest, old, parts)
-            commit_parts(store, root, manifest, old, parts)
-        except CommitOutcomeUnknownError:
-            raise
-        except (LanceError, OSError) as error:
-            # Every other failure says that nothing was committed.
-            delete_fragment_files(store, root, [data for part in parts for data in part.new])
-            if isinstance(error, RetryableConflictError):
-                logger.info("sorting %s: %s", root, error)
+            with discarding(lambda: delete_fragment_files(store, root, new)):
+                check_parts(store, root, manifest, old, parts)
+                commit_parts(store, root, manifest, old, parts)
+        except RetryableConflictError as error:
+            logger.info("sorting %s: %s", root, error)
             raise
         return _moved(manifest, old, parts)
 

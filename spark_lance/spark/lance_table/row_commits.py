@@ -22,7 +22,6 @@ from pyroaring import BitMap
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import (
     CommitError,
-    CommitOutcomeUnknownError,
     LanceError,
     MergeError,
     OptionError,
@@ -32,6 +31,7 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.lance_table.row_tasks import TaskAnswer
 from spark_lance.table.commits.commit import REAL, commit_operation
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import rerun
 from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
 from spark_lance.table.manifest import Manifest
@@ -144,7 +144,7 @@ class Attempt:
     def _delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
         if not changes.rows:
             return Changed(self.manifest.version)
-        try:
+        with discarding(lambda: changes.discard(self.store, self.root)):
             outcome = changes.apply(self.store, self.root, self.manifest)
             committed = commit_operation(
                 self.store,
@@ -153,12 +153,6 @@ class Attempt:
                 read_version=self.manifest.version,
                 rows=changes,
             )
-        except CommitOutcomeUnknownError:
-            raise
-        except (LanceError, OSError):
-            # Every other failure says that nothing was committed.
-            changes.discard(self.store, self.root)
-            raise
         changes.discard(self.store, self.root, committed)
         return Changed(committed.version, deleted=deleted, bytes_written=_kept_bytes(changes))
 

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_lance.errors import SchemaError, VersionNotFoundError
 from spark_lance.file.schema import Field
+from spark_lance.spark.compat import planned_size
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.change_columns import ChangeColumns
 from spark_lance.spark.scan.partitions import row_bytes
@@ -261,7 +262,7 @@ def _cut(task: ChangeTask, times: float) -> Iterator[tuple[ChangeTask, int]]:
 def _partition(held: Iterable[tuple[ChangeTask, int]], width: float) -> ChangePartition:
     tasks, rows = zip(*held, strict=True)
     count = int(np.sum(rows))
-    return ChangePartition(tuple(tasks), f"lance-size:{count}:{int(count * width)};")
+    return ChangePartition(tuple(tasks), planned_size(count, int(count * width)))
 
 
 def read_changes(

@@ -3,8 +3,7 @@
 A partition is the work of one Spark task: fragments, put together until they make about `partition_bytes` of
 what is read, or a run of the rows of a fragment that is larger. What all tasks share travels with the reader;
 a partition holds little more than the messages of its fragments. Every partition says how many rows and
-bytes it holds, as text that the optimizer rule (jvm/LancePruning.java) finds in its pickled form:
-`lance-size:{rows}:{bytes};`.
+bytes it holds, as text that the optimizer rule finds in its pickled form; see `planned_size`.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from pyroaring import BitMap
 from pyspark.sql.datasource import InputPartition
 
 from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.compat import planned_size
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
@@ -162,7 +162,7 @@ def _partition(held: Sequence[tuple[ScanTask, int]], width: float) -> LanceParti
 
 def _size(rows: int, width: float) -> str:
     # What Spark holds of a row is at least its header.
-    return f"lance-size:{rows}:{int(rows * (width + _SYSTEM_BYTES))};"
+    return planned_size(rows, int(rows * (width + _SYSTEM_BYTES)))
 
 
 def live_rows(task: ScanTask) -> int:

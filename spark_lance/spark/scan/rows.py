@@ -20,6 +20,7 @@ from spark_lance.errors import SchemaError
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
+from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.filters import translate
@@ -46,9 +47,6 @@ from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.resolve import MAIN, Place, Reference, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_version
-
-# Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
-_KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
 
 _EMPTY_BATCH = 1 << 20
 
@@ -140,7 +138,7 @@ class LanceReader(DataSourceReader):
         self._names, self._fields = fit(manifest.schema, schema)
         chosen = (field for field in manifest.schema.fields if field.name in self._names)
         self._blobs = tuple(field for field in chosen if field.is_blob)
-        if not self._names and not _KEEPS_ROWS_WITHOUT_COLUMNS:
+        if not self._names and not KEEPS_ROWS_WITHOUT_COLUMNS:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
         snapshot = indexed_snapshot(store, self.place.root, manifest)
         self._scan = snapshot.scan(self._names, fragments=_chosen(manifest, options.fragments))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.spark.compat import TimeType
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 
 __all__ = [
@@ -28,8 +29,6 @@ __all__ = [
     "type_table",
 ]
 
-# TIME came with Spark 4.1.
-_TimeType: type[st.DataType] | None = getattr(st, "TimeType", None)
 _MOST_DIGITS = 38
 
 # Field metadata that Spark users see and set as column metadata. The rest of a Lance field's metadata is
@@ -82,9 +81,9 @@ def _decimal(arrow: pa.DataType) -> st.DataType:
 
 def _time(precision: int) -> Callable[[pa.DataType], st.DataType]:
     def build(arrow: pa.DataType) -> st.DataType:
-        if _TimeType is None:
+        if TimeType is None:
             raise SchemaError(f"{arrow} needs Spark's TIME type, which came with Spark 4.1")
-        return _TimeType(precision)  # type: ignore[call-arg]
+        return TimeType(precision)  # type: ignore[call-arg]
 
     return build
 
@@ -256,7 +255,7 @@ _ROWS: tuple[_Row, ...] = (
         "time(6)",
         lambda t: t == pa.time64("ns"),
         _time(6),
-        _TimeType,
+        TimeType,
         lambda _: pa.time64("ns"),
         "Spark 4.1; finer digits are passed through",
     ),

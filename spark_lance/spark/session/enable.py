@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.session import SparkSession
 
+from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.session import java_classes
 
 __all__ = ["enable"]
@@ -102,9 +102,8 @@ def _first_line(error: Py4JError) -> str:
 def _new(spark: Any, name: str) -> Any:
     """Return a new object of one of the rule's classes."""
     jvm = spark._jvm
-    # The release of Spark that lets batches without columns have rows is the one that brought pushFilters.
     arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 2)
-    arguments[0] = hasattr(DataSourceReader, "pushFilters")
+    arguments[0] = KEEPS_ROWS_WITHOUT_COLUMNS
     arguments[1] = spark.sparkContext.defaultParallelism
     loader = java_classes.load(jvm, _RULE).getClassLoader()
     return loader.loadClass(name).getConstructors()[0].newInstance(arguments)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from spark_lance.errors import AlreadyCommittedError, CommitOutcomeUnknownError, LanceError
+from spark_lance.errors import AlreadyCommittedError
 from spark_lance.index.pruners import index_pruners
 from spark_lance.io.store import Store
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.once import Once
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write
 from spark_lance.table.writing.write import delete_fragment_files
@@ -45,14 +46,10 @@ def commit_once(
         CommitError, SchemaError, OSError: nothing was committed; the files were deleted.
     """
     try:
-        return commit_write(store, root, plan, fragments, properties, once=once, pruner_factory=index_pruners)
+        with discarding(lambda: delete_fragment_files(store, root, fragments)):
+            return commit_write(
+                store, root, plan, fragments, properties, once=once, pruner_factory=index_pruners
+            )
     except AlreadyCommittedError as skipped:
         logger.info("%s", skipped)
-        delete_fragment_files(store, root, fragments)
         return None
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure of a commit says that nothing was committed.
-        delete_fragment_files(store, root, fragments)
-        raise

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_lance.errors import FormatError, OptionError, VersionNotFoundError
 from spark_lance.io.store import open_store
+from spark_lance.spark.compat import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.change_columns import ChangeColumns
@@ -32,17 +33,6 @@ from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE,
 from spark_lance.table.versions.resolve import Place
 from spark_lance.table.versions.versions import latest_version
 from spark_lance.table.versions.walk import Walk, version_from
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
-else:
-    try:
-        from pyspark.sql.streaming.datasource import ReadMaxFiles, SupportsTriggerAvailableNow
-    except ImportError:  # Spark 4.0 and 4.1
-
-        class SupportsTriggerAvailableNow:
-            """Stands in for Spark's class."""
-
 
 __all__ = ["LanceStreamReader"]
 

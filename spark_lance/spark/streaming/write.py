@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -21,18 +20,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_lance.errors import OptionError
 from spark_lance.io.store import join, open_store
+from spark_lance.spark.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
 from spark_lance.table.commits.once import Once
 from spark_lance.table.inserts.write_plan import WritePlan
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
-else:
-    try:
-        from pyspark.sql.datasource import DataSourceStreamArrowWriter
-    except ImportError:  # Spark 4.0
-        DataSourceStreamArrowWriter = None
 
 __all__ = ["LanceStreamMessage", "LanceStreamWriter", "stream_writer"]
 

@@ -14,9 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import (
-    CommitOutcomeUnknownError,
     IncompatibleConflictError,
-    LanceError,
     SchemaError,
     UnsupportedFormatError,
 )
@@ -28,6 +26,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
@@ -256,14 +255,8 @@ def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
 
     If it is not known whether the change was committed, all files stay.
     """
-    try:
+    with discarding(files.discard):
         committed = change()
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        files.discard()
-        raise
     files.discard(committed)
     return committed
 

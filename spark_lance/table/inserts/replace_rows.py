@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import CommitOutcomeUnknownError, ExpressionError, LanceError, SchemaError
+from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.schema import Schema
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.once import Once
 from spark_lance.table.commits.reruns import rerun, rerun_policy
 from spark_lance.table.inserts.merge_schema import renumbered
@@ -110,7 +111,7 @@ def replace_rows(
         version = at.manifest
         added = renumbered(fragments, written, version.schema)
         changes = find_rows(at, condition)
-        try:
+        with discarding(lambda: changes.discard(store, root)):
             outcome = changes.apply(store, root, version)
             # All columns: the new rows are no copies of old ones in any of them.
             fields = sorted(field.id for field in version.schema.walk())
@@ -124,12 +125,6 @@ def replace_rows(
                 rows=changes,
                 once=once,
             )
-        except CommitOutcomeUnknownError:
-            raise
-        except (LanceError, OSError):
-            # Every other failure says that nothing was committed.
-            changes.discard(store, root)
-            raise
         changes.discard(store, root, committed)
         return committed
 

@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from pyroaring import BitMap
 
 from spark_lance.errors import (
-    CommitOutcomeUnknownError,
-    LanceError,
     RetryableConflictError,
     UnsupportedFormatError,
 )
@@ -31,6 +29,7 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.features import check_writable
 from spark_lance.table.indices.fragment_reuse import extend_history
 from spark_lance.table.indices.remap import (
@@ -242,7 +241,12 @@ def _commit_untouched(
     The files of the others are deleted, and all files if nothing can be committed.
     """
     left: list[RewriteResult] = []
-    try:
+
+    def discard() -> None:
+        for result in results:
+            delete_fragment_files(store, root, result.new)
+
+    with discarding(discard):
         for _ in range(_ROUNDS):
             try:
                 return commit_compaction(store, root, read_version, results, surroundings, remap), left
@@ -259,13 +263,6 @@ def _commit_untouched(
             if not results:
                 return CompactionMetrics(), left
         raise RetryableConflictError(f"other writers were in the way of compacting {root} each time")
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        for result in results:
-            delete_fragment_files(store, root, result.new)
-        raise
 
 
 def commit_compaction(
@@ -295,16 +292,10 @@ def commit_compaction(
         groups=[group(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results],
         rewritten_indices=rewritten,
     )
-    try:
+    with discarding(lambda: delete_rewritten(store, root, rewritten)):
         commit_operation(
             store, root, operation, read_version=read_version, reuse=reuse, surroundings=surroundings
         )
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        delete_rewritten(store, root, rewritten)
-        raise
     return sum((result.metrics for result in results), CompactionMetrics())
 
 

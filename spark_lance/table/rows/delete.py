@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spark_lance.errors import CommitOutcomeUnknownError, LanceError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
@@ -46,7 +46,7 @@ def delete_rows(
 def _commit(
     store: Store, root: str, changes: RowChanges, predicate: str, surroundings: Surroundings
 ) -> Manifest:
-    try:
+    with discarding(lambda: changes.discard(store, root)):
         outcome = changes.apply(store, root, changes.source)
         operation = delete_message(outcome.updated, outcome.removed, predicate)
         committed = commit_operation(
@@ -57,11 +57,5 @@ def _commit(
             rows=changes,
             surroundings=surroundings,
         )
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        changes.discard(store, root)
-        raise
     changes.discard(store, root, committed)
     return committed

@@ -1,1 +1,1 @@
-"""Versions and their names: finding them, tags, branches, clones."""
+"""Versions and their names: finding, publishing and cleaning them up; tags and branches."""
