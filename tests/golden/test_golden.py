@@ -49,7 +49,7 @@ def same_for_both(path: str) -> list[dict[str, Any]]:
     assert ours == rows_of(path, lance)
     dataset, theirs = spark_lance.dataset(path), lance.dataset(path)
     assert dataset.count_rows() == theirs.count_rows() == len(ours)
-    theirs.validate()
+    theirs.validate()  # type: ignore[no-untyped-call]
     for condition in ("id = 17", "id in (3, 206, 705)", "kind = 102", "kind is null", "place.x > 99.0"):
         expected = [row["id"] for row in ours if _meets(row, condition)]
         assert sorted(ids(dataset.to_table(columns=["id"], filter=condition))) == expected, condition
@@ -59,13 +59,14 @@ def same_for_both(path: str) -> list[dict[str, Any]]:
 
 
 def _meets(row: dict[str, Any], condition: str) -> bool:
-    return {
+    found: dict[str, bool] = {
         "id = 17": row["id"] == 17,
         "id in (3, 206, 705)": row["id"] in (3, 206, 705),
         "kind = 102": row["kind"] == 102,
         "kind is null": row["kind"] is None,
         "place.x > 99.0": row["place"] is not None and row["place"]["x"] > 99.0,
-    }[condition]
+    }
+    return found[condition]
 
 
 def nearest_exactly(rows: list[dict[str, Any]], k: int) -> list[int]:

@@ -34,7 +34,7 @@ FILE_VERSIONS = ["legacy", "2.0", "2.1", "2.2"]
 def made(path: Path, version: str = "2.1") -> str:
     """A table of two fragments with 190 rows, 10 deleted ones, written by pylance."""
     numbers = pa.table({"a": pa.array(range(100)), "s": [f"t{i % 9}" for i in range(100)]})
-    lance.write_dataset(numbers, str(path), data_storage_version=version)
+    lance.write_dataset(numbers, str(path), data_storage_version=version)  # type: ignore[arg-type]
     lance.write_dataset(numbers, str(path), mode="append")
     lance.dataset(str(path)).delete("a < 5")
     return str(path)
@@ -179,7 +179,7 @@ def test_the_next_version_says_it(tmp_path: Path, change: Change, version: str) 
     assert [fragment.deletion_file.num_deleted_rows for fragment in message.fragments] == [6, 6, 0]
     assert message.data_format.version == version
     theirs = lance.dataset(path)
-    theirs.validate()
+    theirs.validate()  # type: ignore[no-untyped-call]
     assert theirs.count_rows() == 189
     assert spark_lance.dataset(path).to_table().equals(theirs.to_table())
     spark_lance.dataset(path).compact_files()
@@ -385,7 +385,7 @@ def test_indices_without_details_outlive_changes(tmp_path: Path) -> None:
         ]
         found = dataset.to_table(columns=["id"], full_text_query="plum", limit=400)
         assert found.num_rows == 64
-    lance.dataset(path).validate()
+    lance.dataset(path).validate()  # type: ignore[no-untyped-call]
 
 
 def test_entries_whose_files_are_not_known_stay_unknown(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def test_segments_that_overlap_stop_writers(tmp_path: Path) -> None:
 def test_lists_of_strings_that_are_called_lists_of_structs(tmp_path: Path, version: str) -> None:
     path = str(tmp_path / "t")
     rows = pa.table({"x": pa.array([["a", "b"], [], None, ["c"]], pa.list_(pa.string()))})
-    lance.write_dataset(rows, path, data_storage_version=version)
+    lance.write_dataset(rows, path, data_storage_version=version)  # type: ignore[arg-type]
 
     def change(message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
         assert message.fields[0].logical_type == "list"
