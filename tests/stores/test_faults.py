@@ -71,7 +71,8 @@ def named(service: Service, fault: str) -> Fault:
         "slow": slow(0.3),
         "cut_short": cut_short,
     }
-    return own[fault] if fault in own else getattr(service.faults, fault)  # type: ignore[no-any-return]
+    found: Fault = own[fault] if fault in own else getattr(service.faults, fault)
+    return found
 
 
 def ours(uri: str, service: Service) -> Any:
