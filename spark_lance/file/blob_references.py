@@ -35,6 +35,7 @@ __all__ = [
     "is_blob_field",
     "is_reference",
     "map_references",
+    "references_as_blobs",
     "runs_of",
 ]
 
@@ -106,6 +107,22 @@ def is_blob_field(field: pa.Field) -> bool:
     metadata = field.metadata or {}
     marked = metadata.get(_BLOB_KEY, b"").lower() in _TRUE
     return marked or metadata.get(EXTENSION_NAME.encode()) == b"lance.blob.v2"
+
+
+def references_as_blobs(field: pa.Field) -> pa.Field:
+    """Return the field of a table that is made for data: blobs where the data has references."""
+    kind = field.type
+    if is_reference(kind):
+        marked = {**(field.metadata or {}), _BLOB_KEY: b"true"}
+        return field.with_type(pa.large_binary()).with_metadata(marked).with_nullable(True)
+    if not holds_references(kind):
+        return field
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([references_as_blobs(part) for part in kind]))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        item = references_as_blobs(kind.value_field)
+        return field.with_type(pa.large_list(item) if pa.types.is_large_list(kind) else pa.list_(item))
+    return field
 
 
 def map_references(

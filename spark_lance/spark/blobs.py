@@ -31,6 +31,7 @@ from spark_lance.file.schema import Field
 from spark_lance.proto import table_pb2
 from spark_lance.spark.types import spark_field, spark_type
 from spark_lance.table.bases import Bases
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
 from spark_lance.table.reading.blobs import BlobFile, open_blobs
 
@@ -41,8 +42,8 @@ __all__ = [
     "blob_column_type",
     "holds_descriptions",
     "is_description",
-    "name_sources",
     "read_blobs",
+    "taken_with_sources",
 ]
 
 DESCRIPTIONS = "blobs_descriptions"
@@ -168,20 +169,46 @@ def read_blobs(
         yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-def name_sources(array: pa.Array, field: Field, rows: Indices, file_of: FileOf, bases: Bases) -> pa.Array:
-    """Return a column of descriptors, at any depth, as descriptions; arguments as `with_source`."""
+def taken_with_sources(
+    rows: pa.Table, addresses: npt.NDArray[np.uint64], asked: st.StructType, manifest: Manifest, bases: Bases
+) -> pa.Table:
+    """Return rows of several fragments with blob columns as descriptions.
 
-    def change(values: pa.Array, blob: Field, owners: Indices, path: tuple[str, ...]) -> pa.Array:
-        return with_source(_with_nulls(values), blob, owners, file_of, bases)
+    Args:
+        rows: the columns of `asked`, in that order; blobs as descriptors.
+        addresses: the rows' addresses.
+        asked: the Spark schema.
+        manifest: the version.
+        bases: where its files are.
+    """
+    numbers = (addresses >> np.uint64(32)).astype(np.int64)
+    files = {fragment.id: data_files(fragment, bases) for fragment in manifest.fragments}
 
-    return map_blobs(array, field, rows, change)
+    def file_of(field: Field, owners: Indices) -> pa.Array:
+        homes, which = np.unique(numbers[owners], return_inverse=True)
+        first = np.zeros(1, np.int64)
+        uris = [files[home](field, first) for home in homes.tolist()]
+        known = pa.concat_arrays(uris) if uris else pa.array([], pa.string())
+        return known.take(pa.array(which.reshape(-1)))
+
+    blobs = {field.name: field for field in manifest.schema.fields if has_blobs(field)}
+    for place, column in enumerate(asked):
+        field = blobs.get(rows.schema.field(place).name)
+        if field is None:
+            continue
+        reader = _Reader(column.dataType, None, bases, file_of)
+        array = rows.column(place).combine_chunks()
+        array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+        seen = map_blobs(array, field, np.arange(len(array)), reader.seen)
+        rows = rows.set_column(place, pa.field(field.name, seen.type), seen)
+    return rows
 
 
 class _Reader:
     """Turns the descriptors of one column into what is asked for."""
 
     def __init__(
-        self, asked: st.DataType, fragment: table_pb2.DataFragment, bases: Bases, file_of: FileOf
+        self, asked: st.DataType, fragment: table_pb2.DataFragment | None, bases: Bases, file_of: FileOf
     ) -> None:
         self._asked = asked
         self._fragment = fragment
@@ -192,7 +219,7 @@ class _Reader:
         """Return the bytes, or the descriptors with what they count from."""
         marked = _with_nulls(array)
         asked = _inside(self._asked, path)
-        if isinstance(asked, st.BinaryType):
+        if isinstance(asked, st.BinaryType) and self._fragment is not None:
             return _values(marked, field, self._fragment, self._bases)
         if isinstance(asked, st.StructType) and BLOB_SOURCE in asked.names:
             return with_source(marked, field, rows, self._file_of, self._bases)

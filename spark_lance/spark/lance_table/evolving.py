@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.index.dataset import LanceDataset
+from spark_lance.spark.blobs import holds_descriptions
 from spark_lance.spark.column_options import VECTOR_SIZE
 from spark_lance.spark.fit import find_column
 from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome, cast_columns
@@ -393,8 +394,13 @@ def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Wi
     """Return the Arrow schema of new columns with values of Spark types.
 
     Raises:
-        SchemaError: Lance has no type for one, or one cannot be stored as vectors.
+        SchemaError: Lance has no type for one, or one cannot be stored as vectors, or describes blobs.
     """
+    if blobs := [name for kind, name in zip(kinds, names, strict=True) if holds_descriptions(kind.dataType)]:
+        raise SchemaError(
+            f"column {blobs[0]!r} would hold descriptions of blobs: read them with blob_handling=all_binary, "
+            "or add a blob column by a schema and merge the values into it"
+        )
     fields = [new_field(kind, sizes).with_name(name) for kind, name in zip(kinds, names, strict=True)]
     return pa.schema(fields)
 

@@ -31,6 +31,7 @@ from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_quer
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, plan_search, run_share
 from spark_lance.io.store import Store
+from spark_lance.spark.blobs import taken_with_sources
 from spark_lance.spark.convert import BatchConverter
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.fit import described, fit
@@ -320,7 +321,7 @@ def _fetch(
             manifest = load_version(plan.store, plan.root, plan.version)
             names, _ = fit(manifest.schema, schema)
             scan = Scan.plan(plan.store, plan.root, manifest, names)
-            convert = BatchConverter.plan(scan.arrow_schema, arrow_schema(schema))
+            convert: BatchConverter | None = None
             target = arrow_schema(_with(schema, before, measure))
             for batch in batches:
                 for start in range(0, batch.num_rows, _FETCH):
@@ -328,7 +329,10 @@ def _fetch(
                     addresses = part["_address"].to_numpy().view(np.uint64)
                     done = 0
                     # Without columns there are no batches, but rows.
-                    for rows in take_addresses(scan, addresses).to_batches() or [None]:
+                    taken = take_addresses(scan, addresses)
+                    taken = taken_with_sources(taken, addresses, schema, manifest, scan.bases)
+                    convert = convert or BatchConverter.plan(taken.schema, arrow_schema(schema))
+                    for rows in taken.to_batches() or [None]:
                         these = part if rows is None else part.slice(done, rows.num_rows)
                         values = [] if rows is None else convert(rows).columns
                         columns = [*(these[field.name] for field in before), *values, these[measure]]

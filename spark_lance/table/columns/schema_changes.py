@@ -14,6 +14,7 @@ from itertools import count
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.blob_writer import blobs_as_stored
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import file_pb2
@@ -119,7 +120,8 @@ def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Fiel
         SchemaError: a field exists already, has a reserved name or a type that Lance lacks; a new field of a
             struct in files before 2.2; another primary key.
     """
-    given = Schema.from_arrow(arrow).fields
+    stored = [blobs_as_stored(field, manifest.file_version) for field in arrow]
+    given = Schema.from_arrow(pa.schema(stored, arrow.metadata)).fields
     ids = new_field_ids(manifest)
     fields = {field.name: field for field in manifest.schema.fields}
     added = []
