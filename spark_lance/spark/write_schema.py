@@ -216,8 +216,8 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     stored = former.arrow_field()
     if former.is_blob and (isinstance(column.dataType, st.BinaryType) or is_description(column.dataType)):
         places = {key: value for key, value in former.metadata.items() if key.startswith(f"{BLOB_KEY}-")}
-        metadata = {**places, **new.metadata} if new.metadata else places
-        return pa.field(new.name, pa.large_binary(), new.nullable, {**metadata, BLOB_KEY: "true"})
+        asked = {key.decode(): value.decode() for key, value in (new.metadata or {}).items()}
+        return pa.field(new.name, pa.large_binary(), new.nullable, {**places, **asked, BLOB_KEY: "true"})
     if pa.types.is_fixed_size_list(new.type) and new.type.list_size != getattr(
         stored.type, "list_size", None
     ):

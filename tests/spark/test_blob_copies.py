@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def bytes_of(path: str, column: str = "b") -> Blobs:
     found = {key: None if blob is None else blob.readall() for key, blob in zip(ids, blobs, strict=True)}
     there = [place for place, key in enumerate(ids) if found[key]]
     by_pylance = theirs.take_blobs(column, indices=there) if there else []
-    assert [blob.readall() for blob in by_pylance] == [found[ids[place]] for place in there]
+    assert [blob and blob.readall() for blob in by_pylance] == [found[ids[place]] for place in there]
     return found
 
 
@@ -72,7 +73,7 @@ def test_a_table_over_itself_and_a_union_of_two(tmp_path: Path, spark: SparkSess
     one, two, both = (str(tmp_path / name) for name in ("one", "two", "both"))
     first, second = make(one, rng, version), make(two, rng, version, 1000)
     save(load(spark, one), one, "overwrite")
-    spark_lance.dataset(one).cleanup_old_versions(older_than=0, delete_unverified=True)
+    lance.dataset(one).cleanup_old_versions(timedelta(0), delete_unverified=True)
     assert bytes_of(one) == first
     left = load(spark, one).where("id % 3 != 0").withColumnRenamed("b", "c").select("c", "id")
     right = load(spark, two).select(F.col("b").alias("c"), "id").where(F.col("c").isNotNull())
@@ -107,7 +108,7 @@ def test_sql_append_replace_and_merged_schemas(tmp_path: Path, spark: SparkSessi
     assert bytes_of(target) == expected
     save(load(spark, source).where("id between 5 and 9"), target, "overwrite", replaceWhere="id < 10")
     assert bytes_of(target) == {
-        key: blob for key, blob in expected.items() if key > 9 or key in blobs and key > 4
+        key: blob for key, blob in expected.items() if key > 9 or (key in blobs and key > 4)
     }
     ids = pa.table({"id": pa.array([5000, 5001])})
     for version in ("2.1", "2.2"):
@@ -155,7 +156,7 @@ def test_a_source_that_was_cleaned_up(tmp_path: Path, spark: SparkSession) -> No
     frame = load(spark, source)
     kept = spark.createDataFrame(frame.collect(), frame.schema)
     lance.write_dataset(pa.table({"id": [1]}), source, mode="overwrite")
-    spark_lance.dataset(source).cleanup_old_versions(older_than=0, delete_unverified=True)
+    lance.dataset(source).cleanup_old_versions(timedelta(0), delete_unverified=True)
     message = refusal(spark, kept, target)
     assert "cleaned up" in message
     assert "blob_handling=all_binary" in message

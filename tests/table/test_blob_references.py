@@ -82,7 +82,7 @@ def test_references_of_two_tables_in_random_order(
     monkeypatch.setattr(blob_sources, "_FILES_KEPT", rng.choice([1, 1000]))
     want: dict[int, bytes | None] = {}
     rows = []
-    version = rng.choice(["2.0", "2.1", "2.2"])
+    version: Any = rng.choice(["2.0", "2.1", "2.2"])
     for number in range(2):
         values = some_blobs(rng, 40)
         path = str(tmp_path / f"source{number}")

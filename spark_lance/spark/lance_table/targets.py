@@ -146,7 +146,7 @@ def _blob_value(functions: Any, value: Column, given: st.DataType, place: str) -
         SchemaError: values of the type are none of these.
     """
     if isinstance(given, st.NullType):
-        return value.cast(BlobValue)  # type: ignore[no-any-return]
+        return value.cast(BlobValue)
     if isinstance(given, st.BinaryType):
         named = {"data": value}
     elif is_description(given):

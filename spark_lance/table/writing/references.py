@@ -52,7 +52,11 @@ def bounded(
     """
     fields = [field.arrow_field() for field in schema.fields]
     for batch in batches:
-        places = [i for i, column in enumerate(batch.columns) if holds_references(column.type)]
+        places = [
+            i
+            for i, column in enumerate(batch.columns)
+            if holds_references(column.type) and (column.type != fields[i].type or is_blob_field(fields[i]))
+        ]
         if not places or not batch.num_rows:
             yield batch
             continue
