@@ -33,6 +33,7 @@ __all__ = [
     "describes_blobs",
     "holds_references",
     "is_blob_field",
+    "is_descriptor",
     "is_reference",
     "map_references",
     "references_as_blobs",
@@ -58,6 +59,7 @@ REFERENCE = pa.struct(
     ]
 )
 _PARTS = frozenset(field.name for field in REFERENCE)
+_PARTS_OF_V1, _PARTS_OF_V2 = 2, 5
 _NEEDED = frozenset({"position", "size", BLOB_SOURCE})
 
 
@@ -91,6 +93,15 @@ def describes_blobs(kind: pa.DataType) -> bool:
         return False
     names = {kind.field(i).name for i in range(kind.num_fields)}
     return {"position", "size"} <= names <= _PARTS - {BLOB_SOURCE, "data"}
+
+
+def is_descriptor(kind: pa.DataType) -> bool:
+    """Tell whether a type is the one in which scans yield blobs."""
+    if not describes_blobs(kind):
+        return False
+    parts = [kind.field(i) for i in range(kind.num_fields)]
+    same = all(part.type == REFERENCE.field(part.name).type for part in parts)
+    return same and len(parts) in (_PARTS_OF_V1, _PARTS_OF_V2)
 
 
 def holds_references(kind: pa.DataType) -> bool:

@@ -100,7 +100,7 @@ def test_a_table_over_itself_and_a_union_of_two(tmp_path: Path, spark: SparkSess
 def test_sql_append_replace_and_merged_schemas(tmp_path: Path, spark: SparkSession) -> None:
     rng = random.Random(1)
     source, target, third = (str(tmp_path / name) for name in ("s", "t", "u"))
-    blobs, others = make(source, rng, "2.1"), make(target, rng, "2.2", 1000)
+    blobs, others = make(source, rng, "2.2"), make(target, rng, "2.2", 1000)
     for name, path in (("blob_source_view", source), ("blob_target_view", target)):
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} USING lance OPTIONS (path '{path}')")
     spark.sql("INSERT INTO blob_target_view SELECT id, b FROM blob_source_view WHERE id < 20")
@@ -190,6 +190,12 @@ def test_merge_and_update(tmp_path: Path, spark: SparkSession, version: str) -> 
     table.update("id = 2", set={"b": "cast('two' as binary)"})
     expected[1], expected[2] = None, b"two"
     assert bytes_of(target) == expected
+    # A column that only the source has.
+    evolved = load(spark, source).select("id", F.col("b").alias("more"))
+    merge = table.alias("t").merge(evolved.alias("s"), "t.id = s.id").withSchemaEvolution()
+    merge.whenMatchedUpdateAll().execute()
+    assert bytes_of(target) == expected
+    assert bytes_of(target, "more") == {key: new.get(key) for key in expected}
 
 
 def test_addition_of_columns_is_refused(tmp_path: Path, spark: SparkSession) -> None:

@@ -221,6 +221,7 @@ def test_descriptors_without_a_source_are_never_taken_for_blobs(tmp_path: Path, 
         lambda: dataset.merge_insert("id").when_matched_update_all().execute(described),
         lambda: dataset.merge_insert("id").when_not_matched_insert_all().execute(described),
         lambda: dataset.merge(described.rename_columns(["id", "more"]), "id"),
+        lambda: dataset.add_columns({"more": "b"}),
     ):
         with pytest.raises((SchemaError, UnsupportedFormatError)):
             write()

@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
