@@ -127,6 +127,10 @@ class SchemaError(LanceError, ValueError):
     """Data and table do not fit together; the message lists every difference."""
 
 
+class BlobSourceError(LanceError, LookupError):
+    """The bytes of a blob to be copied are not found: read its column with blob_handling=all_binary."""
+
+
 class OptionError(LanceError, ValueError):
     """An option is unknown or its value cannot be used."""
 

@@ -153,7 +153,14 @@ def _new_values(table: TableFace, frame: DataFrame, assigned: Assignments) -> Da
         raw = [as_column(functions, expression) for expression in assigned.expressions]
         types = types_of(frame, raw)
     ansi = is_ansi(table.spark)
-    values = assigned.columns(functions, raw, types, ansi, lambda name: functions.col(quoted(name)))
+    values = assigned.columns(
+        functions,
+        raw,
+        types,
+        ansi,
+        lambda name: functions.col(quoted(name)),
+        assigned.referenced(types),
+    )
     head = [
         functions.lit(0).cast("int").alias("action"),
         functions.col(quoted(ROW_ADDRESS)).alias("address"),

@@ -25,6 +25,7 @@ from spark_lance.spark.lance_table.expressions import (
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression
 from spark_lance.spark.options.column_options import VECTOR_SIZE
+from spark_lance.spark.schema.blobs import holds_descriptions
 from spark_lance.spark.schema.new_fields import Wishes, new_field
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import spark_type
@@ -417,8 +418,13 @@ def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Wi
     """Return the Arrow schema of new columns with values of Spark types.
 
     Raises:
-        SchemaError: Lance has no type for one, or one cannot be stored as vectors.
+        SchemaError: Lance has no type for one, or one cannot be stored as vectors, or describes blobs.
     """
+    if blobs := [name for kind, name in zip(kinds, names, strict=True) if holds_descriptions(kind.dataType)]:
+        raise SchemaError(
+            f"column {blobs[0]!r} would hold descriptions of blobs: read them with blob_handling=all_binary, "
+            "or add a blob column by a schema and merge the values into it"
+        )
     fields = [new_field(kind, sizes).with_name(name) for kind, name in zip(kinds, names, strict=True)]
     return pa.schema(fields)
 

@@ -331,4 +331,6 @@ def _repeated(addresses: UInt64Array) -> int:
 def _whole(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
     names = new.schema.names
     columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
-    return pa.Table.from_arrays(columns, schema=pa.schema([f.arrow_field() for f in fields]))
+    # New values may be references to blobs.
+    kinds = [f.arrow_field().with_type(column.type) for f, column in zip(fields, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))

@@ -32,6 +32,7 @@ from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, 
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.jobs import scatter
 from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.schema.blobs import taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import described, fit
 from spark_lance.spark.schema.types import arrow_schema
@@ -323,7 +324,7 @@ def _fetch(
             snapshot = plan.table.load()
             names, _ = fit(snapshot.schema, schema)
             scan = snapshot.scan(names)
-            convert = BatchConverter.plan(scan.arrow_schema, arrow_schema(schema))
+            convert: BatchConverter | None = None
             target = arrow_schema(_with(schema, before, measure))
             for batch in batches:
                 for start in range(0, batch.num_rows, _FETCH):
@@ -331,7 +332,10 @@ def _fetch(
                     addresses = part["_address"].to_numpy().view(np.uint64)
                     done = 0
                     # Without columns there are no batches, but rows.
-                    for rows in take_addresses(scan, addresses).to_batches() or [None]:
+                    taken = take_addresses(scan, addresses)
+                    taken = taken_with_sources(taken, addresses, schema, snapshot.manifest, scan.bases)
+                    convert = convert or BatchConverter.plan(taken.schema, arrow_schema(schema))
+                    for rows in taken.to_batches() or [None]:
                         these = part if rows is None else part.slice(done, rows.num_rows)
                         values = [] if rows is None else convert(rows).columns
                         columns = [*(these[field.name] for field in before), *values, these[measure]]

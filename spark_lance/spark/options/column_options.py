@@ -87,9 +87,10 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         BLOB,
-        _one_of("blob"),
-        "blob",
-        "Store a binary column as blobs, whose bytes are fetched when asked for.",
+        _one_of("blob", "binary"),
+        "blob or binary",
+        "Store a binary column as blobs, whose bytes are fetched when asked for; or, with `binary`, what was "
+        "read from a blob column as plain bytes.",
     ),
     ColumnOption(
         "lance.compression",

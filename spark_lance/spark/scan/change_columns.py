@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.schema.read_schema import described, find_column, fit, narrow
 from spark_lance.spark.schema.types import spark_type
@@ -105,7 +106,7 @@ class ChangeColumns:
         extra = [name for name in read if name not in self.names]
         narrowed = {field.name: field for field in fields}
         narrowed.update({field.name: field.described() for field in table.fields if field.name in extra})
-        self.blobs = tuple(field for field in table.fields if field.is_blob and field.name in self.names)
+        self.blobs = tuple(field for field in table.fields if field.name in self.names and has_blobs(field))
         system = system_names(field.name for field in table.fields)
         self._system = [name for name in (*self.names, *extra) if name in system]
         self._narrowed = [replace(field, nullable=True) for field in narrowed.values()]

@@ -17,6 +17,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.blob_writer import has_blobs
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
@@ -137,7 +138,7 @@ class LanceReader(DataSourceReader):
         self._table = manifest.schema
         self._names, self._fields = fit(manifest.schema, schema)
         chosen = (field for field in manifest.schema.fields if field.name in self._names)
-        self._blobs = tuple(field for field in chosen if field.is_blob)
+        self._blobs = tuple(field for field in chosen if has_blobs(field))
         if not self._names and not KEEPS_ROWS_WITHOUT_COLUMNS:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
         snapshot = indexed_snapshot(store, self.place.root, manifest)

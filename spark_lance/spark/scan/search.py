@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.file.blob_writer import has_blobs
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
@@ -23,10 +25,12 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.rows import pin
+from spark_lance.spark.schema.blobs import ALL_BINARY, taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import described, fit
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.workers import settle
+from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
@@ -132,12 +136,14 @@ class SearchReader(DataSourceReader):
         if wrong:
             raise SchemaError(f"column {measure!r} is float, not {wrong[0].dataType.simpleString()}")
         names, _ = fit(manifest.schema, st.StructType(columns))
-        blobs = {field.name for field in manifest.schema.fields if field.is_blob}
+        blobs = {field.name for field in manifest.schema.fields if has_blobs(field)}
         for name, column in zip(names, columns, strict=True):
-            if name in blobs and column.dataType == st.BinaryType():
+            wants_bytes = options.blob_handling == ALL_BINARY or column.dataType == st.BinaryType()
+            if name in blobs and wants_bytes:
                 raise OptionError(f"a search reads blobs as descriptions, not the bytes of column {name!r}")
         rest = iter(names)
         self._names = [measure if field.name == measure else next(rest) for field in schema]
+        self._blobs = [name for name in self._names if name in blobs]
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the one task."""
@@ -158,13 +164,23 @@ class SearchReader(DataSourceReader):
     def _found(self) -> pa.Table:
         options = self._options
         store, _ = open_store(options.path, options.storage)
-        table = LanceDataset(options.path, store, self.place.root, _manifest(options, self.place))
+        manifest = _manifest(options, self.place)
+        table = LanceDataset(options.path, store, self.place.root, manifest)
         measure = _measure(options)
         # A table without columns would have no rows.
         names = [name for name in self._names if name != measure] or [ROW_ADDRESS]
+        if self._blobs and ROW_ADDRESS not in names:
+            names.append(ROW_ADDRESS)
         if options.nearest is not None:
             found = table.to_table(names, options.filter, nearest=options.nearest, prefilter=True)
         else:
             asked, k = _words(options)
             found = table.to_table(names, options.filter, k, full_text_query=asked, prefilter=True)
-        return found.select(self._names) if self._names else found
+        if not self._names:
+            return found
+        chosen = found.select(self._names)
+        if not self._blobs:
+            return chosen
+        addresses = found[ROW_ADDRESS].to_numpy().astype(np.uint64)
+        bases = Bases.of(store, self.place.root, manifest.message)
+        return taken_with_sources(chosen, addresses, self._schema, manifest, bases)

@@ -7,6 +7,8 @@ created so, too.) Only columns of a primary key, and the structs that they are i
 What the options of columns and their metadata ask goes into the type (vectors, half floats, large types) or
 into field metadata, by which the file writer goes. Metadata about pages stands on the field and, as arrays
 are stored by their elements, on the elements of an array too.
+
+Descriptions of blobs stand for the blobs: such a column becomes a column of blobs.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from spark_lance.spark.options.column_options import (
     VECTOR_SIZE,
     wishes_of,
 )
+from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.types import arrow_type, is_shared
 
 __all__ = ["Wishes", "new_field"]
@@ -52,11 +55,13 @@ def new_field(field: st.StructField, wishes: Wishes, path: Sequence[str] = ()) -
     here = (*path, field.name)
     given = field.metadata or {}
     asked = {**_suiting(wishes_of(given), field.dataType), **wishes.get(".".join(here).lower(), {})}
+    if is_description(field.dataType):
+        asked.setdefault(BLOB, "blob")
     metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
     arrow = _wished_type(_new_type(field.dataType, wishes, here), asked, ".".join(here))
     arrow = _with_page_metadata(arrow, metadata)
-    if asked.get(BLOB):
+    if asked.get(BLOB) == "blob":
         metadata[_BLOB_KEY] = "true"
     key = asked.get(KEY) or asked.get(KEY_POSITION) is not None
     for name in (KEY, KEY_POSITION):
@@ -83,6 +88,8 @@ def _suiting(asked: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
 def _new_type(spark: st.DataType, wishes: Wishes, path: Sequence[str]) -> pa.DataType:
     if isinstance(spark, st.UserDefinedType):
         return _new_type(spark.sqlType(), wishes, path)
+    if is_description(spark):
+        return pa.binary()
     if isinstance(spark, st.StructType):
         return pa.struct([new_field(child, wishes, path) for child in spark])
     if isinstance(spark, st.ArrayType):
@@ -113,8 +120,12 @@ def _wished_type(arrow: pa.DataType, asked: Mapping[str, Any], column: str) -> p
             raise SchemaError(f"column {column!r} is neither text nor binary, so {LARGE} does not fit it")
         arrow = pa.large_string() if pa.types.is_string(arrow) else pa.large_binary()
     if asked.get(BLOB) and not (pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow)):
-        raise SchemaError(f"column {column!r} is not binary, so it cannot be stored as blobs")
+        raise SchemaError(f"column {column!r} is not binary, so it cannot be stored as {_stored_as(asked)}")
     return arrow
+
+
+def _stored_as(asked: Mapping[str, Any]) -> str:
+    return "blobs" if asked[BLOB] == "blob" else "plain bytes"
 
 
 def _half(arrow: pa.DataType, column: str) -> pa.DataType:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.json_binary import JSON_EXTENSION
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
-from spark_lance.spark.schema.blobs import ALL_BINARY, DESCRIPTIONS, blob_type
+from spark_lance.spark.schema.blobs import DESCRIPTIONS, blob_column_type
 from spark_lance.spark.schema.types import covers, spark_field, spark_type
 from spark_lance.table.reading.system_columns import system_names
 
@@ -51,8 +52,9 @@ def described(
             continue
         field = find_column(schema, name)
         try:
-            if field.is_blob:
-                fields.append(st.StructField(field.name, blob_type(field, blob_handling), True))
+            if has_blobs(field):
+                seen = blob_column_type(field, blob_handling)
+                fields.append(st.StructField(field.name, seen, field.nullable or field.is_blob))
             elif _is_json(field):
                 fields.append(st.StructField(field.name, st.StringType(), field.nullable))
             else:
@@ -126,8 +128,8 @@ def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Fie
 
 def _seen_as(field: Field, asked: st.DataType) -> st.DataType:
     """Return the Spark type of a column; of blobs and JSON that of their bytes if they are asked for."""
-    if field.is_blob:
-        return blob_type(field, ALL_BINARY if isinstance(asked, st.BinaryType) else DESCRIPTIONS)
+    if has_blobs(field):
+        return blob_column_type(field, asked)
     if _is_json(field) and not isinstance(asked, st.BinaryType):
         return st.StringType()
     return spark_type(field.described().arrow_type())

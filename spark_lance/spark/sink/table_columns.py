@@ -117,7 +117,7 @@ _FITS: Mapping[str, Callable[[Field, Any], bool]] = {
     VECTOR_SIZE: _vector_of,
     FLOAT16: _is_half,
     LARGE: _is_large,
-    BLOB: lambda field, _: field.is_blob,
+    BLOB: lambda field, kind: field.is_blob == (kind == "blob"),
     KEY: lambda field, wanted: (field.key_position is not None) == wanted,
     KEY_POSITION: lambda field, place: field.key_position == place,
 }

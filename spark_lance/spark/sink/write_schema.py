@@ -10,6 +10,9 @@ What a write does to the table's columns:
     overwrite, overwriteSchema=false  the table's columns stay, as with append
     overwrite, mergeSchema            the table's columns stay, and it gets those that it lacks
     overwrite, replaceWhere           as append; just the rows for which the condition is true are replaced
+
+Descriptions of blobs stand for the blobs: a new column of them is a column of blobs, and in a table that is
+there its own column decides whether blobs or plain bytes are stored.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.spark.options.column_options import ENCODINGS
 from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import Wishes, new_field
 from spark_lance.spark.schema.types import arrow_schema, covers, spark_type
 from spark_lance.spark.sink.table_columns import check_columns, check_known, named_children, with_page_wishes
@@ -236,8 +240,10 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     if former is None:
         return new
     stored = former.arrow_field()
-    if former.is_blob and isinstance(column.dataType, st.BinaryType):
-        return pa.field(new.name, pa.large_binary(), new.nullable, {**(new.metadata or {}), BLOB_KEY: "true"})
+    if former.is_blob and (isinstance(column.dataType, st.BinaryType) or is_description(column.dataType)):
+        places = {key: value for key, value in former.metadata.items() if key.startswith(f"{BLOB_KEY}-")}
+        asked = {key.decode(): value.decode() for key, value in (new.metadata or {}).items()}
+        return pa.field(new.name, pa.large_binary(), new.nullable, {**places, **asked, BLOB_KEY: "true"})
     if pa.types.is_fixed_size_list(new.type) and new.type.list_size != getattr(
         stored.type, "list_size", None
     ):

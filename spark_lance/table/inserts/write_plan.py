@@ -12,6 +12,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from spark_lance.file.blob_references import references_as_blobs
 from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
@@ -133,6 +134,7 @@ def plan_write(
 
 def _new_schema(source: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
     """Return the schema of a new table, or of new content, for data of the schema `source`."""
+    source = pa.schema([references_as_blobs(field) for field in source], source.metadata)
     stored = pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
     schema = Schema.from_arrow(stored, first_id)
     fields = (blobs_as_given(*each) for each in zip(schema.fields, source.types, strict=True))

@@ -14,6 +14,8 @@ from itertools import count
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.blob_references import is_descriptor
+from spark_lance.file.blob_writer import blobs_as_stored
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import file_pb2
@@ -116,10 +118,17 @@ def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Fiel
         arrow: the new columns.
 
     Raises:
-        SchemaError: a field exists already, has a reserved name or a type that Lance lacks; a new field of a
-            struct in files before 2.2; another primary key.
+        SchemaError: a field exists already, has a reserved name or a type that Lance lacks, or would hold
+            descriptors of blobs; a new field of a struct in files before 2.2; another primary key.
     """
-    given = Schema.from_arrow(arrow).fields
+    for column in arrow:
+        if is_descriptor(column.type):
+            raise SchemaError(
+                f"column {column.name!r} would hold descriptors of blobs, which mean nothing outside of the "
+                "blob's own column: take the bytes (take_blobs) and add these"
+            )
+    stored = [blobs_as_stored(field, manifest.file_version) for field in arrow]
+    given = Schema.from_arrow(pa.schema(stored, arrow.metadata)).fields
     ids = new_field_ids(manifest)
     fields = {field.name: field for field in manifest.schema.fields}
     added = []

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyroaring import BitMap
+from spark_lance.index.scalar.knower import ScalarKnower
 
 import spark_lance
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.version import FileVersion
-from spark_lance.index.scalar.knower import ScalarKnower
 from spark_lance.index.vector.ivf import pack_tensor
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
 from spark_lance.proto import table_pb2
