@@ -27,7 +27,7 @@ from spark_lance.table.faces.reading import Reading
 from spark_lance.table.maintenance.indices import describe_indices
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
 
@@ -189,12 +189,12 @@ class Indexing(Reading, Maintaining):
         Args:
             columns: the columns in order; all by default.
             nearest: what is searched, with pylance's keys: `column`, `q` (a vector, or a list of them), `k`
-                (10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`, `refine_factor`, `ef`,
-                `use_index`, `fast_search`, `distance_range`. The column `_distance` is added; with several
-                vectors also `query_index`, the first column.
-            full_text_query: words, or a dict of `query`, `column` (the one that has an index by default),
-                `operator` ("or" or "and"), `phrase` (False) and `fast_search`. The rows that have them come
-                with the column `_score`, best first; `limit` says how many.
+                (`limit`, or 10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`,
+                `refine_factor`, `ef`, `use_index`, `fast_search`, `distance_range`. The column `_distance` is
+                added; with several vectors also `query_index`, the first column.
+            full_text_query: words, a phrase in double quotes, or a dict of `query`, `column` (the one that
+                has an index by default), `operator` ("or" or "and"), `phrase` (False) and `fast_search`. The
+                rows that have them come with the column `_score`, best first; `limit` says how many.
             prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
                 k nearest rows afterwards.
             filter, limit, offset, with_row_id, with_row_address: see `Reading.to_table`.
@@ -210,6 +210,8 @@ class Indexing(Reading, Maintaining):
             return super().to_table(
                 columns, filter, limit, offset, with_row_id=with_row_id, with_row_address=with_row_address
             )
+        if nearest.get("k") is None and limit is not None:
+            nearest = {**nearest, "k": max(limit, 1)}
         found = self._nearest(
             VectorQuery.parse(nearest), columns, filter, prefilter, with_row_id, with_row_address
         )
@@ -280,16 +282,19 @@ class Indexing(Reading, Maintaining):
     ) -> pa.Table:
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
         wanted = None if columns is None else [column for column in columns if column not in measured]
-        scan = self._scan(wanted, with_row_id, with_row_address)
+        scan = self._scan(wanted)
+        flagged = [name for name, asked in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if asked]
         extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
-        full = Scan.plan(scan.store, scan.root, scan.manifest, [*scan.names, *extra])
-        rows = take_addresses(full, addresses)
+        # Some column must be taken, or nothing would say how many rows there are.
+        names = dict.fromkeys([*scan.names, *flagged, *extra, ROW_ADDRESS])
+        rows = take_addresses(Scan.plan(scan.store, scan.root, scan.manifest, list(names)), addresses)
         for name, values in measured.items():
             rows = rows.append_column(name, pa.array(values))
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
-        return rows.select([*first, *scan.names, *(name for name in measured if name not in first)])
+        chosen = [name for name in (scan.names if columns is None else columns) if name not in flagged]
+        return rows.select(list(dict.fromkeys([*first, *chosen, *measured, *flagged])))
 
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:

@@ -14,6 +14,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.dataset import LanceDataset
 from spark_lance.index.face import DISTANCE, SCORE
 from spark_lance.index.text.search import TextSearch, parse_text_query
@@ -98,7 +99,7 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
         query = VectorQuery.parse(options.nearest)
         if len(query.vectors) > 1:
             raise OptionError("option 'nearest' is for one vector: LanceTable.searchBatch takes many")
-        query.fitted(manifest.schema.field(query.column).arrow_type())
+        query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
     else:
         store, root = open_store(options.path, options.storage)
         column, _ = parse_text_query(manifest, *_words(options))

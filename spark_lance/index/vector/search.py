@@ -24,6 +24,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
+from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.entries import Segment, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.best import BestOfMany, Found, merged, smallest
@@ -77,14 +78,15 @@ class VectorSearch:
 
     Args:
         store, root, manifest: the version.
-        column: a fixed-size list of numbers.
+        column: a fixed-size list of numbers; with dots, in a struct column.
     """
 
     def __init__(self, store: Store, root: str, manifest: Manifest, column: str) -> None:
-        self._scan = Scan.plan(store, root, manifest, [column], with_row_address=True)
+        top = top_column(manifest.schema, column)
+        self._scan = Scan.plan(store, root, manifest, [top], with_row_address=True)
         self._column = column
-        self._kind = manifest.schema.field(column).arrow_type()
-        self._field = manifest.schema.field(column).id
+        field = leaf_field(manifest.schema, column)
+        self._kind, self._field = field.arrow_type(), field.id
         self._rows = RowResolver(store, root, manifest)
         self._allowed: dict[tuple[str, frozenset[int]], Addresses] = {}
 
@@ -350,7 +352,7 @@ class VectorSearch:
         scan = self._scan
         part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
         for table in part.tables(target_bytes=_WINDOW_BYTES):
-            matrix, there = as_matrix(table.column(self._column))
+            matrix, there = as_matrix(column_values(table, self._column))
             addresses = table.column(ROW_ADDRESS).to_numpy()[there]
             if allowed is not None:
                 counts = _contains(allowed, addresses)
@@ -368,7 +370,7 @@ class VectorSearch:
         """Return rows with their exact distances to each of some vectors."""
         wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in found)]))
         table = take_addresses(self._scan, wanted)
-        matrix, there = as_matrix(table.column(self._column))
+        matrix, there = as_matrix(column_values(table, self._column))
         addresses = table.column(ROW_ADDRESS).to_numpy()[there]
         exact = []
         for vector, part in zip(vectors, found, strict=True):

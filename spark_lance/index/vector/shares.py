@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.entries import Segment
 from spark_lance.index.vector.best import Found, merged
 from spark_lance.index.vector.metrics import Metric
@@ -76,7 +77,7 @@ def plan_search(
         ExpressionError: the filter does not fit the table.
     """
     search = VectorSearch(store, root, manifest, query.column)
-    query = query.fitted(manifest.schema.field(query.column).arrow_type())
+    query = query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
     if filter is not None:
         compile_predicate(filter, nameable(manifest.schema))
     metric = search.metric(query)

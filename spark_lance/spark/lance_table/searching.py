@@ -25,6 +25,7 @@ import pyspark.sql.types as st
 from pyspark.sql.window import Window
 
 from spark_lance.errors import OptionError
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.dataset import LanceDataset
 from spark_lance.index.face import DISTANCE, SCORE
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
@@ -143,8 +144,8 @@ class Searching(TableFace):
         """
         table = self._dataset()
         if column not in table.manifest.schema.to_arrow().names:
-            table.manifest.schema.field(column)
-        dim = getattr(table.manifest.schema.field(column).arrow_type(), "list_size", 1)
+            leaf_field(table.manifest.schema, column)
+        dim = getattr(leaf_field(table.manifest.schema, column).arrow_type(), "list_size", 1)
         query = _query(
             [0.0] * dim,
             column,
