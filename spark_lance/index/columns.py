@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import ColumnNotFoundError, SchemaError
 from spark_lance.file.schema import Field, Schema
 
 __all__ = ["column_values", "indexed_path", "leaf_field", "top_column"]
@@ -25,7 +25,7 @@ def _path(schema: Schema, column: str) -> tuple[Field, ...]:
     for step in steps[1:]:
         children = {child.name: child for child in field.children} if field.kind == "struct" else {}
         if step not in children:
-            raise SchemaError(f"there is no column {column!r} in the table")
+            raise ColumnNotFoundError(f"there is no column {column!r} in the table")
         field = children[step]
         found.append(field)
     return tuple(found)

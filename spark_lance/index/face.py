@@ -135,7 +135,7 @@ class Indexing(Reading, Maintaining):
                 values) or INVERTED (words, for `full_text_query`).
             name, replace: see `create_index`.
             options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
-                `max_token_length` (40), `lower_case` (True), `stem` (False), `remove_stop_words` (False),
+                `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words` (True),
                 `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
                 phrases only in an index with positions).
         """

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.errors import IndexNotFoundError, SchemaError
+from spark_lance.errors import ColumnTypeError, IndexNotFoundError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
 from spark_lance.index.entries import check_name, index_directory, new_entry, segments_of
@@ -76,7 +76,7 @@ def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Fiel
     field = leaf_field(schema, column)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     if not index.fits(kind):
-        raise SchemaError(
+        raise ColumnTypeError(
             f"column {column!r} is {field.arrow_type()}: that cannot have an index {index.name}"
         )
     return field

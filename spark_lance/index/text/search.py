@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import ColumnTypeError, OptionError
 from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
 from spark_lance.index.entries import label_of, segments_of
 from spark_lance.index.resolve import RowResolver
@@ -160,7 +160,7 @@ class TextSearch:
         field = leaf_field(manifest.schema, column)
         kind = field.arrow_type()
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise SchemaError(f"column {column!r} is {kind}: it holds no text")
+            raise ColumnTypeError(f"column {column!r} is {kind}: it holds no text")
         top = top_column(manifest.schema, column)
         self._scan = Scan.plan(store, root, manifest, [top], with_row_address=True)
         self._column = column

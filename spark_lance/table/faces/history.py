@@ -15,6 +15,7 @@ from spark_lance.table.history.branches import Branches
 from spark_lance.table.history.clone import create_branch, deep_clone, shallow_clone
 from spark_lance.table.history.references import Place, Reference, resolve
 from spark_lance.table.history.refs import latest_version, list_versions, load_latest, load_version
+from spark_lance.table.history.summary import version_summary
 from spark_lance.table.history.tags import Tags
 from spark_lance.table.maintenance.naming import migrate_names
 from spark_lance.table.manifest import read_manifest
@@ -146,12 +147,16 @@ class History(Face):
         return resolve(self.store, self.main_root, reference, self.branch)
 
     def versions(self) -> list[dict[str, Any]]:
-        """Return the versions that exist, oldest first: dicts of `version`, `timestamp` (UTC), `metadata`."""
+        """Return the versions that exist, oldest first: dicts of `version`, `timestamp` (UTC), `metadata`.
+
+        The metadata are texts: `total_rows`, `total_fragments`, `total_data_files`, `total_data_file_rows`,
+        `total_files_size`, `total_deletion_files` and `total_deletion_file_rows`.
+        """
         found = []
         for file in list_versions(self.store, self.root):
             manifest = read_manifest(self.store, file.path, file.naming)
             row = {"version": file.version, "timestamp": manifest.timestamp}
-            found.append({**row, "metadata": dict(manifest.table_metadata)})
+            found.append({**row, "metadata": version_summary(manifest.message)})
         return found
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
