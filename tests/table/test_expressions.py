@@ -176,8 +176,8 @@ def test_parts_of_dates_are_those_of_pylance(reference: lance.LanceDataset, colu
 @pytest.mark.parametrize(
     "sql",
     [
-        "date_part('hour', ti)", "date_part('microsecond', ti)", "date_part('epoch', ti)", "date_part('epoch', du)",
-        "datepart('day', ts)",
+        "date_part('hour', ti)", "date_part('microsecond', ti)", "date_part('epoch', ti)",
+        "date_part('epoch', du)", "datepart('day', ts)",
         "try_cast(s as int)", "try_cast(s as bigint)", "try_cast(s as double)", "try_cast(i8 as tinyint)",
         "try_cast(x as int)", "try_cast(wide as tinyint unsigned)", "try_cast(n as string)",
         "arrow_cast(i4, 'Int8')", "arrow_cast(i4, 'Utf8')", "arrow_cast(i4, 'Decimal128(10, 2)')",
@@ -190,7 +190,8 @@ def test_parts_of_dates_are_those_of_pylance(reference: lance.LanceDataset, colu
         "[42, 43]", "[42.0, 43.0]", "['x']", "[true]", "array[1]", "make_array(1, 2)", "make_array()",
         "make_array(i4, 2)", "make_array(i4, i8)", "make_array(i4, null)", "make_array(s, 'x')",
         "make_array(f8, 1)", "make_array(make_array(1, 2), make_array(i8))", "make_array(i4, i8)[2]",
-        "make_array(u8, i8)", "l = [1, 2]", "l != [1, 2]", "[2, 1] = l", "l = m", "l != m", "v = [1.0, 2.0]", "v = [1, 2]",
+        "make_array(u8, i8)", "l = [1, 2]", "l != [1, 2]", "[2, 1] = l", "l = m", "l != m",
+        "v = [1.0, 2.0]", "v = [1, 2]",
         "l in ([1, 2], [3])", "coalesce(l, [7])",
         "regexp_match(s, '[0-9]+')", "regexp_match(s, 'x')", "regexp_match(s, '([a-z])([0-9])')",
         "regexp_match(s, '(?P<a>x)(?:1)')", "regexp_match(s, '')", "regexp_match(s, 'X', 'i')",
@@ -249,7 +250,8 @@ def test_what_cannot_be_computed_is_refused(sql: str) -> None:
 @pytest.mark.parametrize(
     ("column", "sql"),
     [
-        ("i1", "i1 + 1"), ("i2", "i1 * 7"), ("d", "d / 3"), ("d", "d * 2 + 1"), ("f4", "f8 / 3"), ("i8", "i1 + u8"),
+        ("i1", "i1 + 1"), ("i2", "i1 * 7"), ("d", "d / 3"), ("d", "d * 2 + 1"), ("f4", "f8 / 3"),
+        ("i8", "i1 + u8"),
         ("l", "[42, 43]"), ("l", "make_array(i4, 2)"), ("l", "make_array()"), ("v", "[42.0, 43.0]"),
         ("v", "[42, 43]"), ("v", "make_array(1.5, f8)"), ("l", "null"), ("s", "regexp_match(s, '[0-9]')[1]"),
         ("u1", "u1 << 1"), ("i4", "date_part('doy', da)"), ("s", "arrow_cast(i4, 'LargeUtf8')"),
