@@ -192,7 +192,7 @@ _WORDS = {
         "sub sunt suntem sunteţi sus să săi său t ta tale te ti tine toata toate toată tocmai tot toti "
         "totul totusi totuşi toţi tu tuturor tăi tău u ul ului un una unde undeva unei uneia unele uneori "
         "unii unor unora unui unuia unul v va vi voastre voastră voi vom vor vostru vouă voştri vreo "
-        "vreun vă îi îl îmi în îţi ăla ălea ăsta ăstea ăştia şi ţi ţie"
+        "vreun vă îi îl îmi în îţi îți ăla ălea ăsta ăstea ăştia şi ţi ţie și ți"
     ),
     "Russian": (
         "а без более больше будет будто бы был была были было быть в вам вас вдруг ведь во вот впрочем "

@@ -143,7 +143,7 @@ def test_the_settings_of_an_index_are_those_of_pylance(tmp_path: Path) -> None:
         (index,) = lance.dataset(built(tmp_path / builder, builder, None, 3)).describe_indices()
         settings.append({**index.details, "lance_tokenizer": None})
     assert settings[0] == settings[1]
-    assert settings[0]["stem"] and settings[0]["remove_stop_words"] and settings[0]["ascii_folding"]
+    assert all(settings[0][name] for name in ("stem", "remove_stop_words", "ascii_folding", "lower_case"))
 
 
 def test_an_index_keeps_the_settings_it_was_built_with(tmp_path: Path) -> None:
