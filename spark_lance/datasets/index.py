@@ -28,7 +28,7 @@ from spark_lance.index.vector.search import VectorSearch
 from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
 from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
@@ -142,7 +142,7 @@ class Indexing(Reading, Maintaining):
                 values) or INVERTED (words, for `full_text_query`).
             name, replace: see `create_index`.
             options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
-                `max_token_length` (40), `lower_case` (True), `stem` (False), `remove_stop_words` (False),
+                `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words` (True),
                 `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
                 phrases only in an index with positions).
         """
@@ -196,12 +196,12 @@ class Indexing(Reading, Maintaining):
         Args:
             columns: the columns in order; all by default.
             nearest: what is searched, with pylance's keys: `column`, `q` (a vector, or a list of them), `k`
-                (10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`, `refine_factor`, `ef`,
-                `use_index`, `fast_search`, `distance_range`. The column `_distance` is added; with several
-                vectors also `query_index`, the first column.
-            full_text_query: words, or a dict of `query`, `column` (the one that has an index by default),
-                `operator` ("or" or "and"), `phrase` (False) and `fast_search`. The rows that have them come
-                with the column `_score`, best first; `limit` says how many.
+                (`limit`, or 10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`,
+                `refine_factor`, `ef`, `use_index`, `fast_search`, `distance_range`. The column `_distance` is
+                added; with several vectors also `query_index`, the first column.
+            full_text_query: words, a phrase in double quotes, or a dict of `query`, `column` (the one that
+                has an index by default), `operator` ("or" or "and"), `phrase` (False) and `fast_search`. The
+                rows that have them come with the column `_score`, best first; `limit` says how many.
             prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
                 k nearest rows afterwards.
             filter, limit, offset, with_row_id, with_row_address: see `Reading.to_table`.
@@ -217,6 +217,8 @@ class Indexing(Reading, Maintaining):
             return super().to_table(
                 columns, filter, limit, offset, with_row_id=with_row_id, with_row_address=with_row_address
             )
+        if nearest.get("k") is None and limit is not None:
+            nearest = {**nearest, "k": max(limit, 1)}
         found = self._nearest(
             VectorQuery.parse(nearest), columns, filter, prefilter, with_row_id, with_row_address
         )
@@ -286,18 +288,19 @@ class Indexing(Reading, Maintaining):
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
         stored = [field.name for field in self.lance_schema.fields] if columns is None else columns
         # What a search measures hides a column of that name, as in what another search has left.
-        wanted = [column for column in stored if column not in measured]
-        scan = self._scan(wanted, with_row_id, with_row_address)
+        scan = self._scan([column for column in stored if column not in measured])
+        flagged = [name for name, asked in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if asked]
         extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
-        full = Scan.plan(scan.store, scan.root, scan.manifest, [*scan.names, *extra])
-        rows = take_addresses(full, addresses)
+        # Some column must be taken, or nothing would say how many rows there are.
+        names = dict.fromkeys([*scan.names, *flagged, *extra, ROW_ADDRESS])
+        rows = take_addresses(Scan.plan(scan.store, scan.root, scan.manifest, list(names)), addresses)
         for name, values in measured.items():
             rows = rows.append_column(name, pa.array(values))
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
-        names = [*first, *scan.names, *(name for name in measured if name not in first)]
-        return known_table(rows.select(names))
+        chosen = [name for name in (scan.names if columns is None else columns) if name not in flagged]
+        return known_table(rows.select(list(dict.fromkeys([*first, *chosen, *measured, *flagged]))))
 
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_lance.datasets.base import Face
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.file.extensions import known_batch, known_schema, known_table
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
@@ -233,7 +233,7 @@ class Reading(Face, _Readable):
         else:
             rows = take_addresses(scan, given[0])
         if rows.num_rows != len(given[0]):
-            raise IndexError(f"only {rows.num_rows} of {len(given[0])} rows exist")
+            raise RowNotFoundError(f"only {rows.num_rows} of {len(given[0])} rows exist")
         by_id = {fragment.id: fragment for fragment in self.manifest.fragments}
         fragments = [by_id[address >> 32] for address in rows[ROW_ADDRESS].to_pylist()]
         return open_blobs(self.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)

@@ -17,6 +17,7 @@ from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.naming import migrate_names
 from spark_lance.table.versions.resolve import Place, Reference, resolve
+from spark_lance.table.versions.summary import version_summary
 from spark_lance.table.versions.tags import Tags
 from spark_lance.table.versions.versions import latest_version, list_versions, load_latest, load_version
 
@@ -146,12 +147,16 @@ class History(Face):
         return resolve(self.store, self.main_root, reference, self.branch)
 
     def versions(self) -> list[dict[str, Any]]:
-        """Return the versions that exist, oldest first: dicts of `version`, `timestamp` (UTC), `metadata`."""
+        """Return the versions that exist, oldest first: dicts of `version`, `timestamp` (UTC), `metadata`.
+
+        The metadata are texts: `total_rows`, `total_fragments`, `total_data_files`, `total_data_file_rows`,
+        `total_files_size`, `total_deletion_files` and `total_deletion_file_rows`.
+        """
         found = []
         for file in list_versions(self.store, self.root):
             manifest = read_manifest(self.store, file.path, file.naming)
             row = {"version": file.version, "timestamp": manifest.timestamp}
-            found.append({**row, "metadata": dict(manifest.table_metadata)})
+            found.append({**row, "metadata": version_summary(manifest.message)})
         return found
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from spark_lance.errors import FormatError, SchemaError
+from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError
 from spark_lance.file.extensions import EXTENSION_METADATA, EXTENSION_NAME, extension_metadata
 from spark_lance.file.logical import (
     LIST_TYPES,
@@ -338,7 +338,8 @@ class Schema:
         for candidate in self.fields:
             if candidate.name == name:
                 return candidate
-        raise SchemaError(f"no column {name!r}; the table has {', '.join(f.name for f in self.fields)}")
+        names = ", ".join(field.name for field in self.fields)
+        raise ColumnNotFoundError(f"no column {name!r}; the table has {names}")
 
     def select(self, names: Sequence[str]) -> Schema:
         """Return the schema of the named top-level columns, in the order of `names`."""

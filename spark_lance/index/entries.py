@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
+from spark_lance.errors import FormatError, IndexExistsError, OptionError, UnsupportedFormatError
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
@@ -176,7 +176,7 @@ def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None
         raise OptionError(f"index names that begin with __lance_ belong to the format: {name!r}")
     for entry in manifest.indices:
         if entry.name == name and (not replace or list(entry.fields) != [field]):
-            raise OptionError(f"there is an index {name!r} already: drop it, or give another name")
+            raise IndexExistsError(f"there is an index {name!r} already: drop it, or give another name")
 
 
 def index_directory(root: str, name: uuid.UUID) -> str:

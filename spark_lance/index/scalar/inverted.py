@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.index.building import Place, Rows
 from spark_lance.index.copies import Whither
 from spark_lance.index.row_sets import RowSet
@@ -24,6 +24,7 @@ from spark_lance.index.text.inverted import (
 )
 from spark_lance.index.text.moved import move_inverted
 from spark_lance.index.text.postings import BLOCK
+from spark_lance.index.text.stop_words import LANGUAGES
 from spark_lance.index.text.words import Cutter
 
 __all__ = ["Inverted"]
@@ -100,4 +101,9 @@ def _cutter(options: Mapping[str, Any]) -> Cutter:
     if "own_stops" in given:
         given["own_stops"] = tuple(given["own_stops"] or ())
     assert set(given) <= {field.name for field in fields(Cutter)}
-    return Cutter(**given)
+    if given.get("language", "English") not in LANGUAGES:
+        raise OptionError(f"there is no language {given['language']!r}; there are {', '.join(LANGUAGES)}")
+    try:
+        return Cutter(**given)
+    except UnsupportedFormatError as error:
+        raise OptionError(str(error)) from error

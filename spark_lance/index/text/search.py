@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import ColumnTypeError, OptionError
+from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
 from spark_lance.index.entries import label_of, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
@@ -70,7 +71,8 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
 
     Args:
         manifest: the version that is searched.
-        asked: `query`, and perhaps `column`, `operator`, `phrase` and `fast_search`.
+        asked: `query`, words or a phrase in double quotes, and perhaps `column`, `operator`, `phrase` and
+            `fast_search`.
         k: rows that are wanted.
 
     Raises:
@@ -83,16 +85,20 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
     if not named:
         entries = [entry for entry in manifest.indices if label_of(entry) == INVERTED_LABEL]
         ids = {number for entry in entries for number in entry.fields}
-        named = [field.name for field in manifest.schema.fields if field.id in ids]
+        known = [field.id for field in manifest.schema.walk() if field.id in ids]
+        named = [indexed_path(manifest.schema, number) for number in known]
     if len(named) != 1:
         raise OptionError(
             f"a text query is for one column: say which (indexed: {', '.join(named) or 'none'})"
         )
+    text = asked["query"]
+    # Quotes around all of it; around a part of it they mean nothing.
+    is_quoted = len(text) > 1 and text[0] == text[-1] == '"'
     query = TextQuery(
-        asked["query"],
+        text[1:-1] if is_quoted else text,
         k,
         str(asked.get("operator", "or")).lower(),  # type: ignore[arg-type]
-        bool(asked.get("phrase", False)),
+        is_quoted or bool(asked.get("phrase", False)),
         bool(asked.get("fast_search", False)),
     )
     return str(named[0]), query
@@ -144,7 +150,7 @@ class TextSearch:
 
     Args:
         snapshot: the version.
-        column: a column of text.
+        column: a column of text; with dots, in a struct column.
 
     Raises:
         SchemaError: the column does not exist, or holds no text.
@@ -152,11 +158,11 @@ class TextSearch:
 
     def __init__(self, snapshot: Snapshot, column: str) -> None:
         store, root, manifest = snapshot.store, snapshot.root, snapshot.manifest
-        field = manifest.schema.field(column)
+        field = leaf_field(manifest.schema, column)
         kind = field.arrow_type()
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise SchemaError(f"column {column!r} is {kind}: it holds no text")
-        self._scan = snapshot.scan([column], with_row_address=True)
+            raise ColumnTypeError(f"column {column!r} is {kind}: it holds no text")
+        self._scan = snapshot.scan([top_column(manifest.schema, column)], with_row_address=True)
         self._column = column
         usable = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
         self._segments = newest_index(usable)
@@ -213,7 +219,7 @@ class TextSearch:
         wanted = pa.array(words)
         part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
         for table in part.tables(target_bytes=_WINDOW_BYTES):
-            column = plain(table.column(self._column)).combine_chunks()
+            column = plain(column_values(table, self._column)).combine_chunks()
             texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
             cut = self._cutter.cut(texts)
             lengths = np.bincount(cut.text, minlength=len(texts))
@@ -268,7 +274,7 @@ class TextSearch:
         step = max(_MARGIN, 4 * (k or 0))
         for start in range(0, len(found.addresses), step):
             part = found.addresses[start : start + step]
-            texts = plain(take_addresses(self._scan, part).column(self._column)).combine_chunks()
+            texts = plain(column_values(take_addresses(self._scan, part), self._column)).combine_chunks()
             one = texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
             hits = np.flatnonzero(_have_phrase(self._cutter, one, words, places))
             kept.append(hits + start)

@@ -13,6 +13,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import IndexNotFoundError, OptionError
+from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import (
     Segment,
@@ -84,7 +85,7 @@ def create_vector_index(
     """Build an index over all rows of a version and commit it.
 
     Args:
-        column: a fixed-size list of numbers.
+        column: a fixed-size list of numbers; with dots, in a struct column.
         recipe: what is built.
         name: of the index, `{column}_idx` by default.
         replace: whether an index of the name may be replaced; if not, one is an OptionError.
@@ -94,7 +95,7 @@ def create_vector_index(
         OptionError: the recipe does not fit the rows.
         CommitError: the commit failed; see its subclasses.
     """
-    field = manifest.schema.field(column)
+    field = leaf_field(manifest.schema, column)
     vector_type(field.arrow_type(), recipe.metric)
     name = name or f"{column}_idx"
     check_name(manifest, name, field.id, replace)
@@ -111,15 +112,15 @@ def create_vector_index(
 
 def sample_vectors(store: Store, root: str, manifest: Manifest, column: str, size: int) -> Vectors:
     """Return vectors of rows chosen at random, (n, dim) with n at most `size`, in the column's type."""
-    scan = Scan.plan(store, root, manifest, [column])
+    scan = Scan.plan(store, root, manifest, [top_column(manifest.schema, column)])
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
     if size >= rows:
-        parts = [as_matrix(table.column(column))[0] for table in scan.tables()]
-        kind = manifest.schema.field(column).arrow_type()
+        parts = [as_matrix(column_values(table, column))[0] for table in scan.tables()]
+        kind = leaf_field(manifest.schema, column).arrow_type()
         empty = np.empty((0, kind.list_size), dtype=kind.value_type.to_pandas_dtype())
         return np.concatenate([empty, *parts])
     chosen = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
-    matrix = as_matrix(take_positions(scan, chosen).column(column))[0]
+    matrix = as_matrix(column_values(take_positions(scan, chosen), column))[0]
     return np.random.default_rng(43).permutation(matrix)
 
 
@@ -127,9 +128,10 @@ def segment_rows(
     store: Store, root: str, manifest: Manifest, column: str, fragments: Sequence[table_pb2.DataFragment]
 ) -> Iterator[tuple[RowIds, Vectors]]:
     """Yield row ids and vectors of the rows of some fragments that have a vector."""
-    scan = Scan.plan(store, root, manifest, [column], with_row_id=True, fragments=fragments)
+    top = top_column(manifest.schema, column)
+    scan = Scan.plan(store, root, manifest, [top], with_row_id=True, fragments=fragments)
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
-        vectors, there = as_matrix(table.column(column))
+        vectors, there = as_matrix(column_values(table, column))
         yield table.column(ROW_ID).to_numpy()[there], vectors
 
 
@@ -212,7 +214,7 @@ def extend_vector_index(
     if not fresh and len(merged) < 2:
         return manifest
     field = int(segments[-1].entry.fields[0])
-    column = next(top.name for top in manifest.schema.fields if top.id == field)
+    column = indexed_path(manifest.schema, field)
     resolver = RowResolver(Snapshot(store, root, manifest))
     rows = segment_rows(store, root, manifest, column, fresh)
     with new_segment(store, root) as number, coded_rows(trained, rows) as added:

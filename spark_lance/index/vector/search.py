@@ -25,6 +25,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
+from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.entries import Segment, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.best import BestOfMany, Found, merged, smallest
@@ -75,15 +76,15 @@ class VectorSearch:
 
     Args:
         snapshot: the version.
-        column: a fixed-size list of numbers.
+        column: a fixed-size list of numbers; with dots, in a struct column.
     """
 
     def __init__(self, snapshot: Snapshot, column: str) -> None:
         self._snapshot = snapshot
-        self._scan = snapshot.scan([column], with_row_address=True)
+        self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column
-        self._kind = snapshot.schema.field(column).arrow_type()
-        self._field = snapshot.schema.field(column).id
+        field = leaf_field(snapshot.schema, column)
+        self._kind, self._field = field.arrow_type(), field.id
         self._rows = RowResolver(snapshot)
         self._allowed: dict[tuple[str, frozenset[int]], Addresses] = {}
 
@@ -347,7 +348,7 @@ class VectorSearch:
         scan = self._scan
         part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
         for table in part.tables(target_bytes=_WINDOW_BYTES):
-            matrix, there = as_matrix(table.column(self._column))
+            matrix, there = as_matrix(column_values(table, self._column))
             addresses = table.column(ROW_ADDRESS).to_numpy()[there]
             if allowed is not None:
                 counts = _contains(allowed, addresses)
@@ -365,7 +366,7 @@ class VectorSearch:
         """Return rows with their exact distances to each of some vectors."""
         wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in found)]))
         table = take_addresses(self._scan, wanted)
-        matrix, there = as_matrix(table.column(self._column))
+        matrix, there = as_matrix(column_values(table, self._column))
         addresses = table.column(ROW_ADDRESS).to_numpy()[there]
         exact = []
         for vector, part in zip(vectors, found, strict=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.entries import Segment
 from spark_lance.index.vector.best import Found, merged
 from spark_lance.index.vector.metrics import Metric
@@ -69,7 +70,7 @@ def plan_search(snapshot: Snapshot, query: VectorQuery, filter: str | None = Non
         ExpressionError: the filter does not fit the table.
     """
     search = VectorSearch(snapshot, query.column)
-    query = query.fitted(snapshot.schema.field(query.column).arrow_type())
+    query = query.fitted(leaf_field(snapshot.schema, query.column).arrow_type())
     if filter is not None:
         compile_predicate(filter, nameable(snapshot.schema))
     metric = search.metric(query)

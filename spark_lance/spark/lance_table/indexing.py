@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import known_indices
 from spark_lance.errors import IndexNotFoundError
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.commit import commit_segments, delete_segments, new_segment
 from spark_lance.index.entries import Segment, check_name, index_directory
 from spark_lance.index.scalar.create import build_segment, indexed_field
@@ -99,7 +100,7 @@ class Indexing(TableFace):
         """
         table = self._dataset()
         recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, options)
-        field = table.manifest.schema.field(column)
+        field = leaf_field(table.manifest.schema, column)
         vector_type(field.arrow_type(), recipe.metric)
         name = name or f"{column}_idx"
         check_name(table.manifest, name, field.id, replace)
@@ -268,7 +269,7 @@ def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     with new_segment(table.store, table.root) as segment:
         directory = index_directory(table.root, segment)
         files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
-    field = table.manifest.schema.field(work.column).id
+    field = leaf_field(table.manifest.schema, work.column).id
     return entry_of(
         trained, work.name, segment, field, work.table.version, BitMap(), files
     ).SerializeToString()
@@ -296,7 +297,7 @@ def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
     with new_segment(table.store, table.root) as segment:
         directory = index_directory(table.root, segment)
         files = write_rows(trained, table.store, directory, rows, manifest.file_version)
-    field = manifest.schema.field(work.column).id
+    field = leaf_field(manifest.schema, work.column).id
     entry = entry_of(trained, work.name, segment, field, work.table.version, BitMap(numbers), files)
     return entry.SerializeToString()
 

@@ -26,6 +26,7 @@ from pyspark.sql.window import Window
 
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, plan_search, run_share
@@ -143,8 +144,8 @@ class Searching(TableFace):
         """
         table = self._dataset()
         if column not in table.manifest.schema.to_arrow().names:
-            table.manifest.schema.field(column)
-        dim = getattr(table.manifest.schema.field(column).arrow_type(), "list_size", 1)
+            leaf_field(table.manifest.schema, column)
+        dim = getattr(leaf_field(table.manifest.schema, column).arrow_type(), "list_size", 1)
         query = _query(
             [0.0] * dim,
             column,

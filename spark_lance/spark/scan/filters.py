@@ -1,9 +1,9 @@
 """Spark's filters as conditions on stored columns.
 
 A filter is taken over only if it keeps exactly the rows that Spark's own evaluation would keep. That holds
-where a column's values are the same in Spark and on disk: the rules of `table.predicates.values` for NaN and
--0.0 are Spark's. Columns that Spark sees in another way (times finer than its own, blobs, 256-bit decimals)
-keep their filters in Spark, except for tests of null.
+where a column's values are the same in Spark and on disk. Of NaN Spark knows one only, greater than all other
+numbers, so floats are compared without the sign of NaN. Columns that Spark sees in another way (times finer
+than its own, blobs, 256-bit decimals) keep their filters in Spark, except for tests of null.
 """
 
 from __future__ import annotations
@@ -47,14 +47,20 @@ def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | 
         return _FILTERS[name](column, None)
     if not _is_same_in_spark(field) or _has_collation(path, seen):
         return None
-    return _FILTERS[name](column, filter.value)
+    return _FILTERS[name](_as_in_spark(column, field), filter.value)
 
 
-def _compare(operator: str) -> Callable[[Column, Any], Expression]:
+def _as_in_spark(column: Column, field: Field) -> Expression:
+    kind = field.arrow_type()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return Call("unsigned_nan", (column,)) if pa.types.is_floating(kind) else column
+
+
+def _compare(operator: str) -> Callable[[Expression, Any], Expression]:
     return lambda column, value: Call(operator, (column, Literal(value)))
 
 
-_FILTERS: dict[str, Callable[[Column, Any], Expression]] = {
+_FILTERS: dict[str, Callable[[Expression, Any], Expression]] = {
     "IsNull": lambda column, _: Call("is_null", (column,)),
     "IsNotNull": lambda column, _: Call("not", (Call("is_null", (column,)),)),
     "EqualTo": _compare("="),

@@ -18,6 +18,7 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.blob_writer import has_blobs
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
@@ -102,7 +103,7 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
         query = VectorQuery.parse(options.nearest)
         if len(query.vectors) > 1:
             raise OptionError("option 'nearest' is for one vector: LanceTable.searchBatch takes many")
-        query.fitted(manifest.schema.field(query.column).arrow_type())
+        query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
     else:
         store, root = open_store(options.path, options.storage)
         column, _ = parse_text_query(manifest, *_words(options))

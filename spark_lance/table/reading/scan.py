@@ -76,8 +76,8 @@ class Scan:
             SchemaError: a column does not exist or is named twice.
         """
         names = [field.name for field in manifest.schema.fields] if columns is None else list(columns)
-        names += [ROW_ID] if with_row_id and ROW_ID not in names else []
-        names += [ROW_ADDRESS] if with_row_address and ROW_ADDRESS not in names else []
+        flagged = [name for name, asked in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if asked]
+        names = [name for name in names if name not in flagged] + flagged
         if len(set(names)) != len(names):
             raise SchemaError(f"a column is named twice in {', '.join(names)}")
         system = system_names(field.name for field in manifest.schema.fields)

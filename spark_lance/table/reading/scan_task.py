@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from spark_lance.errors import ExpressionError
+from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.file.arrays import join, kept_rows
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
@@ -194,7 +194,7 @@ class ScanTask:
         """
         rows = self._open(self.fields)
         if len(offsets) and int(offsets[-1]) >= rows.num_rows:
-            raise IndexError(
+            raise RowNotFoundError(
                 f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"
             )
         gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))

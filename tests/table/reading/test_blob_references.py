@@ -20,6 +20,7 @@ from spark_lance.file.blob_references import REFERENCE, is_reference
 from spark_lance.io.store import open_store
 from spark_lance.table.reading import blob_sources
 from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
+from tests.conftest import ROOT
 
 BLOB = {"lance-encoding:blob": "true"}
 
