@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyroaring import BitMap
-from spark_lance.index.scalar.knower import ScalarKnower
 
 import spark_lance
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.version import FileVersion
+from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.index.vector.ivf import pack_tensor
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
 from spark_lance.proto import table_pb2
@@ -360,10 +360,10 @@ def test_indices_without_details_are_used(tmp_path: Path) -> None:
     dataset = spark_lance.dataset(path)
     assert dataset.to_table(columns=["id"], nearest=asked).equals(nearest)
     assert dataset.to_table(columns=["id"], full_text_query="plum").equals(text)
-    knower = ScalarKnower(dataset.store, dataset.root, dataset.manifest)
+    pruner = ScalarPruner(dataset.snapshot)
     for condition, rows in (("id = 170", 1), ("kind = 3 and id < 10", 1), ("array_has(marks, 'a1')", 100)):
         compiled = compile_predicate(condition, nameable(dataset.lance_schema))
-        where = knower(compiled, dataset.manifest.fragments)
+        where = pruner(compiled, dataset.manifest.fragments)
         assert where is not None
         assert sum(len(here) for here in where.values() if here is not None) == rows
         assert [fragment for fragment, here in where.items() if here is None] == [2]
