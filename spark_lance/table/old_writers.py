@@ -38,6 +38,8 @@ _LEGACY = FileVersion.V0_1.text
 _PARENTS = ("struct", "list", "large_list", "map", "fixed_size_list:struct")
 # Until this version of Lance, index entries could lack fragments of which the index has rows.
 _LIBRARY, _SOUND_COVERAGE = "lance", (0, 8, 15)
+# Until this one, compaction could leave segments of one index that say that they cover the same fragment.
+_SEPARATE_SEGMENTS = (1, 0, 0)
 _SYSTEM_PREFIX = "__lance_"
 
 # A file in the directory of an index -> what kind of index has it; lists have their own kind of bitmaps.
@@ -210,25 +212,25 @@ def _doubled_field(message: table_pb2.Manifest) -> int | None:
 def _doubtful_indices(base: Manifest) -> Iterator[bytes]:
     """Yield the uuids of entries that may cover other fragments than they say, if they say which."""
     entries = [each for each in base.indices if each.fragment_bitmap and each.fields]
-    if _has_unsound_coverage(base.message):
+    if _is_older(base.message, _SOUND_COVERAGE):
         yield from (entry.uuid.uuid for entry in entries)
-        return
-    by_name: dict[str, list[table_pb2.IndexMetadata]] = defaultdict(list)
-    for entry in entries:
-        by_name[entry.name].append(entry)
-    for segments in by_name.values():
-        if len(segments) > 1:
-            yield from _overlapping(segments)
+    elif _is_older(base.message, _SEPARATE_SEGMENTS):
+        by_name: dict[str, list[table_pb2.IndexMetadata]] = defaultdict(list)
+        for entry in entries:
+            by_name[entry.name].append(entry)
+        for segments in by_name.values():
+            if len(segments) > 1:
+                yield from _overlapping(segments)
 
 
-def _has_unsound_coverage(message: table_pb2.Manifest) -> bool:
+def _is_older(message: table_pb2.Manifest, release: tuple[int, int, int]) -> bool:
+    """Whether Lance wrote a version before one of its releases, or did not say which it was."""
     if not message.HasField("writer_version"):
         return True
-    writer = message.writer_version
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", writer.version)
-    if writer.library != _LIBRARY:
+    if message.writer_version.library != _LIBRARY:
         return False
-    return numbers is None or tuple(map(int, numbers.groups())) < _SOUND_COVERAGE
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", message.writer_version.version)
+    return numbers is None or tuple(map(int, numbers.groups())) < release
 
 
 def _overlapping(segments: Sequence[table_pb2.IndexMetadata]) -> Iterator[bytes]:

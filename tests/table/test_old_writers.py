@@ -452,11 +452,13 @@ def test_coverage_of_later_writers_is_believed(tmp_path: Path) -> None:
     assert lance.dataset(path).to_table(filter="id in (3, 170)").num_rows == 1
 
 
-def test_segments_that_overlap_stop_writers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("writer", "stops"), [("0.20.0", True), ("1.0.4", False)])
+def test_segments_of_old_writers_that_overlap_stop_writers(tmp_path: Path, writer: str, stops: bool) -> None:
     path = indexed(tmp_path / "t")
     lance.dataset(path).optimize.optimize_indices(num_indices_to_merge=0, index_names=["id_idx"])
 
     def change(message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
+        message.writer_version.library, message.writer_version.version = "lance", writer
         for entry in section.indices:
             if entry.name == "id_idx":
                 entry.fragment_bitmap = BitMap([0, 1, 2]).serialize()
@@ -465,11 +467,13 @@ def test_segments_that_overlap_stop_writers(tmp_path: Path) -> None:
     expected = [3, 170, 310]
     found = spark_lance.dataset(path).to_table(columns=["id"], filter="id in (3, 170, 310)")
     assert sorted(found.column("id").to_pylist()) == expected
-    with pytest.raises(UnsupportedFormatError, match="id_idx"):
-        spark_lance.dataset(path).delete("id = 3")
-    spark_lance.dataset(path).create_scalar_index("id", "BTREE", name="id_idx", replace=True)
+    if stops:
+        with pytest.raises(UnsupportedFormatError, match="id_idx"):
+            spark_lance.dataset(path).delete("id = 3")
+        spark_lance.dataset(path).create_scalar_index("id", "BTREE", name="id_idx", replace=True)
     spark_lance.dataset(path).delete("id = 3")
     assert lance.dataset(path).count_rows() == 319
+    assert spark_lance.dataset(path).to_table(filter="id in (3, 170, 310)").num_rows == 2
 
 
 @pytest.mark.parametrize("version", FILE_VERSIONS)
