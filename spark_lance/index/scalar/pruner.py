@@ -15,7 +15,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.schema import Field
 from spark_lance.index.entries import by_age, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import RowSet
@@ -100,10 +100,10 @@ class ScalarPruner:
                 either = united(either, known)
             return either
         probe = probe_of(tree)
-        field = None if probe is None else _find(probe.path, self._manifest.schema)
-        if probe is None or field is None or field.id not in self._indices:
+        fields = None if probe is None else self._manifest.schema.along(probe.path)
+        if probe is None or fields is None or fields[-1].id not in self._indices:
             return None
-        return self._ask(probe, field, present)
+        return self._ask(probe, fields[-1], present)
 
     def _ask(self, probe: Probe, field: Field, present: BitMap) -> RowSelection | None:
         """Ask the indices of a column; the first kind that knows something answers."""
@@ -165,16 +165,4 @@ def _both(one: RowSelection | None, other: RowSelection | None) -> RowSelection 
     for fragment in one.keys() & other.keys():
         a, b = one[fragment], other[fragment]
         found[fragment] = b if a is None else a if b is None else a & b
-    return found
-
-
-def _find(path: tuple[str, ...], schema: Schema) -> Field | None:
-    """Return the field at the end of a path through structs; None if there is none."""
-    fields = schema.fields
-    found: Field | None = None
-    for step in path:
-        found = next((field for field in fields if field.name == step), None)
-        if found is None:
-            return None
-        fields = found.children if found.kind == "struct" else ()
     return found

@@ -14,7 +14,6 @@ from spark_lance.file.schema import Field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.indices.describe import field_path
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable, Subject
 from spark_lance.table.paths import TRANSACTIONS_DIR
 from spark_lance.table.reading.fragment import physical_rows
@@ -32,12 +31,6 @@ class _Names:
     """The columns of a version by field id."""
 
     subject: Subject
-
-    @cached_property
-    def paths(self) -> dict[int, str]:
-        """The path of each field."""
-        manifest = self.subject.manifest
-        return {field.id: field_path(manifest, field.id) for field in manifest.message.fields}
 
     @cached_property
     def tops(self) -> dict[int, str]:
@@ -151,7 +144,8 @@ class _File:
     def fields(self) -> list[str] | None:
         if self.names is None:
             return None
-        return [self.names.paths[number] for number in self.message.fields if number in self.names.paths]
+        paths = self.names.subject.manifest.schema.paths
+        return [paths[number] for number in self.message.fields if number in paths]
 
 
 def _files(subject: Subject) -> Iterator[_File]:
