@@ -28,7 +28,6 @@ from spark_lance.table.rowids import (
     fragment_row_ids,
     pack_row_ids,
     pack_row_versions,
-    row_addresses,
 )
 from spark_lance.table.versions.versions import list_versions, load_version
 
@@ -126,11 +125,6 @@ def test_version_runs_count_values_of_any_span() -> None:
             decode_row_versions(data, rows)
     assert decode_row_versions(encode_row_versions(4, 3), 3).tolist() == [4, 4, 4]
     assert decode_row_versions(b"", 0).tolist() == []
-
-
-def test_row_addresses() -> None:
-    addresses = row_addresses(2**32 - 1, np.array([0, 2**32 - 1], np.uint32))
-    assert addresses.tolist() == [(2**32 - 1) << 32, 2**64 - 1]
 
 
 def test_fragments_that_keep_their_ids_elsewhere() -> None:

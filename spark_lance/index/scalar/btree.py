@@ -26,8 +26,9 @@ from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import ScalarIndex, grouped
+from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
+from spark_lance.table.addresses import rows_by_fragment
 
 __all__ = ["BTree", "value_order"]
 
@@ -96,7 +97,7 @@ class BTree(ScalarIndex):
         for run in _runs(np.sort(pages)):
             table = self._read(run[0] * size, (run[-1] + 1) * size)
             parts.append(table[_IDS].to_numpy()[probe.true_for(table["values"])])
-        return grouped(np.concatenate(parts))
+        return rows_by_fragment(np.concatenate(parts))
 
     def _read(self, start: int, stop: int) -> pa.Table:
         file = self.segment.file(DATA_FILE)

@@ -19,11 +19,12 @@ from spark_lance.file.schema import Field
 from spark_lance.index.entries import by_age, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import ScalarIndex, grouped, united
+from spark_lance.index.scalar.base import ScalarIndex, united
 from spark_lance.index.scalar.bloom import BloomFilter
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.probe import Probe, probe_of
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import row_addresses, rows_by_fragment
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition
@@ -151,11 +152,11 @@ class ScalarPruner:
             if here is None:
                 # Every row of a fragment that may have moved: nothing is known.
                 return dict.fromkeys(covered)
-            numbers.append((np.uint64(home) << np.uint64(32)) + np.array(here, np.uint64))
+            numbers.append(row_addresses(home, np.array(here, np.uint64)))
         addresses, counts = self._resolver.addresses(
             np.concatenate(numbers), covered, are_addresses=index.has_addresses
         )
-        return grouped(addresses[counts])
+        return rows_by_fragment(addresses[counts])
 
 
 def _both(one: RowSelection | None, other: RowSelection | None) -> RowSelection | None:

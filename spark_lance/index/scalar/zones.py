@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError
 from spark_lance.index.building import Rows
 from spark_lance.index.row_sets import RowSet
+from spark_lance.table.addresses import address_of
 
 __all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "rows_of_zones", "zones_of"]
 
@@ -67,7 +68,7 @@ def zones_of(rows: Rows) -> Iterator[Zone]:
     for fragment, physical in rows.fragments.items():
         for start in range(0, physical, ZONE_ROWS):
             length = min(ZONE_ROWS, physical - start)
-            end = (fragment << 32) + start + length
+            end = address_of(fragment, start) + length
             while not done and not (held and int(held[-1][1][-1]) >= end):
                 piece = next(pieces, None)
                 done = piece is None

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
@@ -20,6 +19,7 @@ from pyroaring import BitMap
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store
+from spark_lance.table.addresses import Addresses, address_of, offsets_of, runs_by_fragment
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import SnapshotRef
@@ -29,7 +29,6 @@ from spark_lance.table.writing.align import Aligner
 
 __all__ = ["Action", "ChangeRows", "MarkRows", "TaskAnswer"]
 
-UInt64Array = npt.NDArray[np.uint64]
 
 # New values that are put together before the other columns of their rows are read.
 _WINDOW_BYTES = 32 << 20
@@ -84,16 +83,16 @@ class _Marks:
     doubled: int | None = None
     rows: dict[int, BitMap] = field(default_factory=dict)
 
-    def add(self, addresses: UInt64Array) -> bool:
+    def add(self, addresses: Addresses) -> bool:
         """Note rows; return False if one is there already and must not."""
-        for number, part in _by_fragment(addresses):
-            more = BitMap((addresses[part] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
+        for number, part in runs_by_fragment(addresses):
+            more = BitMap(offsets_of(addresses[part]))
             known = self.rows.setdefault(number, BitMap())
             if not self.repeated and len(more) < part.stop - part.start:
                 self.doubled = _repeated(addresses[part])
                 return False
             if not self.repeated and (both := known & more):
-                self.doubled = number << 32 | both.min()
+                self.doubled = address_of(number, both.min())
                 return False
             known |= more
         return True
@@ -193,9 +192,9 @@ class _Changes:
 
     def _windows(
         self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[Action, UInt64Array, pa.Table | None]]:
+    ) -> Iterator[tuple[Action, Addresses, pa.Table | None]]:
         """Yield runs of rows of one action, with their aligned values, in tables of some size."""
-        held: list[tuple[UInt64Array, pa.RecordBatch | None]] = []
+        held: list[tuple[Addresses, pa.RecordBatch | None]] = []
         current, rows, size = -1, 0, 0
         for number, addresses, values in self._runs(batches):
             if held and (number != current or rows >= _WINDOW_ROWS or size >= _WINDOW_BYTES):
@@ -208,8 +207,8 @@ class _Changes:
             yield self._window(current, held)
 
     def _window(
-        self, number: int, held: Sequence[tuple[UInt64Array, pa.RecordBatch | None]]
-    ) -> tuple[Action, UInt64Array, pa.Table | None]:
+        self, number: int, held: Sequence[tuple[Addresses, pa.RecordBatch | None]]
+    ) -> tuple[Action, Addresses, pa.Table | None]:
         addresses = np.concatenate([part for part, _ in held])
         parts = [values for _, values in held if values is not None]
         table = pa.Table.from_batches(parts) if parts else None
@@ -221,7 +220,7 @@ class _Changes:
 
     def _runs(
         self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[int, UInt64Array, pa.RecordBatch | None]]:
+    ) -> Iterator[tuple[int, Addresses, pa.RecordBatch | None]]:
         """Yield runs of rows of one action within the batches."""
         for batch in batches:
             if not batch.num_rows:
@@ -253,15 +252,15 @@ class _Changes:
             aligner = self.aligners[number] = Aligner(picked.schema, Schema(fields, schema.metadata))
         return aligner.align(picked)
 
-    def _updated(self, addresses: UInt64Array, values: pa.Table | None) -> Iterator[pa.Table]:
+    def _updated(self, addresses: Addresses, values: pa.Table | None) -> Iterator[pa.Table]:
         """Yield changed rows, whole: their new values, and from the table what stays."""
         if values is None:
             return
         fields = self.manifest.schema.fields
         kept = [f for f in fields if f.name not in values.schema.names]
         width = values.nbytes / max(1, values.num_rows)
-        for number, run in _by_fragment(addresses):
-            offsets = (addresses[run] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+        for number, run in runs_by_fragment(addresses):
+            offsets = offsets_of(addresses[run])
             rows = {number: offsets}
             done = run.start
             for _, part, old in read_rows(
@@ -308,21 +307,12 @@ def _chain(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[pa
     yield from rest
 
 
-def _addresses(column: pa.Array) -> UInt64Array:
-    addresses: UInt64Array = pc.cast(column, pa.uint64()).to_numpy()
+def _addresses(column: pa.Array) -> Addresses:
+    addresses: Addresses = pc.cast(column, pa.uint64()).to_numpy()
     return addresses
 
 
-def _by_fragment(addresses: UInt64Array) -> Iterator[tuple[int, slice]]:
-    """Yield the runs of addresses of one fragment."""
-    numbers = addresses >> np.uint64(32)
-    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    for start, stop in itertools.pairwise(bounds):
-        if stop > start:
-            yield int(numbers[start]), slice(start, stop)
-
-
-def _repeated(addresses: UInt64Array) -> int:
+def _repeated(addresses: Addresses) -> int:
     """Return an address that occurs twice."""
     ordered = np.sort(addresses)
     return int(ordered[1:][ordered[1:] == ordered[:-1]][0])

@@ -13,6 +13,7 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import address_of
 from spark_lance.table.bases import Bases
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable, Subject
 from spark_lance.table.paths import TRANSACTIONS_DIR
@@ -84,7 +85,7 @@ def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
     if arm == "column_row_ids" or not row.physical_rows:
         return None, None
     if arm is None:
-        first = row.message.id << 32
+        first = address_of(row.message.id, 0)
         bounds = (first, first + row.physical_rows - 1)
     else:
         bounds = row_id_bounds(row.message.inline_row_ids, row.physical_rows)

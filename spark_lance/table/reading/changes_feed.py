@@ -26,6 +26,7 @@ from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import row_addresses
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.manifest import Manifest
@@ -33,7 +34,6 @@ from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
-from spark_lance.table.rowids import row_addresses
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.versions import load_version
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
+from spark_lance.table.addresses import Offsets
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading import system_columns
@@ -19,8 +20,6 @@ from spark_lance.table.reading.fragment import FragmentReader
 from spark_lance.table.reading.scan import rows_without_columns
 
 __all__ = ["by_blob_bytes", "columns_of", "nameable", "read_rows"]
-
-Offsets = npt.NDArray[np.uint32]
 
 _PIECE_BYTES = 16 << 20
 _MAX_PIECE_ROWS = 1 << 20

@@ -20,6 +20,7 @@ from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.arrays import join, pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.table.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
 from spark_lance.table.commits.commit import REAL, Surroundings
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.commits.row_changes import RowChanges
@@ -132,8 +133,8 @@ class _Merge:
     condition: MergeCondition | None
     missing: Condition | None
     seen: npt.NDArray[np.bool_]
-    updates: dict[int, tuple[npt.NDArray[np.uint32], Int64Array]] = field(default_factory=dict)
-    deletes: dict[int, npt.NDArray[np.uint32]] = field(default_factory=dict)
+    updates: dict[int, tuple[Offsets, Int64Array]] = field(default_factory=dict)
+    deletes: dict[int, Offsets] = field(default_factory=dict)
 
     @classmethod
     def plan(cls, at: Snapshot, source: pa.Table, rules: MergeRules) -> _Merge:
@@ -186,7 +187,7 @@ class _Merge:
             return _windows(key_tasks(scan, self.keys, self.source, self.missing))
         return _windows(key_tasks(scan, self.keys, self.source))
 
-    def _change(self, window: pa.Table, addresses: npt.NDArray[np.uint64], codes: Int64Array) -> None:
+    def _change(self, window: pa.Table, addresses: Addresses, codes: Int64Array) -> None:
         """Note the rows of a window to update or to delete."""
         places, sources = self.index.pairs(codes)
         if self.condition is not None:
@@ -201,16 +202,16 @@ class _Merge:
         if self.rules.matched == "delete":
             self._delete(addresses[places])
             return
-        for number, part in _by_fragment(addresses[places]):
-            offsets, rows = addresses[places[part]].astype(np.uint32), sources[part]
+        for number, part in runs_by_fragment(addresses[places]):
+            offsets, rows = offsets_of(addresses[places[part]]), sources[part]
             if number in self.updates:
                 before = self.updates[number]
                 offsets, rows = np.concatenate([before[0], offsets]), np.concatenate([before[1], rows])
             self.updates[number] = offsets, rows
 
-    def _delete(self, addresses: npt.NDArray[np.uint64]) -> None:
-        for number, part in _by_fragment(addresses):
-            offsets = addresses[part].astype(np.uint32)
+    def _delete(self, addresses: Addresses) -> None:
+        for number, part in runs_by_fragment(addresses):
+            offsets = offsets_of(addresses[part])
             before = self.deletes.get(number, np.empty(0, np.uint32))
             self.deletes[number] = np.union1d(before, offsets)
 
@@ -326,15 +327,6 @@ def _windows(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
                 waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting)
-
-
-def _by_fragment(addresses: npt.NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
-    """Yield the fragments that addresses in scan order name, and the part of the addresses in each."""
-    numbers = addresses >> np.uint64(32)
-    bounds = np.flatnonzero(np.diff(numbers)) + 1
-    for part in np.split(np.arange(len(addresses)), bounds):
-        if len(part):
-            yield int(numbers[part[0]]), slice(int(part[0]), int(part[-1]) + 1)
 
 
 def _put_together(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
