@@ -18,20 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import row_addresses
 from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import read_deletions
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.lineage import LineageReader
+from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
 from spark_lance.table.transaction import Transaction, read_transaction
@@ -39,8 +34,7 @@ from spark_lance.table.versions.versions import load_version
 
 __all__ = ["Changes", "changes_between"]
 
-UInt64Array = npt.NDArray[np.uint64]
-Offsets = npt.NDArray[np.int64]
+Fragment = table_pb2.DataFragment
 
 _BATCH_BYTES = 8 << 20
 
@@ -64,7 +58,7 @@ class _Rows:
     """Rows of one version: fragment id -> physical numbers, ascending."""
 
     manifest: Manifest
-    offsets: Mapping[int, Offsets]
+    offsets: Mapping[int, Rows]
 
 
 @dataclass(frozen=True)
@@ -188,64 +182,23 @@ def changes_between(store: Store, root: str, begin: Manifest | None, end: Manife
     return Changes(store, root, begin, end)
 
 
-@dataclass(frozen=True)
-class _Live:
-    """The live rows of a fragment: physical number, id, and the version that last changed it."""
-
-    fragment: int
-    offsets: Offsets
-    ids: UInt64Array
-    updated: UInt64Array
-
-
-def _live(store: Store, root: str, manifest: Manifest, fragment: table_pb2.DataFragment) -> _Live:
-    bases = Bases.of(store, root, manifest.message)
-    total = physical_rows(store, root, fragment, bases)
-    deleted = read_deletions(store, root, fragment, total, bases)
-    offsets = np.delete(np.arange(total, dtype=np.int64), deleted)
-    if not manifest.uses_stable_row_ids:
-        ids = row_addresses(fragment.id, offsets)
-        return _Live(fragment.id, offsets, ids, np.zeros(len(offsets), np.uint64))
-    ids, updated = (
-        LineageReader(store, root, fragment, name, total, bases).read(0, total)[offsets]
-        for name in (ROW_ID, UPDATED_AT)
-    )
-    return _Live(fragment.id, offsets, ids, updated)
-
-
 def _compare(store: Store, root: str, begin: Manifest | None, end: Manifest) -> _Compared:
     old = {fragment.id: fragment for fragment in begin.fragments} if begin else {}
     new = {fragment.id: fragment for fragment in end.fragments}
-    before = [
-        _live(store, root, begin, fragment)
-        for fragment in old.values()
-        if begin is not None and new.get(fragment.id) != fragment
-    ]
-    ids = np.concatenate([np.empty(0, np.uint64), *(part.ids for part in before)])
-    versions = np.concatenate([np.empty(0, np.uint64), *(part.updated for part in before)])
-    order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    remains = np.zeros(len(ids), np.bool_)
-    inserted, updated = {}, {}
-    for fragment in end.fragments:
-        if old.get(fragment.id) == fragment:
-            continue
-        now = _live(store, root, end, fragment)
-        known = np.zeros(len(now.ids), np.bool_)
-        if len(ids):
-            places = np.minimum(np.searchsorted(ids, now.ids), len(ids) - 1)
-            known = ids[places] == now.ids
-            rows = order[places[known]]
-            remains[rows] = True
-            updated[fragment.id] = now.offsets[known][now.updated[known] != versions[rows]]
-        inserted[fragment.id] = now.offsets[~known]
-    deleted = {}
-    first = 0
-    for part in before:
-        deleted[part.fragment] = part.offsets[~remains[first : first + len(part.offsets)]]
-        first += len(part.offsets)
-    return _Compared(_rows(end, inserted), _rows(end, updated), _rows(begin or end, deleted))
+
+    def live(manifest: Manifest, others: Mapping[int, Fragment]) -> Iterator[IdentifiedRows]:
+        view = FragmentView(store, root, Bases.of(store, root, manifest.message))
+        for fragment in manifest.fragments:
+            if others.get(fragment.id) != fragment:
+                yield view.identified(fragment, view.live(fragment), manifest.uses_stable_row_ids)
+
+    older, newer = compare_rows(list(live(begin, new)) if begin else [], live(end, old))
+    return _Compared(
+        _rows(end, {rows.fragment.id: rows.alone for rows in newer}),
+        _rows(end, {rows.fragment.id: rows.changed for rows in newer}),
+        _rows(begin or end, {rows.fragment.id: rows.alone for rows in older}),
+    )
 
 
-def _rows(manifest: Manifest, offsets: Mapping[int, Offsets]) -> _Rows:
+def _rows(manifest: Manifest, offsets: Mapping[int, Rows]) -> _Rows:
     return _Rows(manifest, {number: rows for number, rows in offsets.items() if len(rows)})
