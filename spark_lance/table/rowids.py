@@ -38,7 +38,6 @@ __all__ = [
     "count_row_ids",
     "decode_row_ids",
     "decode_row_versions",
-    "encode_row_ids",
     "encode_row_versions",
     "fragment_row_ids",
     "locate_among",
@@ -157,11 +156,6 @@ def locate_among(
     places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
     hits = np.flatnonzero(wanted[places] == values)
     return hits, places[hits]
-
-
-def encode_row_ids(start: int, rows: int) -> bytes:
-    """Serialize the sequence start, start + 1, ... of `rows` ids."""
-    return append_row_ids(b"", start, rows)
 
 
 def append_row_ids(data: bytes, start: int, rows: int) -> bytes:

@@ -8,7 +8,7 @@ through Spark and keep every detail that Spark has no type for.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from spark_lance.file.arrays import pick_rows
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store
 from spark_lance.table.addresses import Addresses, address_of, offsets_of, runs_by_fragment
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.rows.key_filter import key_filter
-from spark_lance.table.rows.row_moves import MovedIds, write_moved
+from spark_lance.table.rows.row_moves import MovedIds, whole_rows, write_moved
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["Action", "ChangeRows", "MarkRows", "TaskAnswer"]
@@ -270,7 +270,7 @@ class _Changes:
                 done += len(part)
                 self.ids.note(number, part)
                 self.answer.counts["update"] += len(part)
-                yield _whole(fields, new, old)
+                yield whole_rows(fields, new, old)
 
     def _inserted(self, values: pa.Table | None) -> Iterator[pa.Table]:
         """Yield new rows, whole; null where they have no value."""
@@ -282,7 +282,7 @@ class _Changes:
         for first in range(0, values.num_rows, step):
             new = values.slice(first, step)
             old = {name: pa.nulls(new.num_rows, f.arrow_type()) for name, f in nulls.items()}
-            table = _whole(fields, new, old)
+            table = whole_rows(fields, new, old)
             self.answer.counts["insert"] += table.num_rows
             self._note_keys(table)
             yield table
@@ -316,11 +316,3 @@ def _repeated(addresses: Addresses) -> int:
     """Return an address that occurs twice."""
     ordered = np.sort(addresses)
     return int(ordered[1:][ordered[1:] == ordered[:-1]][0])
-
-
-def _whole(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
-    names = new.schema.names
-    columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
-    # New values may be references to blobs.
-    kinds = [f.arrow_field().with_type(column.type) for f, column in zip(fields, columns, strict=True)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))

@@ -194,6 +194,6 @@ def rows_without_columns(rows: int) -> pa.Table:
 
 
 def batch_without_columns(rows: int) -> pa.RecordBatch:
-    """Return a record batch of `rows` rows and no columns."""
+    """Return a record batch of `rows` rows and no columns; only a struct array makes one."""
     array = pa.StructArray.from_buffers(pa.struct([]), rows, [None], children=[])
     return pa.RecordBatch.from_struct_array(array)

@@ -9,7 +9,7 @@ the later one looks again. (Lance table format, update.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,8 +33,8 @@ from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import key_tasks
 from spark_lance.table.rows.merge_condition import MergeCondition
 from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
-from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
-from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, whole_rows, write_moved
+from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["MergeRules", "Merged", "merge_rows"]
@@ -261,12 +261,12 @@ class _Merge:
             done[number] = start + len(part)
             new = pick_rows(self.source, self.updates[number][1][start : start + len(part)])
             ids.note(number, part)
-            yield _put_together(fields, new, old)
+            yield whole_rows(fields, new, old)
         step = max(1, int(_PIECE_BYTES / max(self._row_bytes, 0.125)))
         for first in range(0, len(inserted), step):
             new = pick_rows(self.source, inserted[first : first + step])
             nulls = {f.name: pa.nulls(new.num_rows, f.arrow_type()) for f in copied}
-            yield _put_together(fields, new, nulls)
+            yield whole_rows(fields, new, nulls)
 
     @property
     def _row_bytes(self) -> float:
@@ -274,8 +274,7 @@ class _Merge:
 
     def _filter(self, inserted: Int64Array) -> KeyFilter:
         """Return the keys of the inserted rows; those with nulls equal no key of others."""
-        declared = primary_key(self.base.schema)
-        fields = declared if set(declared) == set(self.keys) else sorted(self.keys, key=lambda key: key.id)
+        fields = in_key_order(self.base.schema, self.keys)
         rows = inserted[self.index.codes[inserted] >= 0]
         keys = pick_rows(self.source.select([key.name for key in fields]), rows)
         return key_filter([key.id for key in fields], keys.columns)
@@ -327,9 +326,3 @@ def _windows(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
                 waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting)
-
-
-def _put_together(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
-    names = new.schema.names
-    columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
-    return pa.Table.from_arrays(columns, schema=pa.schema([f.arrow_field() for f in fields]))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
+from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
@@ -26,7 +27,7 @@ from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
-__all__ = ["MovedIds", "check_movable", "commit_moves", "write_moved"]
+__all__ = ["MovedIds", "check_movable", "commit_moves", "whole_rows", "write_moved"]
 
 UInt64Array = npt.NDArray[np.uint64]
 KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
@@ -94,6 +95,20 @@ class MovedIds:
                 if self._spilled:
                     fragment.inline_created_at_versions = pack_row_versions(created[start:stop])
             start = stop
+
+
+def whole_rows(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
+    """Return rows with all columns of a table: new values where there are some, old ones elsewhere.
+
+    Args:
+        fields: the table's.
+        new: the new values; of blobs also what refers to them.
+        old: by name, at least the columns that `new` lacks.
+    """
+    names = new.schema.names
+    columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
+    kinds = [f.arrow_field().with_type(column.type) for f, column in zip(fields, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))
 
 
 def write_moved(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
@@ -18,7 +17,7 @@ from spark_lance.table.commits.commit import REAL, Surroundings
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Predicate, compile_expression
+from spark_lance.table.predicates.predicate import Predicate, compile_expression, compute_native
 from spark_lance.table.predicates.values import cast
 from spark_lance.table.reading.row_lookup import columns_of, read_rows
 from spark_lance.table.reading.snapshot import Snapshot
@@ -123,7 +122,7 @@ def _source(given: Any, field: Field, schema: pa.Schema) -> Evaluate:
     if isinstance(given, str):
         return compile_expression(given, schema).evaluate
     if isinstance(given, pc.Expression):
-        return lambda table: _project(table, given)
+        return lambda table: compute_native(table, given)
     try:
         constant = given if isinstance(given, pa.Scalar) else pa.scalar(given, field.arrow_type())
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
@@ -144,15 +143,3 @@ def _fit(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     encoded = plain.dictionary_encode()
     indices = cast(encoded.indices, target.index_type)
     return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, encoded.dictionary)])
-
-
-def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
-    """Return the values of a pyarrow expression."""
-    steps = [
-        acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
-        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
-    ]
-    try:
-        return acero.Declaration.from_sequence(steps).to_table(use_threads=False).column(0)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise ExpressionError(f"the expression {expression} cannot be computed: {error}") from error
