@@ -171,9 +171,10 @@ class Reading(Face, _Readable):
             VersionNotFoundError: there is no such version.
             OptionError: the versions are in the wrong order, or on another branch.
         """
-        end = self.manifest if to_version is None else self._on_this_line(to_version)
-        begin = None if from_version == 0 else self._on_this_line(from_version)
-        return changes_between(self.store, self.root, begin, end)
+        at = self.snapshot
+        end = at if to_version is None else at.at(self._on_this_line(to_version))
+        begin = None if from_version == 0 else at.at(self._on_this_line(from_version))
+        return changes_between(begin, end)
 
     def delta(
         self,

@@ -18,11 +18,9 @@ from pyroaring import BitMap
 
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Schema
-from spark_lance.io.store import Store
 from spark_lance.table.addresses import Addresses, address_of, offsets_of, runs_by_fragment
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.row_lookup import read_rows
-from spark_lance.table.reading.snapshot import SnapshotRef
+from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_filter import key_filter
 from spark_lance.table.rows.row_moves import MovedIds, whole_rows, write_moved
 from spark_lance.table.writing.align import Aligner
@@ -153,9 +151,7 @@ class _Changes:
     """`ChangeRows` at work."""
 
     work: ChangeRows
-    store: Store
-    root: str
-    manifest: Manifest
+    at: Snapshot
     ids: MovedIds
     marks: _Marks
     answer: TaskAnswer
@@ -164,14 +160,12 @@ class _Changes:
     @classmethod
     def of(cls, work: ChangeRows) -> _Changes:
         at = work.pinned.load()
-        store, root, manifest = at.store, at.root, at.manifest
-        ids = MovedIds(store, root, manifest)
-        return cls(work, store, root, manifest, ids, _Marks(work.repeated), TaskAnswer())
+        return cls(work, at, MovedIds(at), _Marks(work.repeated), TaskAnswer())
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskAnswer:
         tables = self._tables(batches)
         operation = self.work.operation
-        fragments = write_moved(self.store, self.root, self.manifest, tables, self.ids, operation)
+        fragments = write_moved(self.at, tables, self.ids, operation)
         self.answer.fragments = [fragment.SerializeToString() for fragment in fragments]
         self.answer.rows = self.marks.answer()
         self.answer.doubled = self.marks.doubled
@@ -247,7 +241,7 @@ class _Changes:
         )
         aligner = self.aligners.get(number)
         if aligner is None:
-            schema = self.manifest.schema
+            schema = self.at.schema
             fields = tuple(f for f in schema.fields if f.name in action.columns)
             aligner = self.aligners[number] = Aligner(picked.schema, Schema(fields, schema.metadata))
         return aligner.align(picked)
@@ -256,16 +250,14 @@ class _Changes:
         """Yield changed rows, whole: their new values, and from the table what stays."""
         if values is None:
             return
-        fields = self.manifest.schema.fields
+        fields = self.at.schema.fields
         kept = [f for f in fields if f.name not in values.schema.names]
         width = values.nbytes / max(1, values.num_rows)
         for number, run in runs_by_fragment(addresses):
             offsets = offsets_of(addresses[run])
             rows = {number: offsets}
             done = run.start
-            for _, part, old in read_rows(
-                self.store, self.root, self.manifest, rows, kept, _PIECE_BYTES, width
-            ):
+            for _, part, old in read_rows(self.at, rows, kept, _PIECE_BYTES, width):
                 new = values.slice(done, len(part))
                 done += len(part)
                 self.ids.note(number, part)
@@ -276,7 +268,7 @@ class _Changes:
         """Yield new rows, whole; null where they have no value."""
         if values is None:
             return
-        fields = self.manifest.schema.fields
+        fields = self.at.schema.fields
         nulls = {f.name: f for f in fields if f.name not in values.schema.names}
         step = max(1, int(_PIECE_BYTES / max(values.nbytes / values.num_rows, 0.125)))
         for first in range(0, values.num_rows, step):
@@ -294,7 +286,7 @@ class _Changes:
         for column in keys.columns:
             # A key with a null in it equals no key.
             keys = keys.filter(column.is_valid()) if column.null_count else keys
-        ids = [self.manifest.schema.field(name).id for name in self.work.key]
+        ids = [self.at.schema.field(name).id for name in self.work.key]
         bits = key_filter(ids, keys.columns).bloom.bitmap
         if self.answer.keys is not None:
             known = np.frombuffer(self.answer.keys, np.uint8)

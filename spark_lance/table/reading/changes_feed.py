@@ -22,12 +22,9 @@ import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.extensions import known_schema, known_table
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
-from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.versions import load_version
@@ -57,7 +54,7 @@ _KEEPING_ADDRESSES = frozenset(
 class _Rows:
     """Rows of one version: fragment id -> physical numbers, ascending."""
 
-    manifest: Manifest
+    at: Snapshot
     offsets: Mapping[int, Rows]
 
 
@@ -77,10 +74,8 @@ class Changes:
     and UnsupportedFormatError where stored bytes are damaged or not supported.
     """
 
-    store: Store
-    root: str
-    begin: Manifest | None
-    end: Manifest
+    begin: Snapshot | None
+    end: Snapshot
 
     def inserted(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Return the inserted rows, as they are at the end.
@@ -129,15 +124,15 @@ class Changes:
             VersionNotFoundError: a version between the two has been cleaned up.
             FormatError: a transaction cannot be read.
         """
-        first = self.begin.version if self.begin else 0
+        end, first = self.end, self.begin.version if self.begin else 0
         return [
-            read_transaction(self.store, self.root, load_version(self.store, self.root, version))
-            for version in range(first + 1, self.end.version + 1)
+            read_transaction(end.store, end.root, load_version(end.store, end.root, version))
+            for version in range(first + 1, end.version + 1)
         ]
 
     @cached_property
     def _compared(self) -> _Compared:
-        if not self.end.uses_stable_row_ids and self.begin is not None:
+        if not self.end.manifest.uses_stable_row_ids and self.begin is not None:
             moving = {transaction.name for transaction in self.list_transactions()} - _KEEPING_ADDRESSES
             if moving:
                 names = ", ".join(sorted(name or "an unknown operation" for name in moving))
@@ -145,16 +140,15 @@ class Changes:
                     f"changes between versions {self.begin.version} and {self.end.version} cannot be told: "
                     f"rows were moved or changed ({names}), and the table has no stable row ids (they are "
                     "chosen when a table is created)",
-                    self.root,
+                    self.end.root,
                 )
-        return _compare(self.store, self.root, self.begin, self.end)
+        return _compare(self.begin, self.end)
 
     def _read(self, rows: _Rows, columns: Sequence[str] | None) -> pa.RecordBatchReader:
-        system = [ROW_ID, CREATED_AT, UPDATED_AT] if self.end.uses_stable_row_ids else [ROW_ID]
-        schema = rows.manifest.schema
-        names = [field.name for field in schema.fields] if columns is None else list(columns)
+        system = [ROW_ID, CREATED_AT, UPDATED_AT] if self.end.manifest.uses_stable_row_ids else [ROW_ID]
+        names = [field.name for field in rows.at.schema.fields] if columns is None else list(columns)
         names += [name for name in system if name not in names]
-        scan = Scan.plan(self.store, self.root, rows.manifest, names)
+        scan = rows.at.scan(names)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for task in scan.tasks():
@@ -166,11 +160,10 @@ class Changes:
         return pa.RecordBatchReader.from_batches(known_schema(scan.arrow_schema), batches())
 
 
-def changes_between(store: Store, root: str, begin: Manifest | None, end: Manifest) -> Changes:
+def changes_between(begin: Snapshot | None, end: Snapshot) -> Changes:
     """Return the changes from a version of a table to a later one.
 
     Args:
-        store, root: the table.
         begin: the version to compare with; None for the empty table before the first version.
         end: the later version.
 
@@ -179,18 +172,18 @@ def changes_between(store: Store, root: str, begin: Manifest | None, end: Manife
     """
     if begin is not None and begin.version > end.version:
         raise OptionError(f"version {begin.version} is later than version {end.version}")
-    return Changes(store, root, begin, end)
+    return Changes(begin, end)
 
 
-def _compare(store: Store, root: str, begin: Manifest | None, end: Manifest) -> _Compared:
+def _compare(begin: Snapshot | None, end: Snapshot) -> _Compared:
     old = {fragment.id: fragment for fragment in begin.fragments} if begin else {}
     new = {fragment.id: fragment for fragment in end.fragments}
 
-    def live(manifest: Manifest, others: Mapping[int, Fragment]) -> Iterator[IdentifiedRows]:
-        view = FragmentView(store, root, Bases.of(store, root, manifest.message))
-        for fragment in manifest.fragments:
+    def live(at: Snapshot, others: Mapping[int, Fragment]) -> Iterator[IdentifiedRows]:
+        view = FragmentView(at.store, at.root, at.bases)
+        for fragment in at.fragments:
             if others.get(fragment.id) != fragment:
-                yield view.identified(fragment, view.live(fragment), manifest.uses_stable_row_ids)
+                yield view.identified(fragment, view.live(fragment), at.manifest.uses_stable_row_ids)
 
     older, newer = compare_rows(list(live(begin, new)) if begin else [], live(end, old))
     return _Compared(
@@ -200,5 +193,5 @@ def _compare(store: Store, root: str, begin: Manifest | None, end: Manifest) -> 
     )
 
 
-def _rows(manifest: Manifest, offsets: Mapping[int, Rows]) -> _Rows:
-    return _Rows(manifest, {number: rows for number, rows in offsets.items() if len(rows)})
+def _rows(at: Snapshot, offsets: Mapping[int, Rows]) -> _Rows:
+    return _Rows(at, {number: rows for number, rows in offsets.items() if len(rows)})

@@ -229,12 +229,11 @@ class _Merge:
         rows = {number: offsets for number, (offsets, _) in self.updates.items()}
         for number, offsets in self.deletes.items():
             rows[number] = np.union1d(rows[number], offsets) if number in rows else offsets
-        store, root = self.at.store, self.at.root
-        ids = MovedIds(store, root, self.base)
-        added = write_moved(store, root, self.base, self._new_rows(inserted, ids), ids)
+        ids = MovedIds(self.at)
+        added = write_moved(self.at, self._new_rows(inserted, ids), ids)
         committed = commit_moves(
-            store,
-            root,
+            self.at.store,
+            self.at.root,
             RowChanges(self.base, rows),
             added,
             sorted(node.id for node in self.base.schema.walk()),
@@ -254,8 +253,7 @@ class _Merge:
         copied = [f for f in fields if f.name not in self.source.schema.names]
         offsets = {number: part for number, (part, _) in self.updates.items()}
         done: dict[int, int] = {}
-        store, root = self.at.store, self.at.root
-        pieces = read_rows(store, root, self.base, offsets, copied, _PIECE_BYTES, self._row_bytes)
+        pieces = read_rows(self.at, offsets, copied, _PIECE_BYTES, self._row_bytes)
         for number, part, old in pieces:
             start = done.get(number, 0)
             done[number] = start + len(part)

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
 from spark_lance.file.schema import Field
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import REAL, Surroundings
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.commits.row_changes import RowChanges
@@ -69,28 +68,25 @@ def update_rows(
     if not updates:
         raise OptionError("an update needs at least one column")
 
-    store, root = snapshot.store, snapshot.root
-
     def attempt(at: Snapshot) -> Updated:
         base = at.manifest
         check_movable(base)
         values = {name: _value(base, name, given) for name, given in updates.items()}
         changes = find_rows(at, where)
-        ids = MovedIds(store, root, base)
-        added = write_moved(store, root, base, _changed(store, root, changes, values, ids), ids)
+        ids = MovedIds(at)
+        added = write_moved(at, _changed(at, changes, values, ids), ids)
         field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
-        committed = commit_moves(store, root, changes, added, field_ids, surroundings)
+        committed = commit_moves(at.store, at.root, changes, added, field_ids, surroundings)
         return Updated(committed, sum(len(offsets) for offsets in changes.rows.values()))
 
     return rerun(snapshot, attempt, reruns, surroundings)
 
 
 def _changed(
-    store: Store, root: str, changes: RowChanges, values: Mapping[str, Evaluate], ids: MovedIds
+    at: Snapshot, changes: RowChanges, values: Mapping[str, Evaluate], ids: MovedIds
 ) -> Iterator[pa.Table]:
     """Yield the rows with their new values."""
-    fields = changes.source.schema.fields
-    for number, offsets, old in read_rows(store, root, changes.source, changes.rows, fields):
+    for number, offsets, old in read_rows(at, changes.rows, at.schema.fields):
         new = old
         for name, evaluate in values.items():
             place = old.schema.get_field_index(name)
