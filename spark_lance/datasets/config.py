@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from spark_lance.datasets.base import Face
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.operations.update_config import Texts, field_at, text_updates
+from spark_lance.table.operations.update_config import Texts, text_updates
 
 __all__ = ["Settings"]
 
@@ -60,7 +60,7 @@ class Settings(Face):
             CommitError: another writer was in the way; see its subclasses.
         """
         by_id = {
-            field_at(self.manifest, path).id: text_updates(values, replace=replace)
+            self.manifest.schema.find(path)[-1].id: text_updates(values, replace=replace)
             for path, values in updates.items()
         }
         return self._update(field_metadata_updates=by_id)

@@ -13,6 +13,7 @@ from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.file.extensions import known_batch, known_schema, known_table
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import fragments_of
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
@@ -170,9 +171,10 @@ class Reading(Face, _Readable):
             VersionNotFoundError: there is no such version.
             OptionError: the versions are in the wrong order, or on another branch.
         """
-        end = self.manifest if to_version is None else self._on_this_line(to_version)
-        begin = None if from_version == 0 else self._on_this_line(from_version)
-        return changes_between(self.store, self.root, begin, end)
+        at = self.snapshot
+        end = at if to_version is None else at.at(self._on_this_line(to_version))
+        begin = None if from_version == 0 else at.at(self._on_this_line(from_version))
+        return changes_between(begin, end)
 
     def delta(
         self,
@@ -235,7 +237,7 @@ class Reading(Face, _Readable):
         if rows.num_rows != len(given[0]):
             raise RowNotFoundError(f"only {rows.num_rows} of {len(given[0])} rows exist")
         by_id = {fragment.id: fragment for fragment in self.manifest.fragments}
-        fragments = [by_id[address >> 32] for address in rows[ROW_ADDRESS].to_pylist()]
+        fragments = [by_id[number] for number in fragments_of(rows[ROW_ADDRESS].to_numpy()).tolist()]
         return open_blobs(self.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
 
 

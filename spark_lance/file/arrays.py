@@ -13,7 +13,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["CapacityError", "dictionary_types", "join", "kept_rows", "movable", "pick_rows", "sound"]
+__all__ = [
+    "CapacityError",
+    "dictionary_types",
+    "join",
+    "kept_rows",
+    "movable",
+    "one_array",
+    "pick_rows",
+    "sound",
+]
 
 
 _VARIABLE = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
@@ -37,6 +46,19 @@ def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
         return [pa.concat_arrays(arrays)]
     except pa.ArrowInvalid:
         return list(arrays)
+
+
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, a single chunk as it is.
+
+    Raises:
+        pa.ArrowInvalid: dictionaries of chunks cannot be united, or the chunks hold too much for one array.
+    """
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:

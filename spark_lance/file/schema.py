@@ -156,6 +156,17 @@ class Field:
         for child in self.children:
             yield from child.walk()
 
+    def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
+        """Return this field and those that names lead to from it, through structs; None if one is missing."""
+        found = [self]
+        for name in names:
+            children = found[-1].children if found[-1].kind == "struct" else ()
+            child = next((child for child in children if child.name == name), None)
+            if child is None:
+                return None
+            found.append(child)
+        return tuple(found)
+
     def prune(self, keep: Callable[[Field], bool]) -> Field | None:
         """Return the field with only those leaves below it (or itself) for which `keep` is true.
 
@@ -340,6 +351,57 @@ class Schema:
                 return candidate
         names = ", ".join(field.name for field in self.fields)
         raise ColumnNotFoundError(f"no column {name!r}; the table has {names}")
+
+    def find(self, path: str, *, only_structs: bool = False) -> tuple[Field, ...]:
+        """Return the field that a path with dots names, after the fields that it is in.
+
+        A top-level column of the whole name, dots included, goes first.
+
+        Args:
+            path: a column, or a field in it: `d.e`.
+            only_structs: find no parts of lists, maps and blobs, of which a row has other than one.
+
+        Raises:
+            ColumnNotFoundError: there is no such field; the message lists those beside it.
+        """
+        steps = [path] if any(top.name == path for top in self.fields) else path.split(".")
+        found = [self.field(steps[0])]
+        for step in steps[1:]:
+            here = found[-1]
+            children = {child.name: child for child in here.children}
+            if only_structs and here.kind != "struct":
+                children = {}
+            if step not in children:
+                raise ColumnNotFoundError(
+                    f"there is no field {path!r}: {here.name!r} has {', '.join(children) or 'no fields'}"
+                )
+            found.append(children[step])
+        return tuple(found)
+
+    def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
+        """Return the fields that names lead to, through structs; None if one is missing."""
+        top = next((top for top in self.fields if top.name == names[0]), None)
+        return None if top is None else top.along(names[1:])
+
+    def path_of(self, field_id: int) -> str:
+        """Return the path of a field, as in `find`.
+
+        Raises:
+            ColumnNotFoundError: the schema does not have the field.
+        """
+        try:
+            return self.paths[field_id]
+        except KeyError:
+            raise ColumnNotFoundError(f"the table has no field with the id {field_id}") from None
+
+    @cached_property
+    def paths(self) -> dict[int, str]:
+        """Field ids -> paths, as in `find`."""
+        found: dict[int, str] = {}
+        for node in self.walk():
+            path = found.setdefault(node.id, node.name)
+            found.update((child.id, f"{path}.{child.name}") for child in node.children)
+        return found
 
     def select(self, names: Sequence[str]) -> Schema:
         """Return the schema of the named top-level columns, in the order of `names`."""

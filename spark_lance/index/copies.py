@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
+from spark_lance.file.arrays import one_array
 from spark_lance.file.version import FileVersion
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.io.store import Store
@@ -71,13 +72,8 @@ def copy_renumbered(
             writer.add_buffer(source.buffer(number))
         for start in range(0, rows, step):
             table = source.read(schema.names, start, start + step)
-            columns = [_one(table.column(name)) for name in schema.names]
+            columns = [one_array(table.column(name)) for name in schema.names]
             numbers = columns[place].to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
             columns[place] = pa.array(new_numbers(whither, numbers), pa.uint64())
             writer.write(columns)
         return writer.finish(source.metadata)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    joined = column.combine_chunks()
-    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined

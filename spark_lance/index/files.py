@@ -18,7 +18,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import join
+from spark_lance.file.arrays import one_array
 from spark_lance.file.opening import open_file
 from spark_lance.file.pages import FieldReader
 from spark_lance.file.reader import FileReader, read_field
@@ -183,7 +183,7 @@ class IndexFile:
         opened = [self._open(name) for name in wanted]
         end = self.num_rows if stop is None else min(stop, self.num_rows)
         self._reader.prefetch([reader for _, reader in opened], start, end)
-        arrays = [_one(read_field(reader, field, self.path, start, end)) for field, reader in opened]
+        arrays = [one_array(read_field(reader, field, self.path, start, end)) for field, reader in opened]
         self._reader.source.release()
         return pa.Table.from_arrays(arrays, names=wanted)
 
@@ -200,8 +200,3 @@ class IndexFile:
                 raise FormatError(f"the index file has no column {name}", self.path)
             known = self._opened[name] = (field, self._reader.open_field(field))
         return known
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    joined = join(column.chunks) if column.num_chunks else []
-    return joined[0] if len(joined) == 1 else column.combine_chunks()

@@ -18,14 +18,12 @@ from pyroaring import BitMap64
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import Addresses, fragments_of, row_addresses
 from spark_lance.table.bases import Bases
 from spark_lance.table.indices.fragment_reuse import find_reuse_entry, read_history
 from spark_lance.table.manifest import Manifest
 
 __all__ = ["Moves"]
-
-Addresses = npt.NDArray[np.uint64]
-_SHIFT = np.uint64(32)
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Moves:
         """Return where rows are now, and which of them are still there."""
         present = np.ones(len(addresses), dtype=np.bool_)
         for group in self.groups:
-            moved = np.isin(addresses >> _SHIFT, group.old)
+            moved = np.isin(fragments_of(addresses), group.old)
             if not moved.any():
                 continue
             asked = addresses[moved]
@@ -93,11 +91,11 @@ def _group(group: table_pb2.FragmentReuseIndexDetails.Group) -> _Group:
         raise FormatError(f"undecodable addresses in the record of moved rows: {error}") from error
     ascending = np.array(treemap.to_array(), dtype=np.uint64)
     old = np.array([digest.id for digest in group.old_fragments], dtype=np.uint64)
-    parts = [ascending[ascending >> _SHIFT == number] for number in old]
+    parts = [ascending[fragments_of(ascending) == number] for number in old]
     survivors = np.concatenate(parts) if parts else ascending[:0]
     targets = np.concatenate(
         [
-            (np.uint64(digest.id) << _SHIFT) + np.arange(digest.physical_rows, dtype=np.uint64)
+            row_addresses(digest.id, np.arange(digest.physical_rows, dtype=np.uint64))
             for digest in group.new_fragments
         ]
         or [ascending[:0]]

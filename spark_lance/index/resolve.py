@@ -16,6 +16,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError
 from spark_lance.index.moves import Moves
 from spark_lance.index.row_sets import RowSet
+from spark_lance.table.addresses import FRAGMENT_ROWS, Addresses, fragments_of, offsets_of, split_address
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
@@ -23,9 +24,7 @@ from spark_lance.table.reading.take import addresses_of
 
 __all__ = ["RowResolver"]
 
-Addresses = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
-_SHIFT, _OFFSETS = np.uint64(32), np.uint64(2**32 - 1)
 
 
 class RowResolver:
@@ -93,7 +92,7 @@ class RowResolver:
 
     def _end(self, number: int) -> int:
         # Old tables do not tell how many rows a fragment has.
-        return int(self._fragments[number].physical_rows) or 1 << 32
+        return int(self._fragments[number].physical_rows) or FRAGMENT_ROWS
 
     def _covers(self, addresses: Addresses, known: Mask, covered: BitMap) -> Mask:
         """Return which addresses are of covered fragments; those that are known must be of rows there."""
@@ -102,16 +101,14 @@ class RowResolver:
             # By id, the last place is for all ids above the largest.
             table = np.zeros((covered.max() if covered else 0) + 2, dtype=np.uint64)
             for number in covered:
-                table[number] = self._end(number) if number in self._fragments else 1 << 32
+                table[number] = self._end(number) if number in self._fragments else FRAGMENT_ROWS
             held = self._tables[id(covered)] = (covered, table)
-        ends = held[1][np.minimum(addresses >> _SHIFT, np.uint64(len(held[1]) - 1)).astype(np.int64)]
+        ends = held[1][np.minimum(fragments_of(addresses), np.uint64(len(held[1]) - 1)).astype(np.int64)]
         counts: Mask = ends > 0
-        beyond = known & counts & (addresses & _OFFSETS >= ends)
+        beyond = known & counts & (offsets_of(addresses) >= ends)
         if beyond.any():
-            address = int(addresses[beyond][0])
-            raise FormatError(
-                f"an index has row {address & 0xFFFFFFFF} of fragment {address >> 32}, which has fewer"
-            )
+            fragment, row = split_address(int(addresses[beyond][0]))
+            raise FormatError(f"an index has row {row} of fragment {fragment}, which has fewer")
         return counts
 
     def alive(self, addresses: Addresses) -> Mask:
@@ -119,11 +116,11 @@ class RowResolver:
         alive = np.ones(len(addresses), dtype=np.bool_)
         if not len(self._with_deletions):
             return alive
-        homes = addresses >> _SHIFT
+        homes = fragments_of(addresses)
         touched = np.intersect1d(np.unique(homes), self._with_deletions)
         for number in touched.tolist():
             mine = np.flatnonzero(homes == number)
-            alive[mine] = ~np.isin(addresses[mine].astype(np.uint32), self._deletions(number))
+            alive[mine] = ~np.isin(offsets_of(addresses[mine]), self._deletions(number))
         return alive
 
     def _deletions(self, number: int) -> npt.NDArray[np.uint32]:

@@ -10,7 +10,6 @@ Numbers are little-endian. (Lance index format, row address tree map. The 64-bit
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Mapping
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.table.addresses import addresses_of_rows, rows_by_fragment
 
 __all__ = ["RowSet", "pack_rows", "pack_sorted", "row_numbers", "unpack_rows"]
 
@@ -31,11 +31,7 @@ RowSet = Mapping[int, BitMap | None]
 
 def pack_sorted(numbers: npt.NDArray[np.uint64]) -> bytes:
     """Return a set of row numbers (ascending uint64) as stored bytes."""
-    fragments = (numbers >> np.uint64(32)).astype(np.uint32)
-    offsets = numbers.astype(np.uint32)
-    starts = np.flatnonzero(np.diff(fragments, prepend=fragments[:1] + np.uint32(1)))
-    bounds = [*map(int, starts), len(numbers)]
-    return pack_rows({int(fragments[a]): BitMap(offsets[a:b]) for a, b in itertools.pairwise(bounds)})
+    return pack_rows(rows_by_fragment(numbers))
 
 
 def pack_rows(rows: RowSet) -> bytes:
@@ -78,9 +74,8 @@ def row_numbers(data: bytes | memoryview) -> npt.NDArray[np.uint64]:
         FormatError: the bytes are damaged.
         UnsupportedFormatError: the set has all rows of a fragment, which it does not list.
     """
-    parts = [np.empty(0, np.uint64)]
-    for fragment, offsets in unpack_rows(data).items():
-        if offsets is None:
-            raise UnsupportedFormatError("a set of rows that names a fragment as a whole")
-        parts.append(np.array(offsets, dtype=np.uint64) + np.uint64(fragment << 32))
-    return np.concatenate(parts)
+    found = unpack_rows(data)
+    rows = {fragment: offsets for fragment, offsets in found.items() if offsets is not None}
+    if len(rows) < len(found):
+        raise UnsupportedFormatError("a set of rows that names a fragment as a whole")
+    return addresses_of_rows(rows)

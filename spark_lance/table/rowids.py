@@ -1,7 +1,7 @@
-"""Row addresses, stable row-id sequences and row-version sequences.
+"""Stable row-id sequences and row-version sequences.
 
-A row address is `fragment_id << 32 | offset`, with the offset counted over physical rows. A fragment of a
-table with stable row ids carries three sequences over its physical rows, deleted ones included:
+A fragment of a table with stable row ids carries three sequences over its physical rows, deleted ones
+included:
 
     RowIdSequence               segments, one after the other, give the ids
     RowDatasetVersionSequence   runs (number of values in the span, version), for "created" and "updated"
@@ -38,14 +38,12 @@ __all__ = [
     "count_row_ids",
     "decode_row_ids",
     "decode_row_versions",
-    "encode_row_ids",
     "encode_row_versions",
     "fragment_row_ids",
     "locate_among",
     "locate_row_ids",
     "pack_row_ids",
     "pack_row_versions",
-    "row_addresses",
     "row_id_bounds",
     "spilled_fields",
 ]
@@ -60,12 +58,6 @@ ROW_ID_FIELD, CREATED_AT_FIELD, UPDATED_AT_FIELD = LINEAGE_FIELDS = (-3, -4, -5)
 _MAX_U64 = 2**64 - 1
 # Shorter ascending runs than this on average are cheaper as one unsorted array.
 _MIN_RUN = 32
-
-
-def row_addresses(fragment_id: int, offsets: npt.NDArray[np.integer[Any]]) -> UInt64Array:
-    """Return the row addresses (uint64) of physical row offsets inside a fragment."""
-    addresses: UInt64Array = offsets.astype(np.uint64) | np.uint64(fragment_id << 32)
-    return addresses
 
 
 def fragment_row_ids(fragment: table_pb2.DataFragment) -> UInt64Array:
@@ -164,11 +156,6 @@ def locate_among(
     places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
     hits = np.flatnonzero(wanted[places] == values)
     return hits, places[hits]
-
-
-def encode_row_ids(start: int, rows: int) -> bytes:
-    """Serialize the sequence start, start + 1, ... of `rows` ids."""
-    return append_row_ids(b"", start, rows)
 
 
 def append_row_ids(data: bytes, start: int, rows: int) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
+from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.columns import owned_columns, paths
 from spark_lance.file.logical import from_logical, to_logical
 from spark_lance.file.schema import Field, Schema
@@ -145,3 +145,38 @@ def test_nested_fixed_size_lists_name_the_outer_length_last() -> None:
     kind = pa.list_(pa.list_(pa.float32(), 3), 2)
     assert to_logical(kind) == "fixed_size_list:fixed_size_list:float:3:2"
     assert from_logical(to_logical(kind)) == kind
+
+
+@given(st.lists(arrow_types("2.2"), min_size=1, max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_paths_lead_to_fields_and_back(kinds: list[pa.DataType]) -> None:
+    schema = Schema.from_arrow(pa.schema([(f"c{place}", kind) for place, kind in enumerate(kinds)]))
+    named = [
+        field for field in schema.walk() if list(schema.paths.values()).count(schema.path_of(field.id)) == 1
+    ]
+    for field in named:
+        found = schema.find(schema.path_of(field.id))
+        assert found[-1] == field
+        assert [part.id for part in found] == sorted({part.id for part in found})
+        names = [part.name for part in found]
+        through_structs = all(part.kind == "struct" for part in found[:-1])
+        assert schema.along(names) == (found if through_structs else None)
+        if not through_structs:
+            with pytest.raises(ColumnNotFoundError, match="there is no field"):
+                schema.find(schema.path_of(field.id), only_structs=True)
+
+
+def test_paths_that_lead_nowhere() -> None:
+    top = Field(0, "s", "struct", children=(Field(1, "a", "int32"), Field(2, "b", "int32")))
+    schema = Schema((top, Field(3, "s.a", "string")))
+    # A column of the whole name goes first.
+    assert schema.find("s.a")[-1].id == 3
+    assert schema.find("s.b") == (top, top.children[1])
+    with pytest.raises(ColumnNotFoundError, match=r"there is no field 's\.c': 's' has a, b"):
+        schema.find("s.c")
+    with pytest.raises(ColumnNotFoundError, match="no column 't'; the table has s"):
+        schema.find("t.a")
+    assert schema.along(("s", "c")) is None
+    assert schema.along(("t",)) is None
+    with pytest.raises(ColumnNotFoundError, match="no field with the id 9"):
+        schema.path_of(9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -18,9 +17,7 @@ from spark_lance.index.entries import Segment
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.probe import Probe
 
-__all__ = ["ScalarIndex", "grouped", "moved_sets", "united"]
-
-_SHIFT = np.uint64(32)
+__all__ = ["ScalarIndex", "moved_sets", "united"]
 
 
 class ScalarIndex(ABC):
@@ -98,17 +95,6 @@ class ScalarIndex(ABC):
     def index_version(cls, stable_row_ids: bool) -> int:
         """Return the format version that is written."""
         return 0
-
-
-def grouped(numbers: Numbers) -> dict[int, BitMap | None]:
-    """Return row numbers by their upper half, the fragment id of an address."""
-    ordered = np.sort(numbers)
-    homes = ordered >> _SHIFT
-    found: dict[int, BitMap | None] = {}
-    starts = np.flatnonzero(np.diff(homes, prepend=homes[:1] + np.uint64(1)))
-    for start, stop in itertools.pairwise([*starts.tolist(), len(ordered)]):
-        found[int(homes[start])] = BitMap(ordered[start:stop].astype(np.uint32))
-    return found
 
 
 def moved_sets(sets: Sequence[Numbers], whither: Whither) -> list[Numbers]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from spark_lance.file.arrays import one_array
 from spark_lance.index.building import Place, Rows
 from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile, IndexFileWriter
@@ -100,9 +101,7 @@ def write_sets(
         notes: further metadata, whose values may be the bytes of a buffer in hexadecimal ("buffer:...").
     """
     order = value_order(values)
-    ordered = values.take(pa.array(order)).combine_chunks()
-    if isinstance(ordered, pa.ChunkedArray):
-        ordered = pa.concat_arrays(ordered.chunks)
+    ordered = one_array(values.take(pa.array(order)))
     rows = ids[order]
     starts = _first_of_each(ordered)
     schema = pa.schema([pa.field("keys", values.type), pa.field("bitmaps", pa.binary())])

@@ -21,13 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
+from spark_lance.file.arrays import one_array
 from spark_lance.index.building import Numbers, Place, Rows
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import ScalarIndex, grouped
+from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
+from spark_lance.table.addresses import rows_by_fragment
 
 __all__ = ["BTree", "value_order"]
 
@@ -85,7 +87,7 @@ class BTree(ScalarIndex):
         if probe.operator == "is_null":
             wanted = lookup["null_count"].to_numpy() > 0
         else:
-            found = probe.maybe_between(_one(lookup["min"]), _one(lookup["max"]))
+            found = probe.maybe_between(one_array(lookup["min"]), one_array(lookup["max"]))
             if found is None:
                 return None
             wanted = found
@@ -96,7 +98,7 @@ class BTree(ScalarIndex):
         for run in _runs(np.sort(pages)):
             table = self._read(run[0] * size, (run[-1] + 1) * size)
             parts.append(table[_IDS].to_numpy()[probe.true_for(table["values"])])
-        return grouped(np.concatenate(parts))
+        return rows_by_fragment(np.concatenate(parts))
 
     def _read(self, start: int, stop: int) -> pa.Table:
         file = self.segment.file(DATA_FILE)
@@ -116,7 +118,7 @@ class BTree(ScalarIndex):
         order = value_order(values)
         parts = (order[start : start + _RUN_ROWS] for start in range(0, len(order), _RUN_ROWS))
         return _write_runs(
-            ((_one(values.take(pa.array(part))), ids[part]) for part in parts), rows.kind, place
+            ((one_array(values.take(pa.array(part))), ids[part]) for part in parts), rows.kind, place
         )
 
     def move(self, place: Place, whither: Whither) -> dict[str, int]:
@@ -127,7 +129,7 @@ class BTree(ScalarIndex):
             for start in range(0, file.num_rows, _RUN_ROWS):
                 table = _rows(file, start, start + _RUN_ROWS)
                 ids, there = whither(table[_IDS].to_numpy())
-                yield _one(table["values"]).filter(pa.array(there)), ids[there]
+                yield one_array(table["values"]).filter(pa.array(there)), ids[there]
 
         return _write_runs(_full_runs(pieces()), file.arrow_schema.field("values").type, place)
 
@@ -185,7 +187,9 @@ def _write_lookup(bounds: list[pa.Table], kind: pa.DataType, place: Place) -> in
     path = f"{place.directory}/{LOOKUP_FILE}"
     with IndexFileWriter(place.store, path, schema, place.version) as lookup:
         for table in bounds:
-            lookup.write([_one(column).cast(field.type) for column, field in zip(table, schema, strict=True)])
+            lookup.write(
+                [one_array(column).cast(field.type) for column, field in zip(table, schema, strict=True)]
+            )
         return lookup.finish({"batch_size": str(_PAGE_ROWS), "range_partitioned": "false"})
 
 
@@ -210,12 +214,12 @@ def value_order(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
         kind = values.type
         keys = values.cast(pa.binary()) if pa.types.is_fixed_size_binary(kind) else values
         found: npt.NDArray[np.int64] = (
-            pc.array_sort_indices(_one(keys), order="ascending", null_placement="at_start")
+            pc.array_sort_indices(one_array(keys), order="ascending", null_placement="at_start")
             .to_numpy()
             .astype(np.int64)
         )
         return found
-    array = _one(values)
+    array = one_array(values)
     numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
     bits = numbers.view(f"i{numbers.dtype.itemsize}")
     top = bits.dtype.itemsize * 8 - 1
@@ -230,10 +234,3 @@ def _runs(pages: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     for run in np.split(pages, breaks):
         for start in range(0, len(run), _RUN_PAGES):
             yield run[start : start + _RUN_PAGES]
-
-
-def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    joined = column.combine_chunks()
-    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from spark_lance.errors import ColumnTypeError, IndexNotFoundError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.index.building import Numbers, Place, Rows
-from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
+from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import check_extensible, check_name, index_directory, new_entry, segments_of
 from spark_lance.index.scalar.base import ScalarIndex
@@ -163,7 +163,7 @@ def extend_scalar_index(
         return manifest
     again = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
     fragments = [f for f in manifest.fragments if f.id in again or f.id not in covered]
-    column = indexed_path(manifest.schema, int(segments[-1].entry.fields[0]))
+    column = manifest.schema.path_of(int(segments[-1].entry.fields[0]))
     options = index(segments[-1]).options()
     entry = build_segment(store, root, manifest, column, index, name, fragments, options)
     return commit_segments(store, root, manifest, [entry], [segment.entry for segment in merged])

@@ -24,9 +24,10 @@ from spark_lance.index.building import Numbers, Place, Rows
 from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import ScalarIndex, grouped, moved_sets
+from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.text.words import folded
+from spark_lance.table.addresses import rows_by_fragment
 
 __all__ = ["NGram"]
 
@@ -76,7 +77,7 @@ class NGram(ScalarIndex):
             data = self._file.read(["posting_list"], place, place + 1)["posting_list"][0].as_py()
             sets.append(self._rows(data))
         common = reduce(lambda one, other: one & other, sets)
-        return grouped(np.array(common.to_array(), dtype=np.uint64))
+        return rows_by_fragment(np.array(common.to_array(), dtype=np.uint64))
 
     @classmethod
     def build(cls, rows: Rows, place: Place) -> dict[str, int]:

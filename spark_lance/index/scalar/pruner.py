@@ -15,15 +15,16 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.schema import Field
 from spark_lance.index.entries import by_age, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import ScalarIndex, grouped, united
+from spark_lance.index.scalar.base import ScalarIndex, united
 from spark_lance.index.scalar.bloom import BloomFilter
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.probe import Probe, probe_of
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import row_addresses, rows_by_fragment
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition
@@ -100,10 +101,10 @@ class ScalarPruner:
                 either = united(either, known)
             return either
         probe = probe_of(tree)
-        field = None if probe is None else _find(probe.path, self._manifest.schema)
-        if probe is None or field is None or field.id not in self._indices:
+        fields = None if probe is None else self._manifest.schema.along(probe.path)
+        if probe is None or fields is None or fields[-1].id not in self._indices:
             return None
-        return self._ask(probe, field, present)
+        return self._ask(probe, fields[-1], present)
 
     def _ask(self, probe: Probe, field: Field, present: BitMap) -> RowSelection | None:
         """Ask the indices of a column; the first kind that knows something answers."""
@@ -151,11 +152,11 @@ class ScalarPruner:
             if here is None:
                 # Every row of a fragment that may have moved: nothing is known.
                 return dict.fromkeys(covered)
-            numbers.append((np.uint64(home) << np.uint64(32)) + np.array(here, np.uint64))
+            numbers.append(row_addresses(home, np.array(here, np.uint64)))
         addresses, counts = self._resolver.addresses(
             np.concatenate(numbers), covered, are_addresses=index.has_addresses
         )
-        return grouped(addresses[counts])
+        return rows_by_fragment(addresses[counts])
 
 
 def _both(one: RowSelection | None, other: RowSelection | None) -> RowSelection | None:
@@ -165,16 +166,4 @@ def _both(one: RowSelection | None, other: RowSelection | None) -> RowSelection 
     for fragment in one.keys() & other.keys():
         a, b = one[fragment], other[fragment]
         found[fragment] = b if a is None else a if b is None else a & b
-    return found
-
-
-def _find(path: tuple[str, ...], schema: Schema) -> Field | None:
-    """Return the field at the end of a path through structs; None if there is none."""
-    fields = schema.fields
-    found: Field | None = None
-    for step in path:
-        found = next((field for field in fields if field.name == step), None)
-        if found is None:
-            return None
-        fields = found.children if found.kind == "struct" else ()
     return found

@@ -15,8 +15,10 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
+from spark_lance.file.arrays import one_array
 from spark_lance.index.building import Rows
 from spark_lance.index.row_sets import RowSet
+from spark_lance.table.addresses import address_of
 
 __all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "rows_of_zones", "zones_of"]
 
@@ -67,7 +69,7 @@ def zones_of(rows: Rows) -> Iterator[Zone]:
     for fragment, physical in rows.fragments.items():
         for start in range(0, physical, ZONE_ROWS):
             length = min(ZONE_ROWS, physical - start)
-            end = (fragment << 32) + start + length
+            end = address_of(fragment, start) + length
             while not done and not (held and int(held[-1][1][-1]) >= end):
                 piece = next(pieces, None)
                 done = piece is None
@@ -81,7 +83,5 @@ def zones_of(rows: Rows) -> Iterator[Zone]:
                 addresses.append(numbers[:count])
                 if count < len(numbers):
                     held.insert(0, (column.slice(count), numbers[count:]))
-            joined = pa.chunked_array(values, rows.kind).combine_chunks()
-            if isinstance(joined, pa.ChunkedArray):
-                joined = pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], rows.kind)
+            joined = one_array(pa.chunked_array(values, rows.kind))
             yield Zone(fragment, start, length, joined, np.concatenate([np.empty(0, np.uint64), *addresses]))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import ColumnTypeError, OptionError
-from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
+from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.entries import label_of, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
@@ -86,7 +86,7 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
         entries = [entry for entry in manifest.indices if label_of(entry) == INVERTED_LABEL]
         ids = {number for entry in entries for number in entry.fields}
         known = [field.id for field in manifest.schema.walk() if field.id in ids]
-        named = [indexed_path(manifest.schema, number) for number in known]
+        named = [manifest.schema.path_of(number) for number in known]
     if len(named) != 1:
         raise OptionError(
             f"a text query is for one column: say which (indexed: {', '.join(named) or 'none'})"

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import ColumnTypeError, IndexKindError, OptionError
+from spark_lance.file.arrays import one_array
 from spark_lance.file.version import FileVersion
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.ivf import Ivf, prepared
@@ -134,9 +135,7 @@ def as_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, npt.NDArray[
     Returns:
         (n, dim) of the vectors there are, and (rows,) bool.
     """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
+    array = one_array(column)
     width = array.type.list_size
     valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
     values = array.flatten() if array.null_count == 0 else array.filter(pa.array(valid)).flatten()

@@ -13,7 +13,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import IndexNotFoundError, OptionError
-from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
+from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import (
     Segment,
@@ -214,7 +214,7 @@ def extend_vector_index(
     if not fresh and len(merged) < 2:
         return manifest
     field = int(segments[-1].entry.fields[0])
-    column = indexed_path(manifest.schema, field)
+    column = manifest.schema.path_of(field)
     resolver = RowResolver(Snapshot(store, root, manifest))
     rows = segment_rows(store, root, manifest, column, fresh)
     with new_segment(store, root) as number, coded_rows(trained, rows) as added:

@@ -24,6 +24,7 @@ from spark_lance.spark.jobs import gather, spread
 from spark_lance.spark.lance_table.expressions import analysed, as_column, functions_of, quoted
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns, text_of
+from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.work import ColumnWork
 from spark_lance.table.manifest import Manifest
@@ -267,12 +268,12 @@ def _offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:
     now, offsets = -1, BitMap()
     for batch in batches:
         addresses = batch.column(0).to_numpy()
-        for number in np.unique(addresses >> 32).tolist():
+        for number, rows in rows_by_fragment(addresses.astype(np.uint64)).items():
             if number != now:
                 if offsets:
                     yield now, offsets
                 now, offsets = number, BitMap()
-            offsets |= BitMap((addresses[addresses >> 32 == number] & 0xFFFFFFFF).astype(np.uint32))
+            offsets |= rows
     if offsets:
         yield now, offsets
 

@@ -42,7 +42,7 @@ from spark_lance.spark.lance_table.targets import Assignments
 from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
-from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.schema.keys import in_key_order
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -432,8 +432,7 @@ class _Join:
         fits = all(self._stores(clause, top, keys[top.name.lower()]) for clause in inserts for top in fields)
         if not fits or not self._alike(fields, keys):
             return None
-        declared = primary_key(schema)
-        return declared if set(declared) == set(fields) else tuple(sorted(fields, key=lambda top: top.id))
+        return in_key_order(schema, fields)
 
     def _stores(self, clause: Clause, top: Field, source: str) -> bool:
         """Whether a clause stores a column of the source, as it is, in a column of the table."""

@@ -30,6 +30,7 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.lance_table.row_tasks import TaskAnswer
+from spark_lance.table.addresses import address_of
 from spark_lance.table.commits.commit import REAL, commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import rerun
@@ -251,7 +252,7 @@ def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:
                 rows[number] = more
                 continue
             if not repeated and (both := known & more):
-                raise _several(number << 32 | both.min())
+                raise _several(address_of(number, both.min()))
             known |= more
     return RowBitmaps(dict(sorted(rows.items())))
 

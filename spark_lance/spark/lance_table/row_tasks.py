@@ -8,28 +8,25 @@ through Spark and keep every detail that Spark has no type for.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from spark_lance.file.arrays import pick_rows
-from spark_lance.file.schema import Field, Schema
-from spark_lance.io.store import Store
-from spark_lance.table.manifest import Manifest
+from spark_lance.file.schema import Schema
+from spark_lance.table.addresses import Addresses, address_of, offsets_of, runs_by_fragment
 from spark_lance.table.reading.row_lookup import read_rows
-from spark_lance.table.reading.snapshot import SnapshotRef
+from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_filter import key_filter
-from spark_lance.table.rows.row_moves import MovedIds, write_moved
+from spark_lance.table.rows.row_moves import MovedIds, whole_rows, write_moved
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["Action", "ChangeRows", "MarkRows", "TaskAnswer"]
 
-UInt64Array = npt.NDArray[np.uint64]
 
 # New values that are put together before the other columns of their rows are read.
 _WINDOW_BYTES = 32 << 20
@@ -84,16 +81,16 @@ class _Marks:
     doubled: int | None = None
     rows: dict[int, BitMap] = field(default_factory=dict)
 
-    def add(self, addresses: UInt64Array) -> bool:
+    def add(self, addresses: Addresses) -> bool:
         """Note rows; return False if one is there already and must not."""
-        for number, part in _by_fragment(addresses):
-            more = BitMap((addresses[part] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
+        for number, part in runs_by_fragment(addresses):
+            more = BitMap(offsets_of(addresses[part]))
             known = self.rows.setdefault(number, BitMap())
             if not self.repeated and len(more) < part.stop - part.start:
                 self.doubled = _repeated(addresses[part])
                 return False
             if not self.repeated and (both := known & more):
-                self.doubled = number << 32 | both.min()
+                self.doubled = address_of(number, both.min())
                 return False
             known |= more
         return True
@@ -154,9 +151,7 @@ class _Changes:
     """`ChangeRows` at work."""
 
     work: ChangeRows
-    store: Store
-    root: str
-    manifest: Manifest
+    at: Snapshot
     ids: MovedIds
     marks: _Marks
     answer: TaskAnswer
@@ -165,14 +160,12 @@ class _Changes:
     @classmethod
     def of(cls, work: ChangeRows) -> _Changes:
         at = work.pinned.load()
-        store, root, manifest = at.store, at.root, at.manifest
-        ids = MovedIds(store, root, manifest)
-        return cls(work, store, root, manifest, ids, _Marks(work.repeated), TaskAnswer())
+        return cls(work, at, MovedIds(at), _Marks(work.repeated), TaskAnswer())
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskAnswer:
         tables = self._tables(batches)
         operation = self.work.operation
-        fragments = write_moved(self.store, self.root, self.manifest, tables, self.ids, operation)
+        fragments = write_moved(self.at, tables, self.ids, operation)
         self.answer.fragments = [fragment.SerializeToString() for fragment in fragments]
         self.answer.rows = self.marks.answer()
         self.answer.doubled = self.marks.doubled
@@ -193,9 +186,9 @@ class _Changes:
 
     def _windows(
         self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[Action, UInt64Array, pa.Table | None]]:
+    ) -> Iterator[tuple[Action, Addresses, pa.Table | None]]:
         """Yield runs of rows of one action, with their aligned values, in tables of some size."""
-        held: list[tuple[UInt64Array, pa.RecordBatch | None]] = []
+        held: list[tuple[Addresses, pa.RecordBatch | None]] = []
         current, rows, size = -1, 0, 0
         for number, addresses, values in self._runs(batches):
             if held and (number != current or rows >= _WINDOW_ROWS or size >= _WINDOW_BYTES):
@@ -208,8 +201,8 @@ class _Changes:
             yield self._window(current, held)
 
     def _window(
-        self, number: int, held: Sequence[tuple[UInt64Array, pa.RecordBatch | None]]
-    ) -> tuple[Action, UInt64Array, pa.Table | None]:
+        self, number: int, held: Sequence[tuple[Addresses, pa.RecordBatch | None]]
+    ) -> tuple[Action, Addresses, pa.Table | None]:
         addresses = np.concatenate([part for part, _ in held])
         parts = [values for _, values in held if values is not None]
         table = pa.Table.from_batches(parts) if parts else None
@@ -221,7 +214,7 @@ class _Changes:
 
     def _runs(
         self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[int, UInt64Array, pa.RecordBatch | None]]:
+    ) -> Iterator[tuple[int, Addresses, pa.RecordBatch | None]]:
         """Yield runs of rows of one action within the batches."""
         for batch in batches:
             if not batch.num_rows:
@@ -248,42 +241,40 @@ class _Changes:
         )
         aligner = self.aligners.get(number)
         if aligner is None:
-            schema = self.manifest.schema
+            schema = self.at.schema
             fields = tuple(f for f in schema.fields if f.name in action.columns)
             aligner = self.aligners[number] = Aligner(picked.schema, Schema(fields, schema.metadata))
         return aligner.align(picked)
 
-    def _updated(self, addresses: UInt64Array, values: pa.Table | None) -> Iterator[pa.Table]:
+    def _updated(self, addresses: Addresses, values: pa.Table | None) -> Iterator[pa.Table]:
         """Yield changed rows, whole: their new values, and from the table what stays."""
         if values is None:
             return
-        fields = self.manifest.schema.fields
+        fields = self.at.schema.fields
         kept = [f for f in fields if f.name not in values.schema.names]
         width = values.nbytes / max(1, values.num_rows)
-        for number, run in _by_fragment(addresses):
-            offsets = (addresses[run] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+        for number, run in runs_by_fragment(addresses):
+            offsets = offsets_of(addresses[run])
             rows = {number: offsets}
             done = run.start
-            for _, part, old in read_rows(
-                self.store, self.root, self.manifest, rows, kept, _PIECE_BYTES, width
-            ):
+            for _, part, old in read_rows(self.at, rows, kept, _PIECE_BYTES, width):
                 new = values.slice(done, len(part))
                 done += len(part)
                 self.ids.note(number, part)
                 self.answer.counts["update"] += len(part)
-                yield _whole(fields, new, old)
+                yield whole_rows(fields, new, old)
 
     def _inserted(self, values: pa.Table | None) -> Iterator[pa.Table]:
         """Yield new rows, whole; null where they have no value."""
         if values is None:
             return
-        fields = self.manifest.schema.fields
+        fields = self.at.schema.fields
         nulls = {f.name: f for f in fields if f.name not in values.schema.names}
         step = max(1, int(_PIECE_BYTES / max(values.nbytes / values.num_rows, 0.125)))
         for first in range(0, values.num_rows, step):
             new = values.slice(first, step)
             old = {name: pa.nulls(new.num_rows, f.arrow_type()) for name, f in nulls.items()}
-            table = _whole(fields, new, old)
+            table = whole_rows(fields, new, old)
             self.answer.counts["insert"] += table.num_rows
             self._note_keys(table)
             yield table
@@ -295,7 +286,7 @@ class _Changes:
         for column in keys.columns:
             # A key with a null in it equals no key.
             keys = keys.filter(column.is_valid()) if column.null_count else keys
-        ids = [self.manifest.schema.field(name).id for name in self.work.key]
+        ids = [self.at.schema.field(name).id for name in self.work.key]
         bits = key_filter(ids, keys.columns).bloom.bitmap
         if self.answer.keys is not None:
             known = np.frombuffer(self.answer.keys, np.uint8)
@@ -308,29 +299,12 @@ def _chain(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[pa
     yield from rest
 
 
-def _addresses(column: pa.Array) -> UInt64Array:
-    addresses: UInt64Array = pc.cast(column, pa.uint64()).to_numpy()
+def _addresses(column: pa.Array) -> Addresses:
+    addresses: Addresses = pc.cast(column, pa.uint64()).to_numpy()
     return addresses
 
 
-def _by_fragment(addresses: UInt64Array) -> Iterator[tuple[int, slice]]:
-    """Yield the runs of addresses of one fragment."""
-    numbers = addresses >> np.uint64(32)
-    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    for start, stop in itertools.pairwise(bounds):
-        if stop > start:
-            yield int(numbers[start]), slice(start, stop)
-
-
-def _repeated(addresses: UInt64Array) -> int:
+def _repeated(addresses: Addresses) -> int:
     """Return an address that occurs twice."""
     ordered = np.sort(addresses)
     return int(ordered[1:][ordered[1:] == ordered[:-1]][0])
-
-
-def _whole(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
-    names = new.schema.names
-    columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
-    # New values may be references to blobs.
-    kinds = [f.arrow_field().with_type(column.type) for f, column in zip(fields, columns, strict=True)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))

@@ -40,9 +40,10 @@ def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | 
     system = system_names(field.name for field in schema.fields)
     if len(path) == 1 and path[0] in system and path[0] != ROW_OFFSET:
         return _FILTERS[name](column, getattr(filter, "value", None))
-    field = _find(path, schema)
-    if field is None:
+    found = schema.along(path)
+    if found is None or any(field.described() != field for field in found):
         return None
+    field = found[-1]
     if name in _NULL_TESTS:
         return _FILTERS[name](column, None)
     if not _is_same_in_spark(field) or _has_collation(path, seen):
@@ -75,18 +76,6 @@ _FILTERS: dict[str, Callable[[Expression, Any], Expression]] = {
     "StringContains": _compare("contains"),
 }
 _NULL_TESTS = frozenset({"IsNull", "IsNotNull"})
-
-
-def _find(path: tuple[str, ...], schema: Schema) -> Field | None:
-    """Return the field at the end of a path through structs; None if there is none."""
-    fields = schema.fields
-    found: Field | None = None
-    for step in path:
-        found = next((field for field in fields if field.name == step), None)
-        if found is None or found.described() != found:
-            return None
-        fields = found.children if found.kind == "struct" else ()
-    return found
 
 
 def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:

@@ -30,6 +30,7 @@ from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field
 from spark_lance.proto import table_pb2
 from spark_lance.spark.schema.types import spark_field, spark_type
+from spark_lance.table.addresses import fragments_of
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
@@ -181,7 +182,7 @@ def taken_with_sources(
         manifest: the version.
         bases: where its files are.
     """
-    numbers = (addresses >> np.uint64(32)).astype(np.int64)
+    numbers = fragments_of(addresses).astype(np.int64)
     files = {fragment.id: data_files(fragment, bases) for fragment in manifest.fragments}
 
     def file_of(field: Field, owners: Indices) -> pa.Array:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError
 from spark_lance.file.json_binary import JSON_EXTENSION, json_texts
 from spark_lance.file.schema import EXTENSION_NAME
+from spark_lance.table.reading.fragment_rows import batch_without_columns as rows_without_columns
 
 __all__ = ["BatchConverter", "rows_without_columns"]
 
@@ -54,11 +55,6 @@ class BatchConverter:
         """
         arrays = [convert(array) for convert, array in zip(self.columns, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def rows_without_columns(rows: int) -> pa.RecordBatch:
-    """Return a batch that has rows but no columns. Only one made from a struct array keeps the number."""
-    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
 
 
 def _plan_column(source: pa.Field, target: pa.Field) -> _Convert:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import Addresses, offsets_of, runs_by_fragment
 from spark_lance.table.bases import Bases
 from spark_lance.table.columns.fill import Run, overlaid, with_nulls
 from spark_lance.table.columns.finished import Finished, JobRecords
@@ -35,7 +36,6 @@ from spark_lance.table.writing.column_files import fill_deleted, write_column_fi
 __all__ = ["ColumnWork", "Others"]
 
 BATCH_BYTES = 16 << 20
-_OFFSET_BITS = 32
 
 
 class Others(enum.Enum):
@@ -312,15 +312,17 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Run]]:
         addresses = batch.column(place)
         if addresses.null_count:
             raise SchemaError("a row address is null")
-        numbers = addresses.to_numpy(zero_copy_only=False).astype(np.int64)
+        offsets = _offsets(addresses)
         values = batch.select([i for i in range(batch.num_columns) if i != place])
-        fragments = numbers >> _OFFSET_BITS
-        bounds = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(numbers)]
-        for start, stop in pairwise(bounds):
-            offsets = numbers[start:stop] & ((1 << _OFFSET_BITS) - 1)
-            yield int(fragments[start]), Run(offsets, values.slice(start, stop - start))
+        for number, part in runs_by_fragment(_numbers(addresses)):
+            yield number, Run(offsets[part], values.slice(part.start, part.stop - part.start))
 
 
 def _offsets(addresses: pa.Array) -> npt.NDArray[np.int64]:
-    numbers: npt.NDArray[np.int64] = addresses.to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers & ((1 << _OFFSET_BITS) - 1)
+    return offsets_of(_numbers(addresses)).astype(np.int64)
+
+
+def _numbers(addresses: pa.Array) -> Addresses:
+    # Spark has signed integers only.
+    numbers: Addresses = addresses.to_numpy(zero_copy_only=False).astype(np.uint64)
+    return numbers

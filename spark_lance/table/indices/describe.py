@@ -28,7 +28,6 @@ __all__ = [
     "IndexDescription",
     "IndexSegment",
     "describe_indices",
-    "field_path",
     "list_indices",
 ]
 
@@ -150,7 +149,7 @@ def _describe(
         index_type=kind,
         type_url=first.index_details.type_url,
         fields=tuple(first.fields),
-        field_names=tuple(field_path(manifest, number) for number in first.fields),
+        field_names=tuple(manifest.schema.paths.get(number, str(number)) for number in first.fields),
         num_rows_indexed=rows,
         details=details,
         segments=segments,
@@ -175,16 +174,6 @@ def _segment(entry: table_pb2.IndexMetadata, present: frozenset[int]) -> IndexSe
         base_id=entry.base_id if entry.HasField("base_id") else None,
         covering_fields=tuple(entry.covering_fields),
     )
-
-
-def field_path(manifest: Manifest, number: int) -> str:
-    """Return the path of a field; its id as text if the schema does not have it."""
-    fields = {node.id: node for node in manifest.message.fields}
-    names: list[str] = []
-    while (node := fields.get(number)) is not None:
-        names.append(node.name)
-        number = node.parent_id
-    return ".".join(reversed(names)) or str(number)
 
 
 def _read_details(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:

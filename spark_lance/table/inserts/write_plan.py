@@ -17,13 +17,14 @@ from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
-from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.once import Ledger, Once
 from spark_lance.table.features import check_writable
 from spark_lance.table.inserts.merge_schema import grow, missing_columns, renumbered
 from spark_lance.table.inserts.replace_rows import RowCheck, replace_rows
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
 from spark_lance.table.schema.changes import add_fields
@@ -204,7 +205,7 @@ def commit_write(
         return base.version if base is not None else plan.read_version
     operation: Message
     if plan.operation == "append":
-        operation = transaction_pb2.Transaction.Append(fragments=messages)
+        operation = append_message(messages)
     else:
         operation = overwrite_message(plan.whole or plan.schema, messages)
     return commit_operation(

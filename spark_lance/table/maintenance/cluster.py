@@ -27,6 +27,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.addresses import row_addresses
 from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.deletion import keep_mask, read_deletions
@@ -38,7 +39,7 @@ from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.take import take_addresses
-from spark_lance.table.rowids import pack_row_ids, pack_row_versions, row_addresses
+from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments

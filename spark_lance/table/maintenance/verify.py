@@ -32,7 +32,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import known_size
 from spark_lance.table.deletion import keep_mask, read_deletions
-from spark_lance.table.indices.describe import describe_indices, field_path
+from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.reading.blob_values import blob_values
 from spark_lance.table.reading.fragment import physical_rows
@@ -306,7 +306,7 @@ class _Line:
                 alike.setdefault((index.fields, kind), []).append(index.name)
         for (fields, kind), names in alike.items():
             if len(names) > 1:
-                column = ", ".join(field_path(self._manifest, number) for number in fields)
+                column = ", ".join(self._manifest.schema.paths.get(number, str(number)) for number in fields)
                 yield Finding(
                     "warning",
                     f"column {column}",

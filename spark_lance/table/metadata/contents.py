@@ -13,8 +13,8 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import address_of
 from spark_lance.table.bases import Bases
-from spark_lance.table.indices.describe import field_path
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable, Subject
 from spark_lance.table.paths import TRANSACTIONS_DIR
 from spark_lance.table.reading.fragment import physical_rows
@@ -32,12 +32,6 @@ class _Names:
     """The columns of a version by field id."""
 
     subject: Subject
-
-    @cached_property
-    def paths(self) -> dict[int, str]:
-        """The path of each field."""
-        manifest = self.subject.manifest
-        return {field.id: field_path(manifest, field.id) for field in manifest.message.fields}
 
     @cached_property
     def tops(self) -> dict[int, str]:
@@ -91,7 +85,7 @@ def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
     if arm == "column_row_ids" or not row.physical_rows:
         return None, None
     if arm is None:
-        first = row.message.id << 32
+        first = address_of(row.message.id, 0)
         bounds = (first, first + row.physical_rows - 1)
     else:
         bounds = row_id_bounds(row.message.inline_row_ids, row.physical_rows)
@@ -151,7 +145,8 @@ class _File:
     def fields(self) -> list[str] | None:
         if self.names is None:
             return None
-        return [self.names.paths[number] for number in self.message.fields if number in self.names.paths]
+        paths = self.names.subject.manifest.schema.paths
+        return [paths[number] for number in self.message.fields if number in paths]
 
 
 def _files(subject: Subject) -> Iterator[_File]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
-from spark_lance.file.schema import Field
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 
-__all__ = ["Texts", "field_at", "text_updates", "update_config"]
+__all__ = ["Texts", "text_updates", "update_config"]
 
 Texts = Mapping[str, str | None]
 UpdateMap = transaction_pb2.Transaction.UpdateMap
@@ -33,22 +32,6 @@ def text_updates(values: Texts, *, replace: bool = False) -> UpdateMap:
     entry = transaction_pb2.Transaction.UpdateMapEntry
     entries = [entry(key=key, value=value) for key, value in values.items()]
     return UpdateMap(update_entries=entries, replace=replace)
-
-
-def field_at(manifest: Manifest, path: str) -> Field:
-    """Return a field by its name; dots lead into nested fields.
-
-    Raises:
-        SchemaError: there is no such field.
-    """
-    name, *inner = path.split(".")
-    field = manifest.schema.field(name)
-    for name in inner:
-        children = {child.name: child for child in field.children}
-        if name not in children:
-            raise SchemaError(f"there is no field {path!r}: {field.name!r} has {sorted(children)}")
-        field = children[name]
-    return field
 
 
 def update_config(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
+from spark_lance.file.arrays import one_array
 from spark_lance.table.predicates.values import Value, common, is_list, is_typed, plain
 
 __all__ = ["equal", "extreme", "is_in", "less", "unsigned_nan"]
@@ -86,9 +87,7 @@ def _array(value: Any) -> pa.Array:
     """Return a value as one array."""
     if isinstance(value, pa.Scalar):
         return pa.repeat(value, 1) if value.is_valid else pa.nulls(1, value.type)
-    if isinstance(value, pa.ChunkedArray):
-        return pa.concat_arrays(value.chunks) if value.num_chunks else pa.array([], value.type)
-    return value
+    return one_array(value)
 
 
 def unsigned_nan(value: Value) -> Value:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
+from spark_lance.file.arrays import one_array
 from spark_lance.table.predicates.values import Value, as_column, common, is_list, is_typed, plain, typed
 
 __all__ = ["element", "has", "has_all", "has_any", "length", "make_list"]
@@ -23,8 +24,7 @@ def make_list(*values: Value) -> Value:
         first = value if first is None else common(first, value)[0]
     same = [common(first, value if value is None else typed(value))[1] for value in values]
     rows = max([len(value) for value in same if not isinstance(value, pa.Scalar)], default=1)
-    parts = [as_column(value, rows).combine_chunks() for value in same]
-    flat = [part if isinstance(part, pa.Array) else pa.concat_arrays(part.chunks) for part in parts]
+    flat = [one_array(as_column(value, rows)) for value in same]
     # The elements of a row lie `rows` apart from each other.
     order = np.arange(rows)[:, None] + rows * np.arange(len(flat))[None, :]
     offsets = np.arange(rows + 1, dtype=np.int32) * len(flat)

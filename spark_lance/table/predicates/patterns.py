@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
+from spark_lance.file.arrays import one_array
 from spark_lance.table.predicates.list_functions import make_list
 from spark_lance.table.predicates.values import Value
 
@@ -45,8 +46,7 @@ def regexp_match(text: Value, pattern: str | None, flags: str | None = None) -> 
         names, groups = ["g0"], f"(?P<g0>{pattern})"
     if isinstance(text, pa.Scalar):
         text = pa.array([text.as_py()], text.type)
-    if isinstance(text, pa.ChunkedArray):
-        text = pa.concat_arrays(text.chunks) if text.num_chunks else pa.array([], text.type)
+    text = one_array(text)
     found = pc.extract_regex(text, _flagged(groups, flags))
     return _groups(found, text, len(names))
 

@@ -29,7 +29,15 @@ from spark_lance.table.predicates.expressions import (
     type_of,
 )
 
-__all__ = ["Computed", "Condition", "Predicate", "compile_expression", "compile_predicate", "compile_tree"]
+__all__ = [
+    "Computed",
+    "Condition",
+    "Predicate",
+    "compile_expression",
+    "compile_predicate",
+    "compile_tree",
+    "compute_native",
+]
 
 Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no operator | for types)
 
@@ -230,8 +238,19 @@ def _empty(schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([], schema)
 
 
+def compute_native(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
+    """Return the values of a pyarrow expression.
+
+    Raises:
+        ExpressionError: it does not fit the table.
+    """
+    try:
+        return _project(table, expression)
+    except _FAILURES as error:
+        raise ExpressionError(f"the expression {expression} cannot be computed: {error}") from error
+
+
 def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
-    """Return the values of a pyarrow expression."""
     # Brings pandas with it, half a second that hardly any process needs to spend.
     import pyarrow.acero as acero
 

@@ -21,7 +21,7 @@ from spark_lance.table.predicates.expressions import Call, Cast, Column, Express
 from spark_lance.table.predicates.functions import FUNCTIONS
 from spark_lance.table.predicates.type_names import SQL_TYPES, arrow_type
 
-__all__ = ["as_condition", "parse_sql", "parse_type"]
+__all__ = ["as_condition", "parse_sql"]
 
 
 class _LanceSql(Dialect):
@@ -119,18 +119,6 @@ def parse_sql(text: str) -> Expression:
         raise ExpressionError(f"in {text!r}: {error}") from error
     except RecursionError as error:
         raise ExpressionError(f"the expression {text[:60]!r}... is nested too deeply") from error
-
-
-def parse_type(text: str) -> pa.DataType:
-    """Return the Arrow type of an SQL type name such as "bigint" or "decimal(10, 2)".
-
-    Raises:
-        ExpressionError: there is no such type here.
-    """
-    try:
-        return _type(exp.DataType.build(text, dialect=_LanceSql))
-    except SqlglotError as error:
-        raise ExpressionError(f"{text!r} is no SQL type") from error
 
 
 def _without_colours(text: str) -> str:

@@ -121,16 +121,10 @@ def blob_path(schema: Schema, column: str) -> tuple[Field, ...]:
     Raises:
         SchemaError: there is no such column, or it is no blob column.
     """
-    first, *rest = column.split(".")
-    path = [schema.field(first)]
-    for name in rest:
-        inner = [child for child in path[-1].children if child.name == name]
-        if path[-1].kind != "struct" or not inner:
-            raise SchemaError(f"no column {column!r}: {path[-1].name!r} has no child {name!r}")
-        path.append(inner[0])
+    path = schema.find(column, only_structs=True)
     if path[-1].kind != "blob":
         raise SchemaError(f"column {column!r} of type {path[-1].logical_type} is no blob column")
-    return tuple(path)
+    return path
 
 
 def descriptors(column: pa.ChunkedArray, path: Sequence[Field]) -> list[dict[str, Any] | None]:

@@ -18,29 +18,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.extensions import known_schema, known_table
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import read_deletions
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.lineage import LineageReader
-from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
-from spark_lance.table.rowids import row_addresses
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.versions import load_version
 
 __all__ = ["Changes", "changes_between"]
 
-UInt64Array = npt.NDArray[np.uint64]
-Offsets = npt.NDArray[np.int64]
+Fragment = table_pb2.DataFragment
 
 _BATCH_BYTES = 8 << 20
 
@@ -63,8 +54,8 @@ _KEEPING_ADDRESSES = frozenset(
 class _Rows:
     """Rows of one version: fragment id -> physical numbers, ascending."""
 
-    manifest: Manifest
-    offsets: Mapping[int, Offsets]
+    at: Snapshot
+    offsets: Mapping[int, Rows]
 
 
 @dataclass(frozen=True)
@@ -83,10 +74,8 @@ class Changes:
     and UnsupportedFormatError where stored bytes are damaged or not supported.
     """
 
-    store: Store
-    root: str
-    begin: Manifest | None
-    end: Manifest
+    begin: Snapshot | None
+    end: Snapshot
 
     def inserted(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Return the inserted rows, as they are at the end.
@@ -135,15 +124,15 @@ class Changes:
             VersionNotFoundError: a version between the two has been cleaned up.
             FormatError: a transaction cannot be read.
         """
-        first = self.begin.version if self.begin else 0
+        end, first = self.end, self.begin.version if self.begin else 0
         return [
-            read_transaction(self.store, self.root, load_version(self.store, self.root, version))
-            for version in range(first + 1, self.end.version + 1)
+            read_transaction(end.store, end.root, load_version(end.store, end.root, version))
+            for version in range(first + 1, end.version + 1)
         ]
 
     @cached_property
     def _compared(self) -> _Compared:
-        if not self.end.uses_stable_row_ids and self.begin is not None:
+        if not self.end.manifest.uses_stable_row_ids and self.begin is not None:
             moving = {transaction.name for transaction in self.list_transactions()} - _KEEPING_ADDRESSES
             if moving:
                 names = ", ".join(sorted(name or "an unknown operation" for name in moving))
@@ -151,16 +140,15 @@ class Changes:
                     f"changes between versions {self.begin.version} and {self.end.version} cannot be told: "
                     f"rows were moved or changed ({names}), and the table has no stable row ids (they are "
                     "chosen when a table is created)",
-                    self.root,
+                    self.end.root,
                 )
-        return _compare(self.store, self.root, self.begin, self.end)
+        return _compare(self.begin, self.end)
 
     def _read(self, rows: _Rows, columns: Sequence[str] | None) -> pa.RecordBatchReader:
-        system = [ROW_ID, CREATED_AT, UPDATED_AT] if self.end.uses_stable_row_ids else [ROW_ID]
-        schema = rows.manifest.schema
-        names = [field.name for field in schema.fields] if columns is None else list(columns)
+        system = [ROW_ID, CREATED_AT, UPDATED_AT] if self.end.manifest.uses_stable_row_ids else [ROW_ID]
+        names = [field.name for field in rows.at.schema.fields] if columns is None else list(columns)
         names += [name for name in system if name not in names]
-        scan = Scan.plan(self.store, self.root, rows.manifest, names)
+        scan = rows.at.scan(names)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for task in scan.tasks():
@@ -172,11 +160,10 @@ class Changes:
         return pa.RecordBatchReader.from_batches(known_schema(scan.arrow_schema), batches())
 
 
-def changes_between(store: Store, root: str, begin: Manifest | None, end: Manifest) -> Changes:
+def changes_between(begin: Snapshot | None, end: Snapshot) -> Changes:
     """Return the changes from a version of a table to a later one.
 
     Args:
-        store, root: the table.
         begin: the version to compare with; None for the empty table before the first version.
         end: the later version.
 
@@ -185,67 +172,26 @@ def changes_between(store: Store, root: str, begin: Manifest | None, end: Manife
     """
     if begin is not None and begin.version > end.version:
         raise OptionError(f"version {begin.version} is later than version {end.version}")
-    return Changes(store, root, begin, end)
+    return Changes(begin, end)
 
 
-@dataclass(frozen=True)
-class _Live:
-    """The live rows of a fragment: physical number, id, and the version that last changed it."""
-
-    fragment: int
-    offsets: Offsets
-    ids: UInt64Array
-    updated: UInt64Array
-
-
-def _live(store: Store, root: str, manifest: Manifest, fragment: table_pb2.DataFragment) -> _Live:
-    bases = Bases.of(store, root, manifest.message)
-    total = physical_rows(store, root, fragment, bases)
-    deleted = read_deletions(store, root, fragment, total, bases)
-    offsets = np.delete(np.arange(total, dtype=np.int64), deleted)
-    if not manifest.uses_stable_row_ids:
-        ids = row_addresses(fragment.id, offsets)
-        return _Live(fragment.id, offsets, ids, np.zeros(len(offsets), np.uint64))
-    ids, updated = (
-        LineageReader(store, root, fragment, name, total, bases).read(0, total)[offsets]
-        for name in (ROW_ID, UPDATED_AT)
-    )
-    return _Live(fragment.id, offsets, ids, updated)
-
-
-def _compare(store: Store, root: str, begin: Manifest | None, end: Manifest) -> _Compared:
+def _compare(begin: Snapshot | None, end: Snapshot) -> _Compared:
     old = {fragment.id: fragment for fragment in begin.fragments} if begin else {}
     new = {fragment.id: fragment for fragment in end.fragments}
-    before = [
-        _live(store, root, begin, fragment)
-        for fragment in old.values()
-        if begin is not None and new.get(fragment.id) != fragment
-    ]
-    ids = np.concatenate([np.empty(0, np.uint64), *(part.ids for part in before)])
-    versions = np.concatenate([np.empty(0, np.uint64), *(part.updated for part in before)])
-    order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    remains = np.zeros(len(ids), np.bool_)
-    inserted, updated = {}, {}
-    for fragment in end.fragments:
-        if old.get(fragment.id) == fragment:
-            continue
-        now = _live(store, root, end, fragment)
-        known = np.zeros(len(now.ids), np.bool_)
-        if len(ids):
-            places = np.minimum(np.searchsorted(ids, now.ids), len(ids) - 1)
-            known = ids[places] == now.ids
-            rows = order[places[known]]
-            remains[rows] = True
-            updated[fragment.id] = now.offsets[known][now.updated[known] != versions[rows]]
-        inserted[fragment.id] = now.offsets[~known]
-    deleted = {}
-    first = 0
-    for part in before:
-        deleted[part.fragment] = part.offsets[~remains[first : first + len(part.offsets)]]
-        first += len(part.offsets)
-    return _Compared(_rows(end, inserted), _rows(end, updated), _rows(begin or end, deleted))
+
+    def live(at: Snapshot, others: Mapping[int, Fragment]) -> Iterator[IdentifiedRows]:
+        view = FragmentView(at.store, at.root, at.bases)
+        for fragment in at.fragments:
+            if others.get(fragment.id) != fragment:
+                yield view.identified(fragment, view.live(fragment), at.manifest.uses_stable_row_ids)
+
+    older, newer = compare_rows(list(live(begin, new)) if begin else [], live(end, old))
+    return _Compared(
+        _rows(end, {rows.fragment.id: rows.alone for rows in newer}),
+        _rows(end, {rows.fragment.id: rows.changed for rows in newer}),
+        _rows(begin or end, {rows.fragment.id: rows.alone for rows in older}),
+    )
 
 
-def _rows(manifest: Manifest, offsets: Mapping[int, Offsets]) -> _Rows:
-    return _Rows(manifest, {number: rows for number, rows in offsets.items() if len(rows)})
+def _rows(at: Snapshot, offsets: Mapping[int, Rows]) -> _Rows:
+    return _Rows(at, {number: rows for number, rows in offsets.items() if len(rows)})

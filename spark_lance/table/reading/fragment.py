@@ -181,7 +181,8 @@ class FragmentReader:
         every = [(0, self.num_rows)] if self.num_rows else []
         for field, parts in zip(self.fields, self._parts, strict=True):
             if field.name == path[0] and len(parts) == 1 and isinstance(parts[0].file, LegacyFileReader):
-                leaf = _leaf(field, path[1:])
+                found = field.along(path[1:])
+                leaf = None if found is None or found[-1].children else found[-1]
                 scalar = None if leaf is None else _as_stored(value, leaf.arrow_type())
                 if leaf is not None and scalar is not None:
                     operator = "==" if comparison == "=" else comparison
@@ -261,17 +262,6 @@ def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
         stored = sum(part.file.stored_bytes(part.field) for part in parts)
         rows = max((part.file.num_rows for part in parts), default=0) or 1
         return 2.0 * stored / rows + 8
-
-
-def _leaf(field: Field, path: Sequence[str]) -> Field | None:
-    """Return the field at the end of a path through structs, if it has no fields itself."""
-    for name in path:
-        children = field.children if field.kind == "struct" else ()
-        found = next((child for child in children if child.name == name), None)
-        if found is None:
-            return None
-        field = found
-    return field if not field.children else None
 
 
 def _as_stored(value: Any, kind: pa.DataType) -> pa.Scalar | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import row_addresses
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.reading.fragment import FragmentReader
@@ -28,7 +29,6 @@ from spark_lance.table.reading.system_columns import (
     UPDATED_AT,
     system_field,
 )
-from spark_lance.table.rowids import row_addresses
 
 __all__ = ["Columns", "FragmentRows", "batch_without_columns", "common_runs", "rows_without_columns"]
 
@@ -194,6 +194,6 @@ def rows_without_columns(rows: int) -> pa.Table:
 
 
 def batch_without_columns(rows: int) -> pa.RecordBatch:
-    """Return a record batch of `rows` rows and no columns."""
+    """Return a record batch of `rows` rows and no columns; only a struct array makes one."""
     array = pa.StructArray.from_buffers(pa.struct([]), rows, [None], children=[])
     return pa.RecordBatch.from_struct_array(array)

@@ -20,6 +20,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import rows_by_fragment, split_address
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
 from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
@@ -32,8 +33,6 @@ RowSelection: TypeAlias = Mapping[int, BitMap | None]
 Fragments: TypeAlias = Sequence[table_pb2.DataFragment]
 Pruner: TypeAlias = Callable[[Condition, Fragments], RowSelection | None]
 
-_OFFSET_BITS = 32
-_OFFSETS = 2**32 - 1
 _MAX = 2**64 - 1
 
 
@@ -108,20 +107,12 @@ def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowS
 
 
 def _addressed(allowed: _Allowed, fragments: Fragments) -> RowSelection | None:
-    if allowed.values is None:
-        if allowed == _ANY:
-            return None
-        return {
-            fragment.id: None
-            for fragment in fragments
-            if allowed.low >> _OFFSET_BITS <= fragment.id <= allowed.high >> _OFFSET_BITS
-        }
-    where: dict[int, BitMap | None] = {}
-    wanted = np.array(sorted(allowed.values), np.uint64)
-    homes = wanted >> np.uint64(_OFFSET_BITS)
-    for home in np.unique(homes).tolist():
-        where[home] = BitMap((wanted[homes == home] & np.uint64(_OFFSETS)).astype(np.uint32))
-    return where
+    if allowed.values is not None:
+        return rows_by_fragment(np.array(list(allowed.values), np.uint64))
+    if allowed == _ANY:
+        return None
+    (first, _), (last, _) = split_address(allowed.low), split_address(allowed.high)
+    return {fragment.id: None for fragment in fragments if first <= fragment.id <= last}
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,15 @@ import pyarrow as pa
 
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field
-from spark_lance.io.store import Store
-from spark_lance.table.bases import Bases
+from spark_lance.table.addresses import Offsets
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading import system_columns
 from spark_lance.table.reading.blob_values import blob_sizes, blob_values
 from spark_lance.table.reading.fragment import FragmentReader
 from spark_lance.table.reading.scan import rows_without_columns
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["by_blob_bytes", "columns_of", "nameable", "read_rows"]
-
-Offsets = npt.NDArray[np.uint32]
 
 _PIECE_BYTES = 16 << 20
 _MAX_PIECE_ROWS = 1 << 20
@@ -39,9 +37,7 @@ def nameable(manifest: Manifest) -> pa.Schema:
 
 
 def read_rows(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     rows: Mapping[int, Offsets],
     fields: Sequence[Field],
     piece_bytes: int = _PIECE_BYTES,
@@ -50,9 +46,7 @@ def read_rows(
     """Yield fields of the given rows in tables of about `piece_bytes` Arrow bytes, blobs as their bytes.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
-        manifest: the version.
+        snapshot: the version.
         rows: fragment id -> physical offsets, ascending; fragments come in the order of the version.
         fields: top-level fields of the version's schema, possibly pruned.
         piece_bytes: bytes of one table.
@@ -67,12 +61,11 @@ def read_rows(
     described = [field.described() for field in fields]
     schema = pa.schema([field.arrow_field() for field in described])
     blobs = [(place, field) for place, field in enumerate(fields) if field.is_blob]
-    bases = Bases.of(store, root, manifest.message)
-    for fragment in manifest.fragments:
+    for fragment in snapshot.fragments:
         offsets = rows.get(fragment.id)
         if offsets is None:
             continue
-        reader = FragmentReader(store, root, fragment, described, bases)
+        reader = FragmentReader(snapshot.store, snapshot.root, fragment, described, snapshot.bases)
         row_bytes = max(reader.row_bytes() + extra_bytes, 0.125)
         start = 0
         while start < len(offsets):
@@ -84,7 +77,7 @@ def read_rows(
             for part in by_blob_bytes(table, blobs, piece_bytes) if blobs else ():
                 rows_of_part = table.slice(part.start, part.stop - part.start)
                 for place, field in blobs:
-                    values = blob_values(bases, field, rows_of_part.column(place), fragment)
+                    values = blob_values(snapshot.bases, field, rows_of_part.column(place), fragment)
                     rows_of_part = rows_of_part.set_column(place, field.arrow_field(), values)
                 yield fragment.id, piece[part], rows_of_part
             # As in a scan: what was seen replaces the estimate, and a piece grows fourfold at most.

@@ -17,19 +17,17 @@ import pyarrow as pa
 from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import Addresses, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID
-from spark_lance.table.rowids import locate_among, locate_row_ids, row_addresses
+from spark_lance.table.rowids import locate_among, locate_row_ids
 
 __all__ = ["RowNumbers", "addresses_of", "take_addresses", "take_positions", "take_row_ids"]
 
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
-UInt64Array = npt.NDArray[np.uint64]
 
-_OFFSET_BITS = np.uint64(32)
-_OFFSET_MASK = np.uint64(2**32 - 1)
 _WINDOW_ROWS = 1 << 20
 
 
@@ -63,14 +61,13 @@ def take_addresses(scan: Scan, addresses: RowNumbers) -> pa.Table:
     """
     wanted = _integers(addresses, np.uint64)
     order, back = np.unique(wanted, return_inverse=True)
-    numbers = order >> _OFFSET_BITS
     names = scan.names if ROW_ADDRESS in scan.names else (*scan.names, ROW_ADDRESS)
     located = Scan(scan.store, scan.root, scan.manifest, names, scan.fragments)
     by_id = {fragment.id: fragment for fragment in scan.fragments}
     parts = [_nothing(located)]
-    for number in np.unique(numbers).tolist():
+    for number, run in runs_by_fragment(order):
         if number in by_id:
-            offsets = (order[numbers == number] & _OFFSET_MASK).astype(np.int64)
+            offsets = offsets_of(order[run]).astype(np.int64)
             parts.append(located.task(by_id[number]).take_physical(offsets))
     found = pa.concat_tables(parts)
     present = found[ROW_ADDRESS].to_numpy()
@@ -93,7 +90,7 @@ def take_row_ids(scan: Scan, row_ids: RowNumbers) -> pa.Table:
     return take_addresses(scan, addresses[known])
 
 
-def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[UInt64Array, npt.NDArray[np.bool_]]:
+def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArray[np.bool_]]:
     """Return the address of each id, and whether the id is known; if not, its address means nothing.
 
     Without stable row ids every id is its own address, and known.
@@ -119,7 +116,7 @@ def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[UInt64Array, npt.NDAr
 
 
 def _locate(
-    scan: Scan, fragment: table_pb2.DataFragment, wanted: UInt64Array
+    scan: Scan, fragment: table_pb2.DataFragment, wanted: Addresses
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the physical rows of a fragment that have one of the ids, and which id each has."""
     rows = fragment.physical_rows

@@ -22,7 +22,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from google.protobuf.message import Message
 from pyroaring import BitMap
 
@@ -30,11 +29,9 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import read_deletions
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.lineage import LineageReader
-from spark_lance.table.reading.system_columns import ROW_ID, UPDATED_AT
+from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
+from spark_lance.table.reading.system_columns import UPDATED_AT
 from spark_lance.table.transaction import Transaction
 
 __all__ = ["DELETE", "INSERT", "POSTIMAGE", "PREIMAGE", "ChangedRows", "before_append", "changes_of"]
@@ -44,8 +41,6 @@ DELETE = "delete"
 PREIMAGE = "update_preimage"
 POSTIMAGE = "update_postimage"
 
-Rows = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
 Fragment = table_pb2.DataFragment
 
 # Operations after which every row is there as before, maybe elsewhere or without a column.
@@ -105,34 +100,7 @@ class ChangedRows:
         if self.without is None:
             return None
         here, other = Fragment.FromString(self.fragment), Fragment.FromString(self.without)
-        return _gone(_View(store, root, bases), here, other)
-
-
-@dataclass(frozen=True)
-class _View:
-    """Reads what belongs to fragments of one version."""
-
-    store: Store
-    root: str
-    bases: Bases
-
-    @classmethod
-    def of(cls, store: Store, root: str, manifest: Manifest) -> _View:
-        return cls(store, root, Bases.of(store, root, manifest.message))
-
-    def total(self, fragment: Fragment) -> int:
-        return physical_rows(self.store, self.root, fragment, self.bases)
-
-    def deleted(self, fragment: Fragment) -> Rows:
-        total = self.total(fragment)
-        return read_deletions(self.store, self.root, fragment, total, self.bases).astype(np.int64)
-
-    def live(self, fragment: Fragment) -> Rows:
-        return np.delete(np.arange(self.total(fragment), dtype=np.int64), self.deleted(fragment))
-
-    def lineage(self, fragment: Fragment, name: str, rows: Rows) -> UInt64Array:
-        total = self.total(fragment)
-        return LineageReader(self.store, self.root, fragment, name, total, self.bases).read(0, total)[rows]
+        return _gone(FragmentView(store, root, bases), here, other)
 
 
 @dataclass(frozen=True)
@@ -193,8 +161,8 @@ class _Comparison:
         self._new_fields = _field_ids(new)
         # A column that is back counts as new, though its file may have been there all the time.
         self._old_fields = self._new_fields & (set() if old is None else _field_ids(old))
-        self._before = _View.of(store, root, new if old is None else old)
-        self._after = _View.of(store, root, new)
+        self._before = FragmentView(store, root, Bases.of(store, root, (new if old is None else old).message))
+        self._after = FragmentView(store, root, Bases.of(store, root, new.message))
         self._old: Mapping[int, Fragment] = {} if old is None else {f.id: f for f in old.fragments}
         self._new: Mapping[int, Fragment] = {f.id: f for f in new.fragments}
 
@@ -238,32 +206,16 @@ class _Comparison:
 
     def _matched(self, went: Sequence[_Part], came: Sequence[_Part]) -> Iterator[ChangedRows]:
         """Tell rows that were updated or moved, by their ids, from rows that came or went."""
-        before = [_identified(part, self._before) for part in went]
-        after = [_identified(part, self._after) for part in came]
-        old_ids = _concatenated([rows.ids for rows in before])
-        old_versions = _concatenated([rows.updated for rows in before])
-        order = np.argsort(old_ids, kind="stable")
-        ids = old_ids[order]
-        remains = np.zeros(len(ids), np.bool_)
-        changed = np.zeros(len(ids), np.bool_)
-        for rows in after:
-            known = np.zeros(len(rows.ids), np.bool_)
-            other = known.copy()
-            if len(ids):
-                places = np.minimum(np.searchsorted(ids, rows.ids), len(ids) - 1)
-                known = ids[places] == rows.ids
-                former = order[places[known]]
-                other[known] = old_versions[former] != rows.updated[known]
-                remains[former] = True
-                changed[former] = other[known]
-            yield _listed(INSERT, rows.fragment, rows.offsets[~known])
-            yield _listed(POSTIMAGE, rows.fragment, rows.offsets[other])
-        first = 0
-        for rows in before:
-            part = slice(first, first + len(rows.ids))
-            yield _listed(DELETE, rows.fragment, rows.offsets[~remains[part]])
-            yield _listed(PREIMAGE, rows.fragment, rows.offsets[changed[part]])
-            first += len(rows.ids)
+        older, newer = compare_rows(
+            [_identified(part, self._before) for part in went],
+            (_identified(part, self._after) for part in came),
+        )
+        for rows in newer:
+            yield _listed(INSERT, rows.fragment, rows.alone)
+            yield _listed(POSTIMAGE, rows.fragment, rows.changed)
+        for rows in older:
+            yield _listed(DELETE, rows.fragment, rows.alone)
+            yield _listed(PREIMAGE, rows.fragment, rows.changed)
 
     def _in_place(self, one: Fragment, other: Fragment) -> list[ChangedRows]:
         """Return the rows that kept their place and have other values in some column."""
@@ -318,28 +270,13 @@ def _named_rows(operation: Message, fragment: Fragment) -> Rows | None:
         raise FormatError(f"undecodable offsets of rows in fragment {fragment.id}: {error}") from error
 
 
-@dataclass(frozen=True)
-class _Identified:
-    """Rows of a fragment: physical number, id, and the version that last changed it."""
-
-    fragment: Fragment
-    offsets: Rows
-    ids: UInt64Array
-    updated: UInt64Array
-
-
-def _identified(part: _Part, view: _View) -> _Identified:
+def _identified(part: _Part, view: FragmentView) -> IdentifiedRows:
     fragment = part.fragment
     offsets = view.live(fragment) if part.without is None else _gone(view, fragment, part.without)
-    ids, updated = (view.lineage(fragment, name, offsets) for name in (ROW_ID, UPDATED_AT))
-    return _Identified(fragment, offsets, ids, updated)
+    return view.identified(fragment, offsets, stable_row_ids=True)
 
 
-def _concatenated(arrays: Sequence[UInt64Array]) -> UInt64Array:
-    return np.concatenate([np.empty(0, np.uint64), *arrays])
-
-
-def _gone(view: _View, fragment: Fragment, other: Fragment) -> Rows:
+def _gone(view: FragmentView, fragment: Fragment, other: Fragment) -> Rows:
     """Return the rows that are live in one form of a fragment and deleted in another."""
     found: Rows = np.setdiff1d(view.deleted(other), view.deleted(fragment), assume_unique=True)
     return found
@@ -351,7 +288,7 @@ def _listed(kind: str, fragment: Fragment, rows: Rows) -> ChangedRows:
     return ChangedRows(kind, fragment.SerializeToString(), bitmap.serialize(), None, len(rows))
 
 
-def _changed(kind: str, part: _Part, view: _View) -> ChangedRows:
+def _changed(kind: str, part: _Part, view: FragmentView) -> ChangedRows:
     """Return rows that need not be listed; only a fragment of which rows come back has to be looked at."""
     fragment, other = part.fragment, part.without
     gone = int(fragment.deletion_file.num_deleted_rows)

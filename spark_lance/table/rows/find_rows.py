@@ -7,16 +7,14 @@ offsets of the rows that were found are kept, four bytes each.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from spark_lance.table.addresses import Offsets, offsets_of
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["find_rows"]
-
-Offsets = npt.NDArray[np.uint32]
 
 _WINDOW_BYTES = 64 << 20
 
@@ -37,10 +35,7 @@ def find_rows(snapshot: Snapshot, predicate: Predicate | None) -> RowChanges:
     condition = scan.condition(predicate)
     rows = {}
     for task in scan.tasks_for(condition):
-        found = [
-            table[ROW_ADDRESS].to_numpy().astype(np.uint32)  # the low half is the offset
-            for table in task.tables(_WINDOW_BYTES, condition)
-        ]
+        found = [offsets_of(table[ROW_ADDRESS].to_numpy()) for table in task.tables(_WINDOW_BYTES, condition)]
         offsets = np.concatenate([np.empty(0, np.uint32), *found])
         if len(offsets):
             rows[task.message.id] = offsets

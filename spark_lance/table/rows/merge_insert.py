@@ -9,7 +9,7 @@ the later one looks again. (Lance table format, update.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.arrays import join, pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.table.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
 from spark_lance.table.commits.commit import REAL, Surroundings
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.commits.row_changes import RowChanges
@@ -32,8 +33,8 @@ from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import key_tasks
 from spark_lance.table.rows.merge_condition import MergeCondition
 from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
-from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
-from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, whole_rows, write_moved
+from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["MergeRules", "Merged", "merge_rows"]
@@ -132,8 +133,8 @@ class _Merge:
     condition: MergeCondition | None
     missing: Condition | None
     seen: npt.NDArray[np.bool_]
-    updates: dict[int, tuple[npt.NDArray[np.uint32], Int64Array]] = field(default_factory=dict)
-    deletes: dict[int, npt.NDArray[np.uint32]] = field(default_factory=dict)
+    updates: dict[int, tuple[Offsets, Int64Array]] = field(default_factory=dict)
+    deletes: dict[int, Offsets] = field(default_factory=dict)
 
     @classmethod
     def plan(cls, at: Snapshot, source: pa.Table, rules: MergeRules) -> _Merge:
@@ -186,7 +187,7 @@ class _Merge:
             return _windows(key_tasks(scan, self.keys, self.source, self.missing))
         return _windows(key_tasks(scan, self.keys, self.source))
 
-    def _change(self, window: pa.Table, addresses: npt.NDArray[np.uint64], codes: Int64Array) -> None:
+    def _change(self, window: pa.Table, addresses: Addresses, codes: Int64Array) -> None:
         """Note the rows of a window to update or to delete."""
         places, sources = self.index.pairs(codes)
         if self.condition is not None:
@@ -201,16 +202,16 @@ class _Merge:
         if self.rules.matched == "delete":
             self._delete(addresses[places])
             return
-        for number, part in _by_fragment(addresses[places]):
-            offsets, rows = addresses[places[part]].astype(np.uint32), sources[part]
+        for number, part in runs_by_fragment(addresses[places]):
+            offsets, rows = offsets_of(addresses[places[part]]), sources[part]
             if number in self.updates:
                 before = self.updates[number]
                 offsets, rows = np.concatenate([before[0], offsets]), np.concatenate([before[1], rows])
             self.updates[number] = offsets, rows
 
-    def _delete(self, addresses: npt.NDArray[np.uint64]) -> None:
-        for number, part in _by_fragment(addresses):
-            offsets = addresses[part].astype(np.uint32)
+    def _delete(self, addresses: Addresses) -> None:
+        for number, part in runs_by_fragment(addresses):
+            offsets = offsets_of(addresses[part])
             before = self.deletes.get(number, np.empty(0, np.uint32))
             self.deletes[number] = np.union1d(before, offsets)
 
@@ -228,12 +229,11 @@ class _Merge:
         rows = {number: offsets for number, (offsets, _) in self.updates.items()}
         for number, offsets in self.deletes.items():
             rows[number] = np.union1d(rows[number], offsets) if number in rows else offsets
-        store, root = self.at.store, self.at.root
-        ids = MovedIds(store, root, self.base)
-        added = write_moved(store, root, self.base, self._new_rows(inserted, ids), ids)
+        ids = MovedIds(self.at)
+        added = write_moved(self.at, self._new_rows(inserted, ids), ids)
         committed = commit_moves(
-            store,
-            root,
+            self.at.store,
+            self.at.root,
             RowChanges(self.base, rows),
             added,
             sorted(node.id for node in self.base.schema.walk()),
@@ -253,19 +253,18 @@ class _Merge:
         copied = [f for f in fields if f.name not in self.source.schema.names]
         offsets = {number: part for number, (part, _) in self.updates.items()}
         done: dict[int, int] = {}
-        store, root = self.at.store, self.at.root
-        pieces = read_rows(store, root, self.base, offsets, copied, _PIECE_BYTES, self._row_bytes)
+        pieces = read_rows(self.at, offsets, copied, _PIECE_BYTES, self._row_bytes)
         for number, part, old in pieces:
             start = done.get(number, 0)
             done[number] = start + len(part)
             new = pick_rows(self.source, self.updates[number][1][start : start + len(part)])
             ids.note(number, part)
-            yield _put_together(fields, new, old)
+            yield whole_rows(fields, new, old)
         step = max(1, int(_PIECE_BYTES / max(self._row_bytes, 0.125)))
         for first in range(0, len(inserted), step):
             new = pick_rows(self.source, inserted[first : first + step])
             nulls = {f.name: pa.nulls(new.num_rows, f.arrow_type()) for f in copied}
-            yield _put_together(fields, new, nulls)
+            yield whole_rows(fields, new, nulls)
 
     @property
     def _row_bytes(self) -> float:
@@ -273,8 +272,7 @@ class _Merge:
 
     def _filter(self, inserted: Int64Array) -> KeyFilter:
         """Return the keys of the inserted rows; those with nulls equal no key of others."""
-        declared = primary_key(self.base.schema)
-        fields = declared if set(declared) == set(self.keys) else sorted(self.keys, key=lambda key: key.id)
+        fields = in_key_order(self.base.schema, self.keys)
         rows = inserted[self.index.codes[inserted] >= 0]
         keys = pick_rows(self.source.select([key.name for key in fields]), rows)
         return key_filter([key.id for key in fields], keys.columns)
@@ -326,18 +324,3 @@ def _windows(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
                 waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting)
-
-
-def _by_fragment(addresses: npt.NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
-    """Yield the fragments that addresses in scan order name, and the part of the addresses in each."""
-    numbers = addresses >> np.uint64(32)
-    bounds = np.flatnonzero(np.diff(numbers)) + 1
-    for part in np.split(np.arange(len(addresses)), bounds):
-        if len(part):
-            yield int(numbers[part[0]]), slice(int(part[0]), int(part[-1]) + 1)
-
-
-def _put_together(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
-    names = new.schema.names
-    columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
-    return pa.Table.from_arrays(columns, schema=pa.schema([f.arrow_field() for f in fields]))

@@ -6,7 +6,7 @@ fragments name the ids of the changed rows, which come before the inserted ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,19 +14,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
+from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import Surroundings, commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
-__all__ = ["MovedIds", "check_movable", "commit_moves", "write_moved"]
+__all__ = ["MovedIds", "check_movable", "commit_moves", "whole_rows", "write_moved"]
 
 UInt64Array = npt.NDArray[np.uint64]
 KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
@@ -48,13 +49,10 @@ class MovedIds:
     """The stable row ids of changed rows in the order in which the rows are written.
 
     Attributes:
-        store, root: the table.
-        manifest: the version that the rows come from; without stable row ids nothing is noted.
+        snapshot: the version that the rows come from; without stable row ids nothing is noted.
     """
 
-    store: Store
-    root: str
-    manifest: Manifest
+    snapshot: Snapshot
     _ids: list[UInt64Array] = field(default_factory=list)
     _created: list[UInt64Array] = field(default_factory=list)
     _readers: tuple[int, LineageReader, LineageReader] | None = None
@@ -62,7 +60,7 @@ class MovedIds:
 
     def note(self, fragment_id: int, offsets: npt.NDArray[np.uint32]) -> None:
         """Note the rows at physical offsets, ascending, of a fragment."""
-        if not self.manifest.uses_stable_row_ids:
+        if not self.snapshot.manifest.uses_stable_row_ids:
             return
         if self._readers is None or self._readers[0] != fragment_id:
             self._readers = fragment_id, *self._open(fragment_id)
@@ -71,14 +69,14 @@ class MovedIds:
         self._created.append(self._readers[2].take(rows))
 
     def _open(self, fragment_id: int) -> tuple[LineageReader, LineageReader]:
-        fragment = next(f for f in self.manifest.fragments if f.id == fragment_id)
+        at = self.snapshot
+        fragment = next(f for f in at.fragments if f.id == fragment_id)
         self._spilled |= fragment.HasField("column_row_ids") or fragment.HasField(
             "column_created_at_versions"
         )
-        bases = Bases.of(self.store, self.root, self.manifest.message)
         rows = fragment.physical_rows
         ids, created = (
-            LineageReader(self.store, self.root, fragment, name, rows, bases) for name in (ROW_ID, CREATED_AT)
+            LineageReader(at.store, at.root, fragment, name, rows, at.bases) for name in (ROW_ID, CREATED_AT)
         )
         return ids, created
 
@@ -96,20 +94,27 @@ class MovedIds:
             start = stop
 
 
+def whole_rows(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
+    """Return rows with all columns of a table: new values where there are some, old ones elsewhere.
+
+    Args:
+        fields: the table's.
+        new: the new values; of blobs also what refers to them.
+        old: by name, at least the columns that `new` lacks.
+    """
+    names = new.schema.names
+    columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
+    kinds = [f.arrow_field().with_type(column.type) for f, column in zip(fields, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))
+
+
 def write_moved(
-    store: Store,
-    root: str,
-    manifest: Manifest,
-    tables: Iterable[pa.Table],
-    ids: MovedIds,
-    operation: str = "",
+    snapshot: Snapshot, tables: Iterable[pa.Table], ids: MovedIds, operation: str = ""
 ) -> list[table_pb2.DataFragment]:
     """Write rows to new fragments of the version's schema and return their messages, of id 0.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
-        manifest: the version that is changed.
+        snapshot: the version that is changed.
         tables: the changed rows and then the inserted ones, with all columns.
         ids: filled while the tables are drawn; gives the ids of the first rows.
         operation: what the names of all files of the operation have in common, see `new_data_file_name`.
@@ -119,16 +124,16 @@ def write_moved(
         OSError: the store failed. Files written before an error are deleted.
     """
     written = write_fragments(
-        _batches(tables), store, root, manifest.schema, version=manifest.file_version, operation=operation
+        (batch for table in tables for batch in table.to_batches()),
+        snapshot.store,
+        snapshot.root,
+        snapshot.schema,
+        version=snapshot.manifest.file_version,
+        operation=operation,
     )
     fragments = [table_pb2.DataFragment.FromString(data) for data in written]
     ids.give(fragments)
     return fragments
-
-
-def _batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    for table in tables:
-        yield from table.to_batches()
 
 
 def commit_moves(

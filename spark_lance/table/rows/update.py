@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
 from spark_lance.file.schema import Field
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import REAL, Surroundings
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Predicate, compile_expression
+from spark_lance.table.predicates.predicate import Predicate, compile_expression, compute_native
 from spark_lance.table.predicates.values import cast
 from spark_lance.table.reading.row_lookup import columns_of, read_rows
 from spark_lance.table.reading.snapshot import Snapshot
@@ -70,28 +68,25 @@ def update_rows(
     if not updates:
         raise OptionError("an update needs at least one column")
 
-    store, root = snapshot.store, snapshot.root
-
     def attempt(at: Snapshot) -> Updated:
         base = at.manifest
         check_movable(base)
         values = {name: _value(base, name, given) for name, given in updates.items()}
         changes = find_rows(at, where)
-        ids = MovedIds(store, root, base)
-        added = write_moved(store, root, base, _changed(store, root, changes, values, ids), ids)
+        ids = MovedIds(at)
+        added = write_moved(at, _changed(at, changes, values, ids), ids)
         field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
-        committed = commit_moves(store, root, changes, added, field_ids, surroundings)
+        committed = commit_moves(at.store, at.root, changes, added, field_ids, surroundings)
         return Updated(committed, sum(len(offsets) for offsets in changes.rows.values()))
 
     return rerun(snapshot, attempt, reruns, surroundings)
 
 
 def _changed(
-    store: Store, root: str, changes: RowChanges, values: Mapping[str, Evaluate], ids: MovedIds
+    at: Snapshot, changes: RowChanges, values: Mapping[str, Evaluate], ids: MovedIds
 ) -> Iterator[pa.Table]:
     """Yield the rows with their new values."""
-    fields = changes.source.schema.fields
-    for number, offsets, old in read_rows(store, root, changes.source, changes.rows, fields):
+    for number, offsets, old in read_rows(at, changes.rows, at.schema.fields):
         new = old
         for name, evaluate in values.items():
             place = old.schema.get_field_index(name)
@@ -123,7 +118,7 @@ def _source(given: Any, field: Field, schema: pa.Schema) -> Evaluate:
     if isinstance(given, str):
         return compile_expression(given, schema).evaluate
     if isinstance(given, pc.Expression):
-        return lambda table: _project(table, given)
+        return lambda table: compute_native(table, given)
     try:
         constant = given if isinstance(given, pa.Scalar) else pa.scalar(given, field.arrow_type())
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
@@ -144,15 +139,3 @@ def _fit(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     encoded = plain.dictionary_encode()
     indices = cast(encoded.indices, target.index_type)
     return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, encoded.dictionary)])
-
-
-def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
-    """Return the values of a pyarrow expression."""
-    steps = [
-        acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
-        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
-    ]
-    try:
-        return acero.Declaration.from_sequence(steps).to_table(use_threads=False).column(0)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise ExpressionError(f"the expression {expression} cannot be computed: {error}") from error

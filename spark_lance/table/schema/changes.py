@@ -29,7 +29,6 @@ __all__ = [
     "add_fields",
     "alter_fields",
     "drop_fields",
-    "field_path",
     "new_field_ids",
     "schema_protos",
     "tightened_fields",
@@ -90,22 +89,6 @@ def schema_protos(schema: Schema, manifest: Manifest) -> list[file_pb2.Field]:
             message = kept
         out.append(message)
     return out
-
-
-def field_path(schema: Schema, path: str) -> tuple[Field, ...]:
-    """Return a field named by a path, after the fields that it is in.
-
-    Raises:
-        SchemaError: there is no such field.
-    """
-    name, *inner = path.split(".")
-    found = [schema.field(name)]
-    for name in inner:
-        children = {child.name: child for child in found[-1].children}
-        if name not in children:
-            raise SchemaError(f"there is no field {path!r}: {found[-1].name!r} has {sorted(children)}")
-        found.append(children[name])
-    return tuple(found)
 
 
 def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Field, ...]]:
@@ -190,7 +173,7 @@ def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
     """
     gone = set()
     for path in paths:
-        found = field_path(schema, path)
+        found = schema.find(path)
         if any(field.kind in ("map", "packed_struct", "blob") for field in found[:-1]):
             raise SchemaError(f"{path!r} is a part that its column cannot be without: drop the whole column")
         gone.add(found[-1].id)
@@ -226,7 +209,7 @@ def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Casts
     changed: dict[int, Field] = {}
     replaced: dict[int, Field] = {}
     for alteration in alterations:
-        found = field_path(manifest.schema, alteration.path)
+        found = manifest.schema.find(alteration.path)
         old = found[-1]
         new = changed.get(old.id, old)
         if alteration.name is not None:
@@ -287,5 +270,5 @@ def _check_names(before: Schema, after: Schema, given: set[str]) -> None:
 
 def tightened_fields(schema: Schema, alterations: Sequence[Alteration]) -> list[int]:
     """Return the ids of the fields that may be null before the alterations and not after."""
-    fields = [field_path(schema, change.path)[-1] for change in alterations if change.nullable is False]
+    fields = [schema.find(change.path)[-1] for change in alterations if change.nullable is False]
     return [field.id for field in fields if field.nullable]

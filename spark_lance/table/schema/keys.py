@@ -7,18 +7,24 @@ others follow by id. A key is set once and then stays. (Lance table format, prim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
 
-__all__ = ["check_keys", "check_same_keys", "primary_key"]
+__all__ = ["check_keys", "check_same_keys", "in_key_order", "primary_key"]
 
 
 def primary_key(schema: Schema) -> tuple[Field, ...]:
     """Return the fields of the primary key in their order; none if the table declares no key."""
     fields = [field for field in schema.walk() if field.key_position is not None]
     return tuple(sorted(fields, key=lambda field: (not field.key_position, field.key_position, field.id)))
+
+
+def in_key_order(schema: Schema, fields: Collection[Field]) -> tuple[Field, ...]:
+    """Return the fields of a key in the order of the primary key if they are that, by id otherwise."""
+    declared = primary_key(schema)
+    return declared if set(declared) == set(fields) else tuple(sorted(fields, key=lambda field: field.id))
 
 
 def check_keys(schema: Schema) -> None:

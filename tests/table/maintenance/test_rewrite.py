@@ -22,7 +22,7 @@ from spark_lance.table.operations.create_index import create_index, create_index
 from spark_lance.table.operations.next_version import ReuseEntry, Stamp
 from spark_lance.table.operations.rewrite import rewrite
 from spark_lance.table.paths import Naming
-from spark_lance.table.rowids import encode_row_ids
+from spark_lance.table.rowids import append_row_ids
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
@@ -52,7 +52,7 @@ def manifest(
     if stable:
         message.reader_feature_flags = message.writer_feature_flags = 2
         for part in message.fragments:
-            part.inline_row_ids = encode_row_ids(part.id * 100, part.physical_rows)
+            part.inline_row_ids = append_row_ids(b"", part.id * 100, part.physical_rows)
     section = table_pb2.IndexSection(indices=indices).SerializeToString()
     return Manifest(message, section, Naming.V2, "/t/_versions/x.manifest")
 
@@ -137,7 +137,7 @@ def test_with_stable_row_ids_the_content_of_an_index_decides(kind: str, version:
     entry.index_version = partial.index_version = version
     base = manifest([fragment(i) for i in range(3)], entry, partial, stable=True)
     new = fragment(0, 20)
-    new.inline_row_ids = encode_row_ids(500, 20)
+    new.inline_row_ids = append_row_ids(b"", 500, 20)
     after = rewrite(base, groups(base, ([0, 1], [new])), STAMP)
     assert coverage(after) == {"whole": {2, 10} if follows else {2}, "partial": {2}}
 

@@ -18,7 +18,7 @@ from spark_lance.errors import FormatError, OptionError
 from spark_lance.io.store import open_store
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.take import addresses_of
-from spark_lance.table.rowids import decode_row_ids, encode_row_ids, locate_row_ids, pack_row_ids
+from spark_lance.table.rowids import append_row_ids, decode_row_ids, locate_row_ids, pack_row_ids
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, rows, steps
 
@@ -120,7 +120,7 @@ def test_located_ids_are_those_of_the_decoded_sequence(parts: list[list[int]], w
 def test_a_sequence_that_does_not_fit_is_found_out(rows: int) -> None:
     for wanted in ([], [3], [9]):
         with pytest.raises(FormatError):
-            locate_row_ids(encode_row_ids(0, 5), rows, np.array(wanted, np.uint64))
+            locate_row_ids(append_row_ids(b"", 0, 5), rows, np.array(wanted, np.uint64))
 
 
 def test_blobs_by_id_and_address(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_rows_come_in_pieces_of_bytes(tmp_path: Path, piece_bytes: int) -> None:
     dataset = spark_lance.dataset(path).delete("a = 5")
     wanted = {0: np.array([0, 1, 2, 50, 99], np.uint32), 2: np.arange(100, dtype=np.uint32)}
     fields = dataset.lance_schema.fields
-    pieces = list(read_rows(dataset.store, dataset.root, dataset.manifest, wanted, fields, piece_bytes))
+    pieces = list(read_rows(dataset.snapshot, wanted, fields, piece_bytes))
     found = pa.concat_tables([table for *_, table in pieces])["a"].to_pylist()
     assert found == [0, 1, 2, 50, 99, *range(200, 300)]
     assert (len(pieces) == 2) == (piece_bytes == 1 << 20)
@@ -476,19 +476,17 @@ def test_many_new_fragments_carry_their_ids(tmp_path: Path, monkeypatch: pytest.
     lance.write_dataset(rows(0, 50), path, max_rows_per_file=20, enable_stable_row_ids=True)
     dataset = spark_lance.dataset(path)
     changes: RowChanges = find_rows(dataset.snapshot, "a % 2 = 0")
-    ids = MovedIds(dataset.store, dataset.root, dataset.manifest)
+    ids = MovedIds(dataset.snapshot)
 
     def tables() -> Any:
         fields = dataset.lance_schema.fields
-        for number, offsets, table in read_rows(
-            dataset.store, dataset.root, dataset.manifest, changes.rows, fields, 100
-        ):
+        for number, offsets, table in read_rows(dataset.snapshot, changes.rows, fields, 100):
             ids.note(number, offsets)
             yield table
         yield rows(1000, 3)
 
     monkeypatch.setattr(row_moves, "write_fragments", partial(write_fragments, max_rows_per_file=10))
-    added = write_moved(dataset.store, dataset.root, dataset.manifest, tables(), ids)
+    added = write_moved(dataset.snapshot, tables(), ids)
     assert [fragment.physical_rows for fragment in added] == [10, 10, 8]
     commit_moves(dataset.store, dataset.root, changes, added, [1], REAL)
     expected = [(a, a, 1, 1 if a % 2 else 2) for a in range(50)]
