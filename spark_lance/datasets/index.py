@@ -17,13 +17,19 @@ from spark_lance.datasets.read import Reading
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
+from spark_lance.index.entries import label_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.search_rows import allowed_rows
 from spark_lance.index.text.search import TextSearch, parse_text_query
-from spark_lance.index.vector.create import create_vector_index, extend_vector_index, recipe_with
+from spark_lance.index.vector.create import (
+    VECTOR_LABEL,
+    create_vector_index,
+    extend_vector_index,
+    recipe_with,
+)
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.table.indices.describe import describe_indices
@@ -309,9 +315,9 @@ def known_indices(manifest: Manifest) -> list[str]:
 
 
 def _kind_or_none(manifest: Manifest, name: str) -> str | None:
-    labels = {index.label: "scalar" for index in SCALAR_INDICES.values()} | {"vectorindexdetails": "vector"}
+    labels = {index.label: "scalar" for index in SCALAR_INDICES.values()} | {VECTOR_LABEL: "vector"}
     for entry in manifest.indices:
-        label = entry.index_details.type_url.rpartition(".")[2].lower()
+        label = label_of(entry)
         if entry.name == name and label in labels:
             return labels[label]
     return None

@@ -204,4 +204,4 @@ class SegmentSearch:
 
 def _scale(stored: VectorSegment) -> Any:
     """Codes estimate the squared distance of vectors of length 1, which is twice their cosine distance."""
-    return np.float32(0.5 if stored.metric == "cosine" and stored.quantizer.name != "FLAT" else 1)
+    return np.float32(0.5 if stored.metric == "cosine" and stored.quantizer.squares_cosine else 1)
