@@ -19,8 +19,7 @@ from spark_lance.datasets.versions import History
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
-from spark_lance.table.commits.discard import discarding
-from spark_lance.table.inserts.write_plan import commit_write, plan_write
+from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
 from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 from spark_lance.table.versions.resolve import Reference, version_at
 from spark_lance.table.versions.versions import load_latest, load_version
@@ -29,7 +28,6 @@ from spark_lance.table.writing.inputs import as_reader
 from spark_lance.table.writing.write import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
-    delete_fragment_files,
     write_fragments,
 )
 
@@ -121,6 +119,7 @@ def write_dataset(
     plan = plan_write(
         store,
         root,
+        find_latest(store, root),
         reader.schema,
         mode,
         data_storage_version=data_storage_version,
@@ -136,6 +135,5 @@ def write_dataset(
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
     )
-    with discarding(lambda: delete_fragment_files(store, root, fragments)):
-        version = commit_write(store, root, plan, fragments, transaction_properties, config)
+    version = commit_or_discard(store, root, plan, fragments, transaction_properties, config)
     return LanceDataset(os.fspath(uri), store, root, load_version(store, root, version))

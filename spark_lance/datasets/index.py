@@ -17,12 +17,19 @@ from spark_lance.datasets.read import Reading
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
+from spark_lance.index.entries import label_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
+from spark_lance.index.search_rows import allowed_rows
 from spark_lance.index.text.search import TextSearch, parse_text_query
-from spark_lance.index.vector.create import create_vector_index, extend_vector_index, recipe_with
+from spark_lance.index.vector.create import (
+    VECTOR_LABEL,
+    create_vector_index,
+    extend_vector_index,
+    recipe_with,
+)
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.table.indices.describe import describe_indices
@@ -235,7 +242,7 @@ class Indexing(Reading, Maintaining):
     ) -> pa.Table:
         condition = self._condition(filter)
         search = self._searches.setdefault(query.column, VectorSearch(self.snapshot, query.column))
-        results = search.run(query, self._allowed(condition if prefilter else None))
+        results = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
         later = None if prefilter else condition
         addresses = np.concatenate([result.addresses for result in results])
         scores = np.concatenate([result.distances for result in results])
@@ -260,7 +267,7 @@ class Indexing(Reading, Maintaining):
         column, query = parse_text_query(self.manifest, asked, k)
         condition = self._condition(filter)
         search = TextSearch(self.snapshot, column)
-        found = search.run(query, self._allowed(condition if prefilter else None))
+        found = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
         later = None if prefilter else condition
         return self._rows_of(
             found.addresses, {SCORE: found.scores}, columns, later, with_row_id, with_row_address
@@ -268,13 +275,6 @@ class Indexing(Reading, Maintaining):
 
     def _condition(self, filter: Predicate | None) -> Condition | None:
         return None if filter is None else compile_predicate(filter, nameable(self.lance_schema))
-
-    def _allowed(self, condition: Condition | None) -> npt.NDArray[np.uint64] | None:
-        """Return the addresses of the rows that a condition keeps, ascending; None for all."""
-        if condition is None:
-            return None
-        found = [part[ROW_ADDRESS].to_numpy() for part in self._scan([ROW_ADDRESS]).tables(condition)]
-        return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
 
     def _rows_of(
         self,
@@ -315,9 +315,9 @@ def known_indices(manifest: Manifest) -> list[str]:
 
 
 def _kind_or_none(manifest: Manifest, name: str) -> str | None:
-    labels = {index.label: "scalar" for index in SCALAR_INDICES.values()} | {"vectorindexdetails": "vector"}
+    labels = {index.label: "scalar" for index in SCALAR_INDICES.values()} | {VECTOR_LABEL: "vector"}
     for entry in manifest.indices:
-        label = entry.index_details.type_url.rpartition(".")[2].lower()
+        label = label_of(entry)
         if entry.name == name and label in labels:
             return labels[label]
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pyspark.sql.datasource import DataSource
 
@@ -32,9 +32,26 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceDataSource"]
 
-# What a read is of (`ReadOptions.kind`) -> the module that does it. Each has
-#   describe(options, place) -> (place, Spark schema)            fixes the version that is read
-#   reader(options, schema, place, pushes) -> DataSourceReader   with an attribute `place`
+
+class PlacedReader(Protocol):
+    """A `DataSourceReader` that tells which version it reads."""
+
+    place: Place
+
+
+class ReadKind(Protocol):
+    """What the module of a kind of read has."""
+
+    def describe(self, options: ReadOptions, place: Place | None) -> tuple[Place, StructType]:
+        """Return the version that is read, fixed now if it is not given, and the Spark schema."""
+
+    def reader(
+        self, options: ReadOptions, schema: StructType, place: Place | None, pushes: bool
+    ) -> PlacedReader:
+        """Return the reader of the columns of `schema`; it takes filters if Spark offers them (`pushes`)."""
+
+
+# What a read is of (`ReadOptions.kind`) -> the module that does it, a `ReadKind`.
 _READS = {
     "rows": "spark_lance.spark.scan.rows",
     "metadata": "spark_lance.spark.scan.metadata",
@@ -43,8 +60,8 @@ _READS = {
 }
 
 
-def _module(options: ReadOptions) -> Any:
-    return import_module(_READS[options.kind])
+def _kind(options: ReadOptions) -> ReadKind:
+    return cast("ReadKind", import_module(_READS[options.kind]))
 
 
 class LanceDataSource(DataSource):
@@ -71,8 +88,8 @@ class LanceDataSource(DataSource):
         """Return the Spark schema of the columns asked for, and fix the version that is read."""
         with one_line():
             options = read_options(self.options)
-            self._place, schema = _module(options).describe(options, self._place)
-        return schema  # type: ignore[no-any-return]
+            self._place, schema = _kind(options).describe(options, self._place)
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the columns of `schema`."""
@@ -80,9 +97,9 @@ class LanceDataSource(DataSource):
         with one_line():
             options = read_options(self.options)
             check_batch(options)
-            reader = _module(options).reader(options, schema, self._place, pushes)
+            reader = _kind(options).reader(options, schema, self._place, pushes)
         self._place = reader.place
-        return reader  # type: ignore[no-any-return]
+        return cast("DataSourceReader", reader)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of the columns of `schema` for a stream."""

@@ -28,7 +28,7 @@ from spark_lance.errors import (
     VersionNotFoundError,
 )
 from spark_lance.io.store import open_store
-from spark_lance.table.inserts.write_plan import commit_write, plan_write
+from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.reading.scan import Scan, filter_columns
 from spark_lance.table.writing.write import write_fragments
 from tests.conftest import ROOT
@@ -229,7 +229,7 @@ def test_an_unknown_outcome_deletes_nothing(path: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_lost_creation_becomes_what_was_asked(path: str, mode: str) -> None:
     store, root = open_store(path)
-    plan = plan_write(store, root, numbers(0, 1).schema, mode)
+    plan = plan_write(store, root, find_latest(store, root), numbers(0, 1).schema, mode)
     fragments = write_fragments(numbers(7, 9).to_batches(), store, root, plan.schema)
     spark_lance.write_dataset(numbers(0, 2), path)
     assert commit_write(store, root, plan, fragments) == 2
@@ -239,7 +239,7 @@ def test_a_lost_creation_becomes_what_was_asked(path: str, mode: str) -> None:
 
 def test_a_lost_creation_with_another_schema_is_refused(path: str) -> None:
     store, root = open_store(path)
-    plan = plan_write(store, root, numbers(0, 1).schema, "append")
+    plan = plan_write(store, root, find_latest(store, root), numbers(0, 1).schema, "append")
     fragments = write_fragments(numbers(7, 9).to_batches(), store, root, plan.schema)
     spark_lance.write_dataset(pa.table({"other": [1]}), path)
     with pytest.raises(SchemaError, match="another schema"):

@@ -23,7 +23,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.scalar import btree
 from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones
-from spark_lance.index.vector import search
+from spark_lance.index.vector import segment_search
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
@@ -74,7 +74,7 @@ def made(path: Path, kind: str, builder: str) -> str:
 
 def answer(path: str, kind: str) -> list[int]:
     """Return the ids of the rows that the index finds, with nothing remembered of its files."""
-    search._PARTITIONS = type(search._PARTITIONS)(1 << 20)
+    segment_search._PARTITIONS = type(segment_search._PARTITIONS)(1 << 20)
     btree._PAGES = type(btree._PAGES)(1 << 20)
     table = dataset(path)
     if kind in VECTOR:
@@ -90,7 +90,7 @@ def answer(path: str, kind: str) -> list[int]:
 @pytest.fixture(autouse=True)
 def graphs_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small partitions have graphs, too, but are compared row by row."""
-    monkeypatch.setattr(search, "_WORTH_WALKING", 0)
+    monkeypatch.setattr(segment_search, "_WORTH_WALKING", 0)
 
 
 def opened(path: str) -> tuple[Store, str, Manifest]:

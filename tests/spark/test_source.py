@@ -20,11 +20,13 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 import spark_lance
 from spark_lance.errors import OptionError, SchemaError, TableNotFoundError, VersionNotFoundError
 from spark_lance.spark.failures import one_line
+from spark_lance.spark.scan import changes, metadata, search
+from spark_lance.spark.scan import rows as rows_kind
 from spark_lance.spark.scan.partitions import LancePartition
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
-from spark_lance.spark.source import LanceDataSource
+from spark_lance.spark.source import _READS, LanceDataSource, ReadKind
 from spark_lance.table.reading.scan import ScanTask
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
@@ -93,6 +95,12 @@ def test_the_module_that_spark_imports_everywhere_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_kind_of_read_has_a_module_of_that_form() -> None:
+    # mypy compares the modules with `ReadKind`.
+    modules: list[ReadKind] = [rows_kind, metadata, changes, search]
+    assert list(_READS.values()) == [getattr(module, "__name__", "") for module in modules]
 
 
 def test_the_version_travels_with_the_source(path: str) -> None:

@@ -28,18 +28,28 @@ class ScalarIndex(ABC):
     label: ClassVar[str]
     type_url: ClassVar[str]
     newest: ClassVar[int] = 0
-    # Whether rows are named by address even in tables with stable row ids.
-    by_address: ClassVar[bool] = False
     # Whether `move` works.
     can_move: ClassVar[bool] = False
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, values: pa.DataType | None = None) -> None:
+        """Open a segment.
+
+        Args:
+            segment: what is opened.
+            values: the type of the indexed values, which not all files tell; without it `find` may not help.
+        """
         self.segment = segment
+        self.values = values
 
     @property
     def has_addresses(self) -> bool:
         """Whether this segment names rows by address even in a table with stable row ids."""
-        return self.by_address
+        return self.addresses_when(self.segment.entry.index_version)
+
+    @classmethod
+    def addresses_when(cls, version: int) -> bool:
+        """Return whether a format version names rows by address even in tables with stable row ids."""
+        return False
 
     @abstractmethod
     def find(self, probe: Probe) -> RowSet | None:

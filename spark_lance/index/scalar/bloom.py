@@ -43,7 +43,11 @@ class BloomFilter(ScalarIndex):
     name = "BLOOMFILTER"
     label = "bloomfilterindexdetails"
     type_url = "/lance.index.pb.BloomFilterIndexDetails"
-    by_address = True
+
+    @classmethod
+    def addresses_when(cls, version: int) -> bool:
+        """Return True: zones are rows of a fragment side by side."""
+        return True
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
@@ -73,29 +77,25 @@ class BloomFilter(ScalarIndex):
                 wanted |= self._maybe(value)
         return rows_of_zones(zones, wanted)
 
-    @cached_property
-    def kind(self) -> pa.DataType | None:
-        """Type of the indexed values, which the files do not tell; set by who opens the index."""
-        return None
-
     def _hashes(self, literal: Any) -> npt.NDArray[np.uint64] | None:
         """Return the hashes of the stored values that equal a literal; None if they cannot be told."""
-        if self.kind is None:
+        kind = self.values
+        if kind is None:
             return None
         try:
-            column, scalar = common(pa.nulls(1, self.kind), literal)
+            column, scalar = common(pa.nulls(1, kind), literal)
         except (ExpressionError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
-        if column.type != self.kind or scalar.type != self.kind or not scalar.is_valid:
+        if column.type != kind or scalar.type != kind or not scalar.is_valid:
             return None
         values = pa.repeat(scalar, 1)
-        if pa.types.is_floating(self.kind):
+        if pa.types.is_floating(kind):
             number = float(values[0].as_py())
             if np.isnan(number):
                 return None
             if number == 0:
-                zeros = np.array([0.0, -0.0]).astype(self.kind.to_pandas_dtype())
-                values = pa.array(zeros, self.kind)
+                zeros = np.array([0.0, -0.0]).astype(kind.to_pandas_dtype())
+                values = pa.array(zeros, kind)
         return hash_strings(_bytes_of(values))
 
     def _maybe(self, value: np.uint64) -> npt.NDArray[np.bool_]:

@@ -58,10 +58,10 @@ class BTree(ScalarIndex):
     newest = 1
     can_move = True
 
-    @property
-    def has_addresses(self) -> bool:
+    @classmethod
+    def addresses_when(cls, version: int) -> bool:
         """From version 1 on, rows are named by address in every table."""
-        return self.segment.entry.index_version >= 1
+        return version >= 1
 
     @classmethod
     def index_version(cls, stable_row_ids: bool) -> int:

@@ -97,11 +97,11 @@ def build_segment(
     field = indexed_field(manifest.schema, column, index)
     stable = manifest.uses_stable_row_ids
     version = index.index_version(stable)
-    by_address = index.by_address or (index.name == "BTREE" and version >= 1)
+    number_column = ROW_ADDRESS if index.addresses_when(version) else ROW_ID
     scan = Scan.plan(store, root, manifest, [top_column(manifest.schema, column)], fragments=fragments)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: physical_rows(store, root, f, scan.bases) for f in fragments}
-    rows = Rows(partial(_pieces, scan, column, ROW_ADDRESS if by_address else ROW_ID), kind, physical)
+    rows = Rows(partial(_pieces, scan, column, number_column), kind, physical)
     with new_segment(store, root) as number:
         place = Place(store, index_directory(root, number), manifest.file_version, options or {})
         files = index.build(rows, place)

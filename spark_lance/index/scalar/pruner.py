@@ -21,6 +21,7 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex, united
 from spark_lance.index.scalar.bloom import BloomFilter
+from spark_lance.index.scalar.base import ScalarIndex, grouped, united
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.probe import Probe, probe_of
 from spark_lance.proto import table_pb2
@@ -63,6 +64,7 @@ class ScalarPruner:
         """Segments by field id; the kinds in the order of `SCALAR_INDICES`, newest first."""
         if not self._manifest.index_section:
             return {}
+        fields = {field.id: field for field in self._manifest.schema.walk()}
         found: dict[int, list[ScalarIndex]] = {}
         for kind in SCALAR_INDICES.values():
             usable = segments_of(
@@ -70,8 +72,9 @@ class ScalarPruner:
             )
             for segments in by_age(usable):
                 for segment in segments:
-                    if len(segment.entry.fields) == 1 and segment.covered:
-                        found.setdefault(segment.entry.fields[0], []).append(kind(segment))
+                    field = fields.get(segment.entry.fields[0]) if len(segment.entry.fields) == 1 else None
+                    if field is not None and segment.covered:
+                        found.setdefault(field.id, []).append(kind(segment, field.arrow_type()))
         return found
 
     def __call__(
@@ -112,19 +115,15 @@ class ScalarPruner:
         for index in self._indices[field.id]:
             by_kind.setdefault(index.name + index.segment.name, []).append(index)
         for indices in by_kind.values():
-            found = self._ask_segments(probe, field, indices, present)
+            found = self._ask_segments(probe, indices, present)
             if found is not None:
                 return found
         return None
 
-    def _ask_segments(
-        self, probe: Probe, field: Field, indices: list[ScalarIndex], present: BitMap
-    ) -> RowSelection | None:
+    def _ask_segments(self, probe: Probe, indices: list[ScalarIndex], present: BitMap) -> RowSelection | None:
         found: dict[int, BitMap | None] = {}
         loose = BitMap(present)
         for index in indices:
-            if isinstance(index, BloomFilter):
-                index.kind = field.arrow_type()
             try:
                 rows = index.find(probe)
             except ExpressionError:

@@ -39,7 +39,11 @@ class ZoneMap(ScalarIndex):
     name = "ZONEMAP"
     label = "zonemapindexdetails"
     type_url = "/lance.table.ZoneMapIndexDetails"
-    by_address = True
+
+    @classmethod
+    def addresses_when(cls, version: int) -> bool:
+        """Return True: zones are rows of a fragment side by side."""
+        return True
 
     @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyroaring import BitMap
 
 from spark_lance.errors import ColumnTypeError, OptionError
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.entries import label_of, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
+from spark_lance.index.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.words import Cutter
@@ -34,7 +34,6 @@ from spark_lance.table.reading.take import take_addresses
 
 __all__ = ["TextFound", "TextQuery", "TextSearch", "parse_text_query"]
 
-Addresses = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 _WINDOW_BYTES = 32 << 20
 _MARGIN = 64
@@ -192,10 +191,7 @@ class TextSearch:
             return TextFound(np.empty(0, np.uint64), np.empty(0, np.float32))
         distinct = list(dict.fromkeys(words))
         texts = [self._indexed(part, distinct) for part in self._parts]
-        covered = BitMap().union(*(s.covered for s in self._segments)) if self._segments else BitMap()
-        loose = [f for f in self._scan.fragments if f.id not in covered]
-        if loose and not (query.fast_search and self._segments):
-            texts += self._scanned(loose, distinct)
+        texts += self._scanned(unindexed(self._scan.fragments, self._segments, query.fast_search), distinct)
         count = sum(len(part.lengths) for part in texts)
         average = sum(int(part.lengths.sum()) for part in texts) / max(count, 1)
         having = [sum(len(part.postings[i][0]) for part in texts) for i in range(len(distinct))]
@@ -264,7 +260,7 @@ class TextSearch:
             covered = texts.part.segment.covered
             addresses, counts = self._rows.addresses(texts.part.row_ids[hits], covered)
         if allowed is not None:
-            counts = counts & np.isin(addresses, allowed)
+            counts = counts & contains(allowed, addresses)
         return TextFound(addresses[counts], scores[hits][counts])
 
     def _with_phrase(self, found: TextFound, words: Sequence[str], places: Ints, k: int | None) -> TextFound:

@@ -24,11 +24,8 @@ from spark_lance.file.version import FileVersion
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.ivf import Ivf, prepared
 from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
+from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Quantizer
-from spark_lance.index.vector.quantizers.flat import Flat
-from spark_lance.index.vector.quantizers.product import ProductQuantizer
-from spark_lance.index.vector.quantizers.rabit import RabitQuantizer
-from spark_lance.index.vector.quantizers.scalar import ScalarQuantizer
 from spark_lance.index.vector.storage import (
     INDEX_TYPES,
     Partition,
@@ -88,8 +85,9 @@ class Recipe:
             names = ", ".join(INDEX_TYPES)
             raise IndexKindError(f"there is no vector index {self.kind!r}: use one of {names}")
         metric_named(self.metric)
-        if self.metric == "hamming" and self.kind != "IVF_FLAT":
-            raise OptionError("the metric hamming goes with IVF_FLAT only")
+        if self.metric == "hamming" and not _keeps_bits(self.kind):
+            fitting = ", ".join(kind for kind in INDEX_TYPES if _keeps_bits(kind))
+            raise OptionError(f"the metric hamming goes with {fitting} only")
         if self.num_partitions is not None and self.num_partitions < 1:
             raise OptionError(f"an index cannot have {self.num_partitions} partitions")
 
@@ -100,8 +98,13 @@ class Recipe:
 
     def sample_size(self, rows: int) -> int:
         """Return how many of so many rows training wants to see."""
-        words = 1 << (self.num_bits or 8) if INDEX_TYPES[self.kind][0] == "PQ" else 0
+        words = QUANTIZERS[INDEX_TYPES[self.kind][0]].codewords(self.num_bits)
         return min(rows, self.sample_rate * max(self.partitions_for(rows), words))
+
+
+def _keeps_bits(kind: str) -> bool:
+    name, has_graph = INDEX_TYPES[kind]
+    return QUANTIZERS[name].keeps_bits and not has_graph
 
 
 @dataclass(frozen=True)
@@ -174,26 +177,8 @@ def train(recipe: Recipe, sample: Vectors, rows: int) -> Trained:
     ivf = Ivf.train(
         sample[: recipe.sample_rate * partitions], partitions, metric, iterations=recipe.max_iterations
     )
-    return Trained(recipe, ivf, _quantizer(recipe, sample, ivf, dtype), dtype)
-
-
-def _quantizer(recipe: Recipe, sample: Vectors, ivf: Ivf, dtype: np.dtype[Any]) -> Quantizer:
-    dim = sample.shape[1]
-    name = INDEX_TYPES[recipe.kind][0]
-    if name == "FLAT":
-        return Flat(dim, dtype, recipe.metric)
-    if name == "SQ":
-        return ScalarQuantizer.train(sample, recipe.metric)
-    if name == "RQ":
-        return RabitQuantizer.train(dim, recipe.num_bits or 5, recipe.metric, recipe.rotation)
-    bits = recipe.num_bits or 8
-    sample = sample[: recipe.sample_rate << bits]
-    if recipe.metric != "dot":
-        sample = sample - ivf.centroids[ivf.assign(sample)]
-    parts = recipe.num_sub_vectors or next((dim // n for n in (16, 8) if dim % n == 0), 1)
-    return ProductQuantizer.train(
-        sample, parts, bits, recipe.metric, dtype=dtype, iterations=recipe.max_iterations
-    )
+    quantizer = QUANTIZERS[INDEX_TYPES[recipe.kind][0]].fit(sample, ivf, recipe, dtype)
+    return Trained(recipe, ivf, quantizer, dtype)
 
 
 def write_rows(

@@ -68,7 +68,6 @@ __all__ = [
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 _TYPE_URL = "/lance.index.pb.VectorIndexDetails"
 _WINDOW_BYTES = 32 << 20
-_RQ_VERSION, _VERSION = 2, 1
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 
 
@@ -145,10 +144,9 @@ def entry_of(
     files: dict[str, int],
 ) -> table_pb2.IndexMetadata:
     """Return the manifest's entry of a segment that was written."""
-    recipe = trained.recipe
-    index_version = _RQ_VERSION if recipe.kind == "IVF_RQ" else _VERSION
     details = _details(trained).SerializeToString()
-    return new_entry(name, segment, [field], version, covered, _TYPE_URL, details, index_version, files)
+    written = trained.quantizer.index_version
+    return new_entry(name, segment, [field], version, covered, _TYPE_URL, details, written, files)
 
 
 def open_segment(segment: Segment) -> VectorSegment:

@@ -17,9 +17,9 @@ from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.types import VECTOR_SIZE
 from spark_lance.spark.sink.write_schema import check_names
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.inserts.write_plan import WritePlan, commit_write, plan_write
+from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.overwrite import overwrite_message
-from spark_lance.table.versions.versions import load_latest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,16 +152,17 @@ class TableBuilder(Generic[Table]):
             raise OptionError("say where the table is to be: .location(path)")
         options = write_options({**self.options, "path": self._path})
         store, root = open_store(options.path, options.storage)
-        exists = _exists(store, root)
+        there = find_latest(store, root)
+        exists = there is not None
         if exists and self.mode == "create":
             raise TableExistsError(f"there is a Lance table at {root} already: use createOrReplace")
         if not exists and self.mode == "replace":
             raise TableNotFoundError(f"no Lance table at {root}: use createOrReplace")
         if not exists or self.mode != "create_if_not_exists":
-            self._make(store, root, options)
+            self._make(store, root, there, options)
         return self.made(self.spark, self._path, self.options)
 
-    def _make(self, store: Store, root: str, options: WriteOptions) -> None:
+    def _make(self, store: Store, root: str, there: Manifest | None, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")
         schema = self._schema()
         named = [st.StructField(name, st.NullType()) for name in schema.names]
@@ -170,22 +171,24 @@ class TableBuilder(Generic[Table]):
         plan = plan_write(
             store,
             root,
+            there,
             schema,
             "overwrite" if replaces else "create",
             data_storage_version=options.data_storage_version,
             stable_row_ids=bool(options.enable_stable_row_ids),
         )
         try:
-            if plan.operation == "create":
+            if there is None:
                 commit_write(store, root, plan, [], config=self._properties)
             else:
-                self._replace(store, root, plan, options)
+                self._replace(store, root, there, plan, options)
         except TableExistsError:
             if self.mode != "create_if_not_exists":
                 raise
 
-    def _replace(self, store: Store, root: str, plan: WritePlan, options: WriteOptions) -> None:
-        there = load_latest(store, root)
+    def _replace(
+        self, store: Store, root: str, there: Manifest, plan: WritePlan, options: WriteOptions
+    ) -> None:
         if plan.version is not there.file_version:
             raise OptionError(
                 f"the table's files are of version {there.file_version.text}, which replacing it by an empty "
@@ -236,11 +239,3 @@ def _text(value: Any) -> str:
 
 def _metadata(column: pa.Field) -> dict[str, str]:
     return {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-
-
-def _exists(store: Store, root: str) -> bool:
-    try:
-        load_latest(store, root)
-    except TableNotFoundError:
-        return False
-    return True

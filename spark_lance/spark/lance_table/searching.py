@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +27,12 @@ from pyspark.sql.window import Window
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError
 from spark_lance.index.columns import leaf_field
+from spark_lance.index.search_rows import allowed_rows
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, plan_search, run_share
+from spark_lance.index.vector.routing import Routing
+from spark_lance.index.vector.search import Share
+from spark_lance.index.vector.shares import SearchPlan, plan_search, run_share
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.jobs import scatter
 from spark_lance.spark.lance_table.face import TableFace
@@ -38,7 +41,6 @@ from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import described, fit
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.reading.take import take_addresses
 
@@ -103,7 +105,7 @@ class Searching(TableFace):
         later = None if prefilter else filter
         schema = _shown(table.manifest, columns, DISTANCE)
         wanted = schema if later is None else _shown(table.manifest, None, DISTANCE)
-        tasks = [(plan, share) for share in plan.shares] or [(plan, Share())]
+        tasks = [(plan, share) for share in plan.shares]
         best = scatter(self.spark, tasks, _run, _FOUND).orderBy(DISTANCE, "_address").limit(k)
         found = best.coalesce(1).mapInArrow(_fetch(plan, wanted, ()), _with(wanted, ()))
         found = found.orderBy(DISTANCE)
@@ -143,11 +145,9 @@ class Searching(TableFace):
             SchemaError: a column does not exist.
         """
         table = self._dataset()
-        if column not in table.manifest.schema.to_arrow().names:
-            leaf_field(table.manifest.schema, column)
-        dim = getattr(leaf_field(table.manifest.schema, column).arrow_type(), "list_size", 1)
+        dimension = getattr(leaf_field(table.manifest.schema, column).arrow_type(), "list_size", 1)
         query = _query(
-            [0.0] * dim,
+            [0.0] * dimension,
             column,
             k,
             metric,
@@ -159,31 +159,11 @@ class Searching(TableFace):
         )
         plan = plan_search(table.snapshot, query, filter)
         schema = _shown(table.manifest, columns, DISTANCE, _QUERY_ID)
-        id_type = queries.schema[queryId].dataType
-        identity = st.StructField(_QUERY_ID, id_type, queries.schema[queryId].nullable)
-        asked = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector).alias("_vector"))
-        # Queries are compared as floats, and shuffled once for each place where they look.
-        is_double = plan.query.vectors.dtype == np.float64
-        number = st.DoubleType() if is_double else st.FloatType()
-        asked = asked.select(_QUERY_ID, F.col("_vector").cast(st.ArrayType(number)).alias("_vector"))
-        sent = st.StructType(
-            [
-                st.StructField("_home", st.LongType(), False),
-                identity,
-                st.StructField("_vector", st.ArrayType(number), False),
-            ]
-        )
-        answered = st.StructType([identity, *_FOUND.fields])
-        homes = asked.where("_vector is not null").mapInArrow(_assign(plan), sent)
-        homes = homes.repartition("_home").sortWithinPartitions("_home")
-        found = homes.mapInArrow(_answer(plan, arrow_schema(answered)), answered)
-        order = Window.partitionBy(_QUERY_ID).orderBy(DISTANCE, "_address")
-        best = (
-            found.withColumn("_place", F.row_number().over(order)).where(F.col("_place") <= k).drop("_place")
-        )
-        home = F.shiftright(F.col("_address"), 32)
-        best = best.drop("_place").repartition(home).sortWithinPartitions("_address")
-        return best.mapInArrow(_fetch(plan, schema, (identity,)), _with(schema, (identity,)))
+        best = _answered(plan, queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector)))
+        fragment = F.shiftright(F.col("_address"), 32)
+        best = best.repartition(fragment).sortWithinPartitions("_address")
+        identity = (best.schema[_QUERY_ID],)
+        return best.mapInArrow(_fetch(plan, schema, identity), _with(schema, identity))
 
     def textSearch(
         self,
@@ -238,12 +218,7 @@ class _TextPlan:
 
 def _answer_text(plan: _TextPlan) -> Iterator[pa.RecordBatch]:
     snapshot = plan.table.load()
-    allowed = None
-    if plan.filter is not None:
-        parts = snapshot.scan([ROW_ADDRESS]).tables(plan.filter)
-        found_rows = [np.empty(0, np.uint64), *(part[ROW_ADDRESS].to_numpy() for part in parts)]
-        allowed = np.sort(np.concatenate(found_rows))
-    found = TextSearch(snapshot, plan.column).run(plan.query, allowed)
+    found = TextSearch(snapshot, plan.column).run(plan.query, allowed_rows(snapshot, plan.filter))
     yield _batch(found.addresses, found.scores, _SCORED)
 
 
@@ -275,10 +250,7 @@ def _query(
 
 
 def _run(task: tuple[SearchPlan, Share]) -> Iterator[pa.RecordBatch]:
-    plan, share = task
-    if not share.segments and not share.fragments:
-        return
-    (found,) = run_share(plan, share)
+    (found,) = run_share(*task)
     yield _batch(found.addresses, found.distances, _FOUND)
 
 
@@ -355,20 +327,27 @@ def _matrix(vectors: pa.Array, dim: int) -> npt.NDArray[Any]:
     return values
 
 
-@dataclass(frozen=True)
-class _Homes:
-    """How the places where a query looks are numbered: partitions of the segments in turn, then shares."""
+def _answered(plan: SearchPlan, queries: DataFrame) -> DataFrame:
+    """Return the best rows for each of many queries: its id, address and distance.
 
-    starts: tuple[int, ...]
-    loose: tuple[Share, ...]
-
-
-def _homes(plan: SearchPlan) -> tuple[Any, list[Any], _Homes]:
-    search = plan.open()
-    segments = [pair for share in plan.shares for pair in chosen_segments(search, plan, share)]
-    ends = np.cumsum([0, *(len(stored.ivf) for _, stored in segments)])
-    loose = tuple(share for share in plan.shares if share.fragments)
-    return search, segments, _Homes(tuple(int(end) for end in ends), loose)
+    Args:
+        plan: the search.
+        queries: ids and vectors.
+    """
+    identity, given = queries.schema.fields
+    # Queries are compared as floats, and shuffled once for each place where they look.
+    is_double = plan.query.vectors.dtype == np.float64
+    vectors = st.ArrayType(st.DoubleType() if is_double else st.FloatType())
+    asked = queries.select(_QUERY_ID, F.col(given.name).cast(vectors).alias("_vector"))
+    place = st.StructField("_home", st.LongType(), False)
+    sent = st.StructType([place, identity, st.StructField("_vector", vectors, False)])
+    answered = st.StructType([identity, *_FOUND.fields])
+    homes = asked.where("_vector is not null").mapInArrow(_assign(plan), sent)
+    homes = homes.repartition("_home").sortWithinPartitions("_home")
+    found = homes.mapInArrow(_answer(plan, arrow_schema(answered)), answered)
+    order = Window.partitionBy(_QUERY_ID).orderBy(DISTANCE, "_address")
+    ranked = found.withColumn("_place", F.row_number().over(order))
+    return ranked.where(F.col("_place") <= plan.query.k).drop("_place")
 
 
 def _assign(plan: SearchPlan) -> _Mapper:
@@ -376,20 +355,12 @@ def _assign(plan: SearchPlan) -> _Mapper:
 
     def assign(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
-            _, segments, homes = _homes(plan)
-            dim = plan.query.vectors.shape[1]
+            routing = Routing(plan)
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                vectors = _matrix(batch["_vector"], dim)
-                probes = [
-                    start + stored.ivf.probe(stored.ivf.prepared(vectors), plan.query.minimum_nprobes)
-                    for start, (_, stored) in zip(homes.starts, segments, strict=False)
-                ]
-                rest = homes.starts[-1] + np.arange(len(homes.loose))
-                probes.append(np.broadcast_to(rest, (len(vectors), len(rest))))
-                places = np.concatenate(probes, axis=1)
-                rows = pa.array(np.repeat(np.arange(len(vectors)), places.shape[1]))
+                places = routing.places(_matrix(batch["_vector"], routing.dimension))
+                rows = pa.array(np.repeat(np.arange(len(places)), places.shape[1]))
                 for start in range(0, len(rows), _FETCH):
                     some = rows.slice(start, _FETCH)
                     home = pa.array(places.reshape(-1)[start : start + _FETCH].astype(np.int64))
@@ -404,22 +375,9 @@ def _answer(plan: SearchPlan, schema: pa.Schema) -> _Mapper:
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
-            search, segments, homes = _homes(plan)
-            dim = plan.query.vectors.shape[1]
+            routing = Routing(plan)
             for home, ids, lists in _by_home(batches):
-                query = replace(plan.query, vectors=_matrix(lists, dim)).fitted(search.kind)
-                if home >= homes.starts[-1]:
-                    share = homes.loose[home - homes.starts[-1]]
-                    found = run_share(replace(plan, query=query), share)
-                else:
-                    which = int(np.searchsorted(homes.starts, home, side="right")) - 1
-                    segment, stored = segments[which]
-                    number = home - homes.starts[which]
-                    queries = stored.quantizer.queries(stored.ivf.prepared(query.vectors))
-                    allowed = search.allowed(plan.filter, segment.covered)
-                    found = search.in_partition(query, queries, segment, stored, number, allowed)
-                    if plan.exactly:
-                        found = search.refined(query.vectors, found, plan.metric)
+                found = routing.answer(home, _matrix(lists, routing.dimension))
                 counts = [len(part.addresses) for part in found]
                 rows = pa.array(np.repeat(np.arange(len(found)), counts))
                 addresses = np.concatenate([part.addresses for part in found]).view(np.int64)

@@ -6,24 +6,20 @@ walking back from it, version by version; columns of a newer version must be the
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql.datasource import InputPartition
 
 from spark_lance.errors import SchemaError, VersionNotFoundError
 from spark_lance.file.schema import Field
-from spark_lance.spark.compat import planned_size
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.change_columns import ChangeColumns
-from spark_lance.spark.scan.partitions import row_bytes
+from spark_lance.spark.scan.partitions import pack, row_bytes
 from spark_lance.spark.schema.blobs import read_blobs
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.types import arrow_schema
@@ -42,11 +38,6 @@ __all__ = ["ChangePartition", "Feed", "TaskColumns", "pack_changes", "read_chang
 
 _VERSIONS_KEPT = 1024
 _CHANGES_KEPT = 100_000
-_MOST_BYTES = 128 << 20
-_LEAST_BYTES = 4 << 20
-_TASK_BYTES = 64 << 10
-_ROW_BYTES = 8
-_LEAST_ROWS = 4096
 _EPOCH_MICROS = 10**6
 
 
@@ -213,7 +204,7 @@ def pack_changes(
     options: ReadOptions,
     cores: int,
 ) -> list[ChangePartition]:
-    """Put tasks together to partitions of about `partition_bytes`, in their order; cut larger ones.
+    """Put tasks together to partitions of about `partition_bytes`, see `pack`.
 
     Args:
         tasks: the work.
@@ -223,46 +214,20 @@ def pack_changes(
         cores: how many tasks run at a time.
     """
     names = [field.name for field in fields]
-    width = row_bytes(reference.schema, [task.scan for task in tasks], names, fields) + _ROW_BYTES
-    total = sum(_cost(task.change.count, width) for task in tasks)
-    limit = options.partition_bytes or min(_MOST_BYTES, max(_LEAST_BYTES, total / cores))
-    partitions = []
-    held: list[tuple[ChangeTask, int]] = []
-    cost = 0.0
-    for task in tasks:
-        for piece, rows in _cut(task, _cost(task.change.count, width) / limit):
-            more = _cost(rows, width)
-            if held and cost + more > limit:
-                partitions.append(_partition(held, width))
-                held, cost = [], 0.0
-            held.append((piece, rows))
-            cost += more
-    return [*partitions, _partition(held, width)] if held else partitions
+    width = row_bytes(reference.schema, [task.scan for task in tasks], names, fields)
 
+    def rows_of(task: ChangeTask) -> int:
+        return task.change.count
 
-def _cost(rows: int, width: float) -> float:
-    return rows * width + _TASK_BYTES
+    def span_of(task: ChangeTask) -> tuple[int, int]:
+        scan = task.scan
+        return 0, physical_rows(scan.store, scan.root, scan.message, scan.bases)
 
+    def cut(task: ChangeTask, span: tuple[int, int]) -> ChangeTask:
+        return replace(task, scan=replace(task.scan, span=span), span=span)
 
-def _cut(task: ChangeTask, times: float) -> Iterator[tuple[ChangeTask, int]]:
-    """Cut the rows of a fragment that is `times` as large as a partition into runs."""
-    scan, count = task.scan, task.change.count
-    pieces = 1
-    if times > 1:
-        physical = physical_rows(scan.store, scan.root, scan.message, scan.bases)
-        pieces = min(math.ceil(times), physical // _LEAST_ROWS)
-    if pieces < 2:
-        yield task, count
-        return
-    for start, stop in pairwise(physical * i // pieces for i in range(pieces + 1)):
-        span = (start, stop)
-        yield replace(task, scan=replace(scan, span=span), span=span), count * (stop - start) // physical
-
-
-def _partition(held: Iterable[tuple[ChangeTask, int]], width: float) -> ChangePartition:
-    tasks, rows = zip(*held, strict=True)
-    count = int(np.sum(rows))
-    return ChangePartition(tuple(tasks), planned_size(count, int(count * width)))
+    packed = pack(tasks, rows_of, span_of, cut, width, options.partition_bytes, cores=cores)
+    return [ChangePartition(*each) for each in packed]
 
 
 def read_changes(

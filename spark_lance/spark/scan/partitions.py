@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -25,7 +25,16 @@ from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
-__all__ = ["LancePartition", "Piece", "first_rows", "live_rows", "pack", "row_bytes", "share_rows"]
+__all__ = [
+    "LancePartition",
+    "Piece",
+    "first_rows",
+    "live_rows",
+    "pack",
+    "pack_tasks",
+    "row_bytes",
+    "share_rows",
+]
 
 # As for Spark's own file sources: no partition above the first size, none below the second without need.
 _MOST_BYTES = 128 << 20
@@ -37,6 +46,8 @@ _SYSTEM_BYTES = 8
 _LEAST_ROWS = 4096
 # Rows without columns that one task makes, where there are cores to make more.
 _EMPTY_ROWS = 1 << 26
+
+T = TypeVar("T")
 
 
 class Piece(NamedTuple):
@@ -73,6 +84,61 @@ class LancePartition(InputPartition):
 
 
 def pack(
+    items: Sequence[T],
+    rows_of: Callable[[T], int],
+    span_of: Callable[[T], tuple[int, int] | None],
+    cut: Callable[[T, tuple[int, int]], T],
+    width: float,
+    partition_bytes: int | None = None,
+    *,
+    cores: int | None = None,
+) -> list[tuple[tuple[T, ...], str]]:
+    """Put work on fragments together to partitions, in its order; cut what is too large.
+
+    Args:
+        items: the work, each on one fragment.
+        rows_of: says how many rows an item reads.
+        span_of: gives the rows [start, stop) of its fragment that an item goes through; None if it cannot be
+            cut. Asked only of items larger than a partition.
+        cut: gives an item for a part of these rows.
+        width: bytes of one row of what is read, see `row_bytes`.
+        partition_bytes: about the most bytes of a partition; by default such that every core gets some.
+        cores: how many tasks run at a time; those of this machine by default.
+
+    Returns:
+        Of each partition its items, and rows and bytes as text.
+    """
+
+    def pieces(item: T, rows: int, limit: float) -> list[tuple[T, int]]:
+        times = _cost(rows, width) / limit
+        span = span_of(item) if times > 1 else None
+        first, last = span or (0, 0)
+        count = min(math.ceil(times), (last - first) // _LEAST_ROWS)
+        if count < 2:
+            return [(item, rows)]
+        bounds = [first + (last - first) * i // count for i in range(count + 1)]
+        return [
+            (cut(item, (start, stop)), rows * (stop - start) // (last - first))
+            for start, stop in itertools.pairwise(bounds)
+        ]
+
+    counted = [(item, rows_of(item)) for item in items]
+    limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in counted), cores)
+    partitions: list[list[tuple[T, int]]] = []
+    room = 0.0
+    for piece in (piece for item, rows in counted for piece in pieces(item, rows, limit)):
+        cost = _cost(piece[1], width)
+        if cost > room or not partitions:
+            partitions.append([])
+            room = limit
+        partitions[-1].append(piece)
+        room -= cost
+    return [
+        (tuple(item for item, _ in held), _size(sum(rows for _, rows in held), width)) for held in partitions
+    ]
+
+
+def pack_tasks(
     tasks: Sequence[ScanTask],
     width: float,
     partition_bytes: int | None = None,
@@ -80,32 +146,22 @@ def pack(
     whole: bool = False,
     cores: int | None = None,
 ) -> list[LancePartition]:
-    """Put fragments together to partitions, in their order; cut those that are too large.
+    """Put the fragments of a scan together to partitions, see `pack`.
 
     Args:
-        tasks: the fragments.
-        width: bytes of one row of what is read, see `row_bytes`.
-        partition_bytes: about the most bytes of a partition; by default such that every core gets some.
         whole: cut no fragment.
-        cores: of the session; those of this machine by default.
     """
-    counted = [(task, live_rows(task)) for task in tasks]
-    limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in counted), cores)
-    partitions = []
-    held: list[tuple[ScanTask, int]] = []
-    cost = 0.0
-    for task, rows in counted:
-        pieces = [(task, rows)] if whole else _cut(task, rows, _cost(rows, width) / limit)
-        for piece, piece_rows in pieces:
-            more = _cost(piece_rows, width)
-            if held and cost + more > limit:
-                partitions.append(_partition(held, width))
-                held, cost = [], 0.0
-            held.append((piece, piece_rows))
-            cost += more
-    if held:
-        partitions.append(_partition(held, width))
-    return partitions
+
+    def span_of(task: ScanTask) -> tuple[int, int] | None:
+        if whole or task.only is not None or not task.names:
+            return None
+        return task.span or (0, physical_rows(task.store, task.root, task.message, task.bases))
+
+    def cut(task: ScanTask, span: tuple[int, int]) -> ScanTask:
+        return replace(task, span=span)
+
+    packed = pack(tasks, live_rows, span_of, cut, width, partition_bytes, cores=cores)
+    return [LancePartition(tuple(map(Piece.of, held)), size) for held, size in packed]
 
 
 def share_rows(rows: int, cores: int | None = None) -> list[LancePartition]:
@@ -136,28 +192,8 @@ def _cost(rows: int, width: float) -> float:
     return rows * width + _FRAGMENT_BYTES
 
 
-def _cut(task: ScanTask, rows: int, times: float) -> list[tuple[ScanTask, int]]:
-    """Cut a fragment that is `times` as large as a partition into runs of its rows."""
-    if times <= 1 or task.only is not None or not task.names:
-        return [(task, rows)]
-    first, last = task.span or (0, physical_rows(task.store, task.root, task.message, task.bases))
-    pieces = min(math.ceil(times), (last - first) // _LEAST_ROWS)
-    if pieces < 2:
-        return [(task, rows)]
-    bounds = [first + (last - first) * i // pieces for i in range(pieces + 1)]
-    return [
-        (replace(task, span=(start, stop)), rows * (stop - start) // (last - first))
-        for start, stop in itertools.pairwise(bounds)
-    ]
-
-
 def _limit(total: float, cores: int | None) -> float:
     return min(_MOST_BYTES, max(_LEAST_BYTES, total / (cores or os.cpu_count() or 1)))
-
-
-def _partition(held: Sequence[tuple[ScanTask, int]], width: float) -> LancePartition:
-    count = sum(rows for _, rows in held)
-    return LancePartition(tuple(Piece.of(task) for task, _ in held), _size(count, width))
 
 
 def _size(rows: int, width: float) -> str:

@@ -30,7 +30,7 @@ from spark_lance.spark.scan.partitions import (
     Piece,
     first_rows,
     live_rows,
-    pack,
+    pack_tasks,
     row_bytes,
     share_rows,
 )
@@ -176,7 +176,8 @@ class LanceReader(DataSourceReader):
         filter_columns = self._condition.columns if self._condition else ()
         extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
         width = row_bytes(self._table, self._tasks, self._names, [*self._fields, *extra])
-        return pack(self._tasks, width, self._options.partition_bytes, whole=whole, cores=self._hints.cores)
+        most, cores = self._options.partition_bytes, self._hints.cores
+        return pack_tasks(self._tasks, width, most, whole=whole, cores=cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""

@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from spark_lance.errors import AlreadyCommittedError
 from spark_lance.index.pruners import index_pruners
 from spark_lance.io.store import Store
-from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.once import Once
-from spark_lance.table.inserts.write_plan import WritePlan, commit_write
-from spark_lance.table.writing.write import delete_fragment_files
+from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard
 
 __all__ = ["commit_once"]
 
@@ -46,10 +44,9 @@ def commit_once(
         CommitError, SchemaError, OSError: nothing was committed; the files were deleted.
     """
     try:
-        with discarding(lambda: delete_fragment_files(store, root, fragments)):
-            return commit_write(
-                store, root, plan, fragments, properties, once=once, pruner_factory=index_pruners
-            )
+        return commit_or_discard(
+            store, root, plan, fragments, properties, once=once, pruner_factory=index_pruners
+        )
     except AlreadyCommittedError as skipped:
         logger.info("%s", skipped)
         return None

@@ -23,7 +23,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.errors import OptionError, SchemaError, TableNotFoundError
+from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.blob_writer import BLOB_KEY
 from spark_lance.file.pages import PAGE_FORMATS
 from spark_lance.file.schema import Field, Schema
@@ -35,9 +35,8 @@ from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import Wishes, new_field
 from spark_lance.spark.schema.types import arrow_schema, covers, spark_type
 from spark_lance.spark.sink.table_columns import check_columns, check_known, named_children, with_page_wishes
-from spark_lance.table.inserts.write_plan import WritePlan, plan_write
+from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["check_names", "plan_rows"]
@@ -57,10 +56,7 @@ def plan_rows(
         ExpressionError: the condition of `replaceWhere` does not fit the table.
     """
     _check_mode(options, overwrite)
-    try:
-        table = load_latest(store, root)
-    except TableNotFoundError:
-        table = None
+    table = find_latest(store, root)
     check_names(schema, options.caseSensitive)
     given = arrow_schema(schema)
     keeps = not overwrite or options.replaceWhere is not None or _keeps_schema(options)
@@ -85,6 +81,7 @@ def plan_rows(
         plan = plan_write(
             store,
             root,
+            table,
             source,
             "overwrite" if overwrite else "append",
             data_storage_version=options.data_storage_version,

@@ -19,6 +19,7 @@ from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.once import Ledger, Once
 from spark_lance.table.features import check_writable
 from spark_lance.table.inserts.merge_schema import grow, missing_columns, renumbered
@@ -32,8 +33,9 @@ from spark_lance.table.schema.keys import check_keys
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.location import check_location
+from spark_lance.table.writing.write import delete_fragment_files
 
-__all__ = ["MODES", "WritePlan", "commit_write", "plan_write"]
+__all__ = ["MODES", "WritePlan", "commit_or_discard", "commit_write", "find_latest", "plan_write"]
 
 MODES = ("create", "append", "overwrite")
 
@@ -66,9 +68,22 @@ class WritePlan:
     whole: Schema | None = None
 
 
+def find_latest(store: Store, root: str) -> Manifest | None:
+    """Return the newest version of the table at `root`; None if there is no table.
+
+    Raises:
+        UnsupportedFormatError, FormatError: see `load_latest`.
+    """
+    try:
+        return load_latest(store, root)
+    except TableNotFoundError:
+        return None
+
+
 def plan_write(
     store: Store,
     root: str,
+    manifest: Manifest | None,
     source: pa.Schema,
     mode: str,
     *,
@@ -78,9 +93,11 @@ def plan_write(
     keep_schema: bool = False,
     replace_where: str | None = None,
 ) -> WritePlan:
-    """Look at the table at `root` and decide how data of the Arrow schema `source` is written to it.
+    """Decide how data of the Arrow schema `source` is written to the table at `root`.
 
     Args:
+        manifest: its newest version, see `find_latest`; all decisions about one write rest on the same one.
+        source: of the data.
         mode: "create" (must not exist), "append" (created if missing) or "overwrite" (likewise).
         data_storage_version: such as "2.1"; by default the table's, or 2.2 for a new one.
         stable_row_ids: for a table to be created.
@@ -101,9 +118,7 @@ def plan_write(
     if mode not in MODES:
         raise OptionError(f"write mode {mode!r} does not exist; use one of {', '.join(MODES)}")
     asked = None if data_storage_version is None else FileVersion.parse(data_storage_version)
-    try:
-        manifest = load_latest(store, root)
-    except TableNotFoundError:
+    if manifest is None:
         check_location(store, root)
         version = asked or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
@@ -211,6 +226,26 @@ def commit_write(
     return commit_operation(
         store, root, operation, read_version=plan.read_version, properties=properties, once=once
     ).version
+
+
+def commit_or_discard(
+    store: Store,
+    root: str,
+    plan: WritePlan,
+    fragments: Sequence[bytes],
+    properties: Mapping[str, str] | None = None,
+    config: Mapping[str, str] | None = None,
+    once: Once | None = None,
+    pruner_factory: PrunerFactory | None = None,
+) -> int:
+    """Commit files as `commit_write` does; delete them if it says that nothing was committed.
+
+    Raises:
+        CommitOutcomeUnknownError: the version may exist; no file was deleted.
+        LanceError, OSError: see `commit_write`; nothing was committed, and the files were deleted.
+    """
+    with discarding(lambda: delete_fragment_files(store, root, fragments)):
+        return commit_write(store, root, plan, fragments, properties, config, once, pruner_factory)
 
 
 def _base(store: Store, root: str, plan: WritePlan, once: Once | None) -> Manifest:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_lance.errors import AlreadyCommittedError
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.once import Once
-from spark_lance.table.inserts.write_plan import commit_write, plan_write
+from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.writing.write import write_fragments
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     won = 0
     for number in range(pairs):
         data = pa.record_batch({"pair": pa.array([number] * rows, pa.int64())})
-        plan = plan_write(store, root, data.schema, "append")
+        plan = plan_write(store, root, find_latest(store, root), data.schema, "append")
         fragments = write_fragments([data], store, root, plan.schema, version=plan.version)
         try:
             commit_write(store, root, plan, fragments, once=Once("job", number))

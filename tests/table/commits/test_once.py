@@ -22,7 +22,7 @@ from spark_lance.io.store import open_store
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits import once as once_module
 from spark_lance.table.commits.once import RECORD, Ledger, Once, pair_of
-from spark_lance.table.inserts.write_plan import commit_write, plan_write
+from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.publish import publish
@@ -41,7 +41,7 @@ def rows(*values: int) -> pa.Table:
 def write(path: str, once: Once | None, *values: int, mode: str = "append") -> int | None:
     """Write as a job does; None if it was superfluous."""
     store, root = open_store(path)
-    plan = plan_write(store, root, rows().schema, mode)
+    plan = plan_write(store, root, find_latest(store, root), rows().schema, mode)
     batches = rows(*values).to_batches()
     fragments = write_fragments(batches, store, root, plan.schema, version=plan.version)
     try:
@@ -96,7 +96,7 @@ def test_a_write_without_rows_is_known_to_be_done(path: str) -> None:
 
 def test_two_creators_with_one_pair(path: str) -> None:
     store, root = open_store(path)
-    plan = plan_write(store, root, rows().schema, "append")
+    plan = plan_write(store, root, find_latest(store, root), rows().schema, "append")
     files = [
         write_fragments(rows(1).to_batches(), store, root, plan.schema, version=plan.version)
         for _ in range(2)
@@ -112,7 +112,7 @@ def test_a_repeated_overwrite_gives_no_conflict(path: str) -> None:
     """Both were planned on one version, so the second is in conflict with the first as well."""
     write(path, None, 0)
     store, root = open_store(path)
-    plan = plan_write(store, root, rows().schema, "overwrite")
+    plan = plan_write(store, root, find_latest(store, root), rows().schema, "overwrite")
     commit_write(store, root, plan, [], once=Once("job", 1))
     write(path, None, 5)
     with pytest.raises(AlreadyCommittedError):
@@ -299,7 +299,7 @@ def test_pairs_of_other_connectors_count(path: str) -> None:
     """Written by a connector that keeps no record."""
     write(path, None, 1)
     store, root = open_store(path)
-    plan = plan_write(store, root, rows().schema, "append")
+    plan = plan_write(store, root, find_latest(store, root), rows().schema, "append")
     properties = {"lance.streaming.queryId": "q", "lance.streaming.epochId": "5"}
     fragments = write_fragments(rows(2).to_batches(), store, root, plan.schema, version=plan.version)
     commit_write(store, root, plan, fragments, properties)

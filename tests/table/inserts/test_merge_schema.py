@@ -23,7 +23,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.once import Once
 from spark_lance.table.inserts.merge_schema import missing_columns
-from spark_lance.table.inserts.write_plan import WritePlan, commit_write, plan_write
+from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
 from spark_lance.table.operations import empty_manifest
 from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.writing.align import Aligner
@@ -38,7 +38,9 @@ class Job:
         self.data = data
         if options.pop("merge", True):
             options["new_columns"] = data.schema
-        self.plan: WritePlan = plan_write(self.store, self.root, data.schema, mode, **options)
+        self.plan: WritePlan = plan_write(
+            self.store, self.root, find_latest(self.store, self.root), data.schema, mode, **options
+        )
         aligner = Aligner(data.schema, self.plan.schema)
         self.fragments = write_fragments(
             map(aligner.align, data.to_batches()),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import pyarrow as pa
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
 
-__all__ = ["Asked", "Codes", "Quantizer", "Queries", "Scorer"]
+__all__ = ["Asked", "Codes", "Quantizer", "Queries", "Scorer", "Training"]
 
 Matrix = npt.NDArray[np.float32]
 # Column name -> one row per vector: (n,) or (n, width).
@@ -115,6 +115,34 @@ class Scorer:
         return self.points.nbytes + self.add.nbytes
 
 
+class Training(Protocol):
+    """How a quantizer is trained; see `Recipe`, which is this."""
+
+    @property
+    def metric(self) -> Metric:
+        """Of the index."""
+
+    @property
+    def num_sub_vectors(self) -> int | None:
+        """Parts of a vector that have codes of their own."""
+
+    @property
+    def num_bits(self) -> int | None:
+        """Bits of a code."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Rows per codeword that are looked at."""
+
+    @property
+    def max_iterations(self) -> int:
+        """Of each k-means."""
+
+    @property
+    def rotation(self) -> Literal["fast", "matrix"]:
+        """How vectors are rotated."""
+
+
 class Quantizer(ABC):
     """One way of keeping vectors; an instance has what training found.
 
@@ -123,6 +151,32 @@ class Quantizer(ABC):
     """
 
     name: ClassVar[str]
+    # The format version of indices whose codes are these.
+    index_version: ClassVar[int] = 1
+    # Whether estimates of cosine distances are squared distances of vectors of length 1.
+    squares_cosine: ClassVar[bool] = True
+    # Whether vectors of bits can be kept, for the metric hamming.
+    keeps_bits: ClassVar[bool] = False
+
+    @classmethod
+    def codewords(cls, bits: int | None) -> int:
+        """Return how many codewords training finds for codes of so many bits; 0 if it finds none."""
+        return 0
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> Quantizer:
+        """Return the quantizer for vectors like those of a sample.
+
+        Args:
+            sample: (n, dim), prepared; n is at least 1.
+            ivf: the partitions of the index.
+            training: how it is trained.
+            dtype: of the column's values.
+
+        Raises:
+            OptionError: what is asked does not fit the vectors.
+        """
 
     @abstractmethod
     def columns(self) -> list[pa.Field]:

@@ -26,6 +26,7 @@ from spark_lance.index.vector.quantizers.base import (
     Quantizer,
     Queries,
     Scorer,
+    Training,
     no_shift,
     squares,
     vector_column,
@@ -39,9 +40,16 @@ class Flat(Quantizer):
     """Vectors of `dim` values of a numpy `dtype`."""
 
     name = "FLAT"
+    squares_cosine = False
+    keeps_bits = True
     dim: int
     dtype: np.dtype[Any]
     metric: Metric
+
+    @classmethod
+    def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> Flat:
+        """Return the form of the sample's vectors."""
+        return cls(sample.shape[1], dtype, training.metric)
 
     def columns(self) -> list[pa.Field]:
         """Return the stored column."""

@@ -33,6 +33,7 @@ from spark_lance.index.vector.quantizers.base import (
     Quantizer,
     Queries,
     Scorer,
+    Training,
     no_shift,
     squares,
     vector_column,
@@ -42,6 +43,9 @@ from spark_lance.proto import index_pb2
 __all__ = ["ProductQuantizer"]
 
 _COLUMN = "__pq_code"
+
+# Of a code, if nothing else is asked for.
+_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,24 @@ class ProductQuantizer(Quantizer):
     bits: int
     metric: Metric
     transposed: bool = True
+
+    @classmethod
+    def codewords(cls, bits: int | None) -> int:
+        """Return one for every code; codes have 8 bits by default."""
+        return 1 << (bits or _BITS)
+
+    @classmethod
+    def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> ProductQuantizer:
+        """Find codewords; by default for parts of 16 values, or of 8."""
+        bits = training.num_bits or _BITS
+        sample = sample[: training.sample_rate << bits]
+        if training.metric != "dot":
+            sample = sample - ivf.centroids[ivf.assign(sample)]
+        dim = sample.shape[1]
+        parts = training.num_sub_vectors or next((dim // n for n in (16, 8) if dim % n == 0), 1)
+        return cls.train(
+            sample, parts, bits, training.metric, dtype=dtype, iterations=training.max_iterations
+        )
 
     @classmethod
     def train(

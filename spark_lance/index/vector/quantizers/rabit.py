@@ -42,6 +42,7 @@ from spark_lance.index.vector.quantizers.base import (
     Quantizer,
     Queries,
     Scorer,
+    Training,
     squares,
     vector_column,
 )
@@ -81,12 +82,18 @@ class RabitQuantizer(Quantizer):
     """
 
     name = "RQ"
+    index_version = 2
     dim: int
     bits: int
     rotation: Rotation
     metric: Metric
     packed: bool = True
     residual_query: bool = False
+
+    @classmethod
+    def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> RabitQuantizer:
+        """Draw a rotation for codes of 5 bits, or those that are asked for."""
+        return cls.train(sample.shape[1], training.num_bits or 5, training.metric, training.rotation)
 
     @classmethod
     def train(

@@ -28,6 +28,7 @@ from spark_lance.index.vector.quantizers.base import (
     Quantizer,
     Queries,
     Scorer,
+    Training,
     squares,
     vector_column,
 )
@@ -52,6 +53,11 @@ class ScalarQuantizer(Quantizer):
     def train(cls, sample: Vectors, metric: Metric) -> ScalarQuantizer:
         """Take the bounds of a sample (n, dim)."""
         return cls(sample.shape[1], float(sample.min()), float(sample.max()), metric)
+
+    @classmethod
+    def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> ScalarQuantizer:
+        """Take the bounds of a sample."""
+        return cls.train(sample, training.metric)
 
     @property
     def _step(self) -> float:

@@ -1,0 +1,72 @@
+"""Where the queries of a large batch look: each goes to the index partitions nearest to it, and to all rows
+without an index.
+
+These places are numbered, so that rows with a query and a place can be brought together by place: first the
+partitions of the plan's segments, segment by segment, then its shares of fragments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.index.vector.best import Found
+from spark_lance.index.vector.metrics import Vectors
+from spark_lance.index.vector.shares import SearchPlan
+
+__all__ = ["Routing"]
+
+
+class Routing:
+    """The places of a search, in the process that opens it.
+
+    Args:
+        plan: the search; the number of vectors in its query does not matter.
+    """
+
+    def __init__(self, plan: SearchPlan) -> None:
+        self._plan = plan
+        self._search = plan.open()
+        self._segments = [
+            (share, *pair)
+            for share in plan.shares
+            for pair in (self._search.segments(share) if share.segments else [])
+        ]
+        self._loose = [share for share in plan.shares if share.fragments]
+        counts = [len(stored.ivf) for _, _, stored in self._segments]
+        # The first place of every segment, then that of the first share of fragments.
+        self._starts = np.cumsum([0, *counts])
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers a vector has."""
+        return int(self._plan.query.vectors.shape[1])
+
+    def places(self, vectors: Vectors) -> npt.NDArray[np.int64]:
+        """Return the places where each of some vectors (q, dim) looks: (q, n)."""
+        probes = [
+            start + stored.ivf.probe(stored.ivf.prepared(vectors), self._plan.query.minimum_nprobes)
+            for start, (_, _, stored) in zip(self._starts, self._segments, strict=False)
+        ]
+        rest = self._starts[-1] + np.arange(len(self._loose))
+        return np.concatenate([*probes, np.broadcast_to(rest, (len(vectors), len(rest)))], axis=1)
+
+    def answer(self, place: int, vectors: Vectors) -> list[Found]:
+        """Return the best rows of a place for each of some vectors (q, dim).
+
+        Raises:
+            FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
+        """
+        search = self._search
+        query = replace(self._plan.query, vectors=vectors).fitted(search.kind)
+        if place >= self._starts[-1]:
+            share = self._loose[place - int(self._starts[-1])]
+            return search.answer(query, share, search.allowed(self._plan.filter, share))
+        which = int(np.searchsorted(self._starts, place, side="right")) - 1
+        share, segment, stored = self._segments[which]
+        allowed = search.allowed(self._plan.filter, share)
+        number = place - int(self._starts[which])
+        found = search.in_segment(query, segment, stored, allowed).in_partition(number)
+        return search.refined(query.vectors, found, share.metric) if share.exactly else found

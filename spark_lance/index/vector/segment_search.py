@@ -1,0 +1,207 @@
+"""Searching one segment of a vector index: its nearest partitions, by codes or by a walk through a graph.
+
+Rows that do not count (`RowResolver`), or that may not be found, are left out before candidates are chosen.
+(Lance index format, search semantics.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError
+from spark_lance.index.cache import CACHE_BYTES, ByteCache
+from spark_lance.index.entries import Segment
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.search_rows import Addresses, contains
+from spark_lance.index.vector.best import BestOfMany, Found, smallest
+from spark_lance.index.vector.graph import Graph, search_graph
+from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.storage import RowIds, VectorSegment
+
+__all__ = ["SegmentSearch"]
+
+Distances = npt.NDArray[np.float32]
+
+# Partitions of fewer rows are compared as a whole even if they have a graph: one product of matrices takes
+# less time than the many small steps of a walk.
+_WORTH_WALKING = 1 << 16
+# Below this share of rows that are allowed, a graph is not walked.
+_SPARSE = 0.1
+_MARGIN = 16
+# Distances of queries to a partition that are computed at once.
+_BLOCK_BYTES = 2 << 20
+# Rows of partitions whose distances are sorted together.
+_ROWS_TOGETHER = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A partition, ready to be searched."""
+
+    row_ids: RowIds
+    scorer: Scorer
+    graph: Graph | None
+
+
+_PARTITIONS: ByteCache[_Loaded] = ByteCache(CACHE_BYTES)
+
+
+@dataclass(frozen=True)
+class SegmentSearch:
+    """One query, of one vector or several, for the rows of one segment.
+
+    Attributes:
+        query: what is asked; it fits the column.
+        segment, stored: the segment, and what it stores.
+        rows: says where rows are, and which count.
+        allowed: addresses of the rows that may be found, ascending; None for all.
+    """
+
+    query: VectorQuery
+    segment: Segment
+    stored: VectorSegment
+    rows: RowResolver
+    allowed: Addresses | None
+
+    @cached_property
+    def _queries(self) -> Queries:
+        return self.stored.quantizer.queries(self.stored.ivf.prepared(self.query.vectors))
+
+    def run(self) -> list[Found]:
+        """Return the best candidates of the segment for each vector of the query."""
+        query, queries, stored = self.query, self._queries, self.stored
+        most = len(stored.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
+        first = min(query.minimum_nprobes, most)
+        probes = stored.ivf.probe(queries.vectors, first)
+        alone = len(queries) == 1
+        found = [self._of_one(queries, probes[0].tolist())] if alone else self._of_many(probes)
+        for asker, part in enumerate(found):
+            if len(part.addresses) >= query.wanted or first >= most:
+                continue
+            one = queries[asker : asker + 1]
+            for number in stored.ivf.probe(one.vectors, most)[0, first:].tolist():
+                more = self._of_one(one, [number])
+                found[asker] = Found.best([found[asker], more], query.wanted)
+                if len(found[asker].addresses) >= query.wanted:
+                    break
+        return found
+
+    def _of_many(self, probes: npt.NDArray[np.int64]) -> list[Found]:
+        """Return the best candidates for each query of its partitions `probes` (q, n)."""
+        best = BestOfMany(len(self._queries), self.query.wanted)
+        # A partition is loaded once for all queries that look at it.
+        order = np.argsort(probes, axis=None, kind="stable")
+        homes = probes.reshape(-1)[order]
+        starts = np.flatnonzero(np.diff(homes, prepend=-1))
+        for number, mine in zip(homes[starts].tolist(), np.split(order, starts[1:]), strict=True):
+            askers = mine // probes.shape[1]
+            self._compare(best, askers, number)
+        return best.found()
+
+    def in_partition(self, number: int) -> list[Found]:
+        """Return the best candidates of one partition for each vector of the query."""
+        if len(self._queries) == 1:
+            return [self._of_one(self._queries, [number])]
+        return self._of_many(np.full((len(self._queries), 1), number))
+
+    def _compare(self, best: BestOfMany, askers: npt.NDArray[np.int64], number: int) -> None:
+        """Compare the queries numbered `askers` with all rows of a partition."""
+        stored = self.stored
+        if not stored.lengths[number]:
+            return
+        held = self._load(number)
+        addresses, counts = self._counting(held.row_ids)
+        rows = np.flatnonzero(counts)
+        step = max(1, _BLOCK_BYTES // (4 * len(counts)))
+        for start in range(0, len(askers), step):
+            some = askers[start : start + step]
+            block = held.scorer.distances(
+                stored.quantizer.ask(self._queries[some], stored.ivf.centroids[number])
+            )
+            block *= _scale(stored)
+            best.add(some, addresses[rows], block if len(rows) == len(counts) else block[:, rows])
+
+    def _of_one(self, one: Queries, numbers: Sequence[int]) -> Found:
+        """Return the best candidates of some partitions for one query."""
+        stored = self.stored
+        best = []
+        ids: list[RowIds] = []
+        scores: list[Distances] = []
+        held_rows = 0
+        for number in numbers:
+            if not stored.lengths[number]:
+                continue
+            held = self._load(number)
+            asked = stored.quantizer.ask(one, stored.ivf.centroids[number])
+            walked = self._walk(held, asked) if held.graph is not None else None
+            if walked is not None:
+                best.append(Found(walked.addresses, walked.distances * _scale(stored)))
+                continue
+            ids.append(held.row_ids)
+            scores.append(held.scorer.distances(asked)[0] * _scale(stored))
+            held_rows += len(held.row_ids)
+            if held_rows >= _ROWS_TOGETHER:
+                best.append(self._nearest(scores, ids))
+                ids, scores, held_rows = [], [], 0
+        if ids:
+            best.append(self._nearest(scores, ids))
+        return Found.best(best, self.query.wanted)
+
+    def _walk(self, held: _Loaded, asked: Asked) -> Found | None:
+        """Return what a walk through the graph of a partition finds; None if too few rows count for one."""
+        assert held.graph is not None
+        addresses, counts = self._counting(held.row_ids)
+        if counts.mean() < _SPARSE:
+            return None
+        query = self.query
+        ef = query.ef or max(query.wanted, 3 * query.wanted // 2)
+        nodes, scores = search_graph(held.graph, held.scorer, asked, ef, counts)
+        return Found(addresses[nodes], scores)
+
+    def _nearest(self, scores: Sequence[Distances], ids: Sequence[RowIds]) -> Found:
+        """Return the nearest rows of partitions that count.
+
+        Resolving a row may be dear, so only the nearest are, and more of them if too few count.
+        """
+        every, row_ids = np.concatenate(scores), np.concatenate(ids)
+        wanted = self.query.wanted + _MARGIN
+        while True:
+            near = smallest(every, wanted)
+            addresses, counts = self._counting(row_ids[near])
+            if wanted >= len(every) or int(counts.sum()) >= self.query.wanted:
+                return Found(addresses[counts], every[near][counts])
+            wanted *= 8
+
+    def _counting(self, row_ids: RowIds) -> tuple[Addresses, npt.NDArray[np.bool_]]:
+        """Return the addresses of rows, and which of them may be found."""
+        addresses, counts = self.rows.addresses(row_ids, self.segment.covered)
+        return addresses, counts if self.allowed is None else counts & contains(self.allowed, addresses)
+
+    def _load(self, number: int) -> _Loaded:
+        segment, stored = self.segment, self.stored
+
+        def load() -> _Loaded:
+            partition = stored.partition(number)
+            graph = stored.graph(number) if len(partition.row_ids) >= _WORTH_WALKING else None
+            try:
+                scorer = stored.quantizer.scorer(partition.codes)
+            except (KeyError, IndexError) as error:
+                raise FormatError(f"codes that do not fit the index: {error}", segment.directory) from error
+            return _Loaded(partition.row_ids, scorer, graph)
+
+        def size(loaded: _Loaded) -> int:
+            return loaded.scorer.nbytes + loaded.row_ids.nbytes
+
+        return _PARTITIONS.get((segment.store.uri(segment.directory), number), load, size)
+
+
+def _scale(stored: VectorSegment) -> Any:
+    """Codes estimate the squared distance of vectors of length 1, which is twice their cosine distance."""
+    return np.float32(0.5 if stored.metric == "cosine" and stored.quantizer.squares_cosine else 1)
