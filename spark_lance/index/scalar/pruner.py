@@ -20,8 +20,6 @@ from spark_lance.index.entries import by_age, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex, united
-from spark_lance.index.scalar.bloom import BloomFilter
-from spark_lance.index.scalar.base import ScalarIndex, grouped, united
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.probe import Probe, probe_of
 from spark_lance.proto import table_pb2
