@@ -119,7 +119,7 @@ def blob_path(schema: Schema, column: str) -> tuple[Field, ...]:
     """Return the fields from the top-level one down to the blob column `column`; dots lead into structs.
 
     Raises:
-        SchemaError: there is no such column, or it is no blob column.
+        SchemaError: there is no such column, or it is not a blob column.
     """
     first, *rest = column.split(".")
     path = [schema.field(first)]
@@ -129,7 +129,7 @@ def blob_path(schema: Schema, column: str) -> tuple[Field, ...]:
             raise SchemaError(f"no column {column!r}: {path[-1].name!r} has no child {name!r}")
         path.append(inner[0])
     if path[-1].kind != "blob":
-        raise SchemaError(f"column {column!r} of type {path[-1].logical_type} is no blob column")
+        raise SchemaError(f"column {column!r} of type {path[-1].logical_type} is not a blob column")
     return tuple(path)
 
 
