@@ -302,7 +302,8 @@ class VectorSearch:
     ) -> Found:
         """Return the nearest rows of partitions that count.
 
-        Resolving a row may be dear, so only the nearest are, and more of them if too few count.
+        Resolving a row may be slow, so only the nearest are resolved, and more of them if too few of these
+        count.
         """
         every, row_ids = np.concatenate(scores), np.concatenate(ids)
         wanted = query.wanted + _MARGIN
