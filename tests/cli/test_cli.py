@@ -229,7 +229,7 @@ def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
         (["inspect", "{}/t", "--branch", "dev", "--version", "checked"], "leave out --branch"),
         (["inspect", "{}/t", "--storage", "nope"], "NAME=VALUE"),
         (["compact", "{}/t", "--file-version", "9"], "'9'"),
-        (["vacuum", "{}/t", "--older-than", "soon"], "no duration"),
+        (["vacuum", "{}/t", "--older-than", "soon"], "not a duration"),
         (["vacuum", "{}/t", "--retain-versions", "0"], "at least 1"),
         (["inspect"], "usage"),
         (["nothing", "{}/t"], "usage"),
