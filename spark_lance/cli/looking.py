@@ -28,7 +28,7 @@ _FEW_BYTES = 1 << 20
 
 
 def inspect(arguments: argparse.Namespace) -> int:
-    """Show what a table is: columns, rows, files, indices, names of versions."""
+    """Show a table's columns, rows, files, indices, tags and branches."""
     dataset = open_table(arguments)
     subject = _subject(dataset)
     detail = table_detail(subject)
@@ -83,7 +83,7 @@ def inspect(arguments: argparse.Namespace) -> int:
 
 
 def history(arguments: argparse.Namespace) -> int:
-    """Show what made the versions, newest first."""
+    """Show the operation behind each version, newest first."""
     dataset = open_table(arguments)
     table = metadata_table("history")
     found = table.to_arrow(_subject(dataset), limit=arguments.limit)
@@ -97,14 +97,14 @@ def history(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Advice:
-    """What would do a table good, and the reason."""
+    """A command or Python call that would improve a table, and the reason."""
 
     command: str
     reason: str
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Show which features a table uses, who can work with it, and what would do it good."""
+    """Show the features of a table, which engines can use it, and advice."""
     dataset = open_table(arguments)
     message = dataset.manifest.message
     versions = frozenset(_file_versions(dataset))
@@ -128,7 +128,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if features:
         print_table(("feature", "for reading", "for writing"), [tuple(row.values()) for row in features])
     else:
-        say("no features that readers or writers have to know")
+        say("no features that readers or writers must know")
     say()
     print_table(("engine", "reads", "writes"), [(v.engine, v.read, v.write) for v in verdicts])
     for verdict in verdicts:
@@ -143,8 +143,9 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def _advice(dataset: LanceDataset) -> Iterator[_Advice]:
-    """Yield what would do a table good."""
+    """Yield what would improve a table. What the command line lacks is advised as a call in Python."""
     detail = table_detail(_subject(dataset))
+    opened = f"spark_lance.dataset({dataset.uri!r})"
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []
     if tasks:
         fragments = sum(len(task.old) for task in tasks)
@@ -157,11 +158,19 @@ def _advice(dataset: LanceDataset) -> Iterator[_Advice]:
         if index.fields and index.num_rows_indexed is not None:
             missing = detail.num_rows - index.num_rows_indexed
             if missing > 0:
-                yield _Advice("indices", f"index {index.name} lacks {missing} of {detail.num_rows} rows")
+                yield _Advice(
+                    f"{opened}.optimize.optimize_indices(index_names=[{index.name!r}])",
+                    f"index {index.name} lacks {missing} of {detail.num_rows} rows",
+                )
     if dataset.manifest.naming is Naming.V1:
-        yield _Advice("migrate_manifest_paths_v2()", "the newest version is not the first that a store lists")
+        yield _Advice(
+            f"{opened}.migrate_manifest_paths_v2()", "the newest version is not the first that a store lists"
+        )
     if not dataset.manifest.file_version.writable:
-        yield _Advice("rewrite", "legacy files are only read: write the rows to a new table")
+        yield _Advice(
+            f'spark_lance.write_dataset({opened}.to_table(), "NEW_PATH")',
+            "legacy files can only be read: write the rows to a new table",
+        )
 
 
 def _file_versions(dataset: LanceDataset) -> Iterator[str]:

@@ -35,16 +35,16 @@ _VERSION: Argument = (("--version",), {"help": "number or tag of the version; th
 _DRY_RUN: Argument = (("--dry-run",), {"action": "store_true", "help": "change nothing, show what would be"})
 
 COMMANDS = {
-    "inspect": Command(looking.inspect, "what a table is: columns, rows, files, indices", (_VERSION,)),
+    "inspect": Command(looking.inspect, "a table's columns, rows, files and indices", (_VERSION,)),
     "history": Command(
         looking.history,
-        "what made the versions, newest first",
+        "the operation behind each version, newest first",
         (_VERSION, (("--limit",), {"type": int, "default": 20, "help": "versions to show (20)"})),
     ),
-    "doctor": Command(looking.doctor, "features of a table, who can work with it, what would do it good"),
+    "doctor": Command(looking.doctor, "a table's features, the engines that can use it, and advice"),
     "compact": Command(
         tending.compact,
-        "put small fragments together and drop deleted rows",
+        "merge small fragments and drop deleted rows",
         (
             _DRY_RUN,
             (("--target-rows",), {"type": int, "help": "rows of a new fragment (1048576)"}),
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Who reads the output has seen enough; Python would complain of it once more at exit.
+        # The reader of the output has closed it; Python would report that once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (LanceError, OSError) as error:

@@ -13,7 +13,7 @@ __all__ = ["open_table", "storage_options"]
 
 
 def open_table(arguments: argparse.Namespace) -> LanceDataset:
-    """Open the version that a command is about: the newest one if nothing else is said.
+    """Open the version that the arguments name, by default the newest one.
 
     Raises:
         OptionError: arguments do not go together.
@@ -24,7 +24,7 @@ def open_table(arguments: argparse.Namespace) -> LanceDataset:
     version = getattr(arguments, "version", None)
     if arguments.branch is not None:
         if version is not None and not version.isdecimal():
-            raise OptionError("a tag says itself on which branch it is: give no --branch")
+            raise OptionError("a tag already names its branch: leave out --branch")
         place = (arguments.branch, None if version is None else int(version))
         return dataset(arguments.path, place, options)
     if version is not None and version.isdecimal():

@@ -94,7 +94,7 @@ def _plain(value: Any) -> object:
 
 
 class Progress:
-    """A bar on a terminal that grows with the bytes that are done; nothing where there is no terminal."""
+    """A progress bar of bytes on a terminal; nothing if the output is not a terminal."""
 
     def __init__(self, what: str, stream: TextIO | None = None) -> None:
         self._what = what

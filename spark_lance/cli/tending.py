@@ -18,7 +18,7 @@ _DAMAGED = 1
 
 
 def compact(arguments: argparse.Namespace) -> int:
-    """Put small fragments together and drop deleted rows; or show what there is to do."""
+    """Merge small fragments and drop deleted rows, or show what there is to do."""
     dataset = open_table(arguments)
     options = {
         "target_rows_per_fragment": arguments.target_rows,

@@ -55,12 +55,12 @@ class Face:
 
     @property
     def _pruner_factory(self) -> PrunerFactory | None:
-        """Makes what tells scans where rows of certain values are; None: nobody here can."""
+        """Makes the pruner of scans; None: scans use no index."""
         return None
 
     @property
     def _index_remap(self) -> IndexRemap | None:
-        """Who gives indices the new addresses of rows that a compaction moves; None: nobody here can."""
+        """Gives indices the new addresses of rows that a compaction moves; None: indices stay as they are."""
         return None
 
     def _at(self: SameFace, manifest: Manifest) -> SameFace:

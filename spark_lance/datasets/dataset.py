@@ -48,7 +48,7 @@ def dataset(
         uri: a path or an fsspec URI.
         version: a version number, a tag, or (branch, number or None for the newest); the latest by default.
         storage_options: options of the fsspec file system.
-        asof: the newest version that is no younger than this time; without a zone it is in UTC.
+        asof: the latest version committed at or before this time; without a zone it is in UTC.
         commit_lock: called with a version, returns a context manager; a commit looks whether the version is
             free and writes it while it holds that. Only for stores that cannot create objects atomically.
 

@@ -66,7 +66,7 @@ class _Readable(ABC):
                 named too.
             filter: SQL or a pyarrow expression over any columns of the table, and over system columns but
                 `_rowoffset`. Other columns are read only for rows that pass it.
-            limit: at most so many rows, after `offset` rows were passed over.
+            limit: the maximal number of rows, after the first `offset` rows were skipped.
             offset: rows to pass over.
             with_row_id: add the column `_rowid` (uint64).
             with_row_address: add the column `_rowaddr` (uint64: fragment id << 32 | physical row).
@@ -219,7 +219,7 @@ class Reading(Face, _Readable):
         Raises:
             IndexError: a position is outside the table, or an id or address has no live row.
             OptionError: not exactly one of the three is given.
-            SchemaError: there is no such column, or it is no blob column.
+            SchemaError: there is no such column, or it is not a blob column.
             FormatError, UnsupportedFormatError: a descriptor is damaged or of an unknown kind.
             FileNotFoundError: an object outside the table, to which a descriptor points, does not exist.
         """

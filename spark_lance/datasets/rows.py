@@ -77,7 +77,7 @@ class Changing(Face):
         values are computed again from the newest version. A version is made even if no row matches.
 
         Args:
-            updates: column -> SQL text such as "b + 1", a pyarrow expression, or a constant that is no str
+            updates: column -> SQL text such as "b + 1", a pyarrow expression, or a constant that is not a str
                 (as SQL, the text x is "'x'").
             where: SQL such as "a > 1", or a pyarrow expression.
             conflict_retries: how often to begin anew because of other writers.

@@ -1,7 +1,7 @@
 """References: values of a blob column that name bytes in other files instead of holding them.
 
 A reference is a struct with the parts of a descriptor (see `blob_writer`) and the part that a descriptor
-leaves to whoever reads it, the file it counts from:
+leaves to the reader, the file it counts from:
 
     kind         null in descriptors of versions 2.0 and 2.1, whose blobs are inline
     position, size, blob_id, blob_uri     as in the descriptor

@@ -61,7 +61,7 @@ class _Thresholds:
         """Read the metadata of a blob field.
 
         Raises:
-            SchemaError: a value is no number of bytes.
+            SchemaError: a value is not a number of bytes.
         """
         return cls(
             _bytes(field, "blob-inline-size-threshold", cls.inline),
@@ -76,7 +76,7 @@ def _bytes(field: Field, key: str, default: int) -> int:
         return default
     if not text.isdecimal():
         raise SchemaError(
-            f"column {field.name!r}: lance-encoding:{key} is {text!r}, which is no number of bytes"
+            f"column {field.name!r}: lance-encoding:{key} is {text!r}, which is not a number of bytes"
         )
     return int(text)
 
@@ -205,7 +205,7 @@ class BlobWriter:
             return array
         mask = array.is_null() if array.null_count else None
         if field.kind == "struct":
-            # What is under a null struct is no blob; flatten() makes it null.
+            # A value under a null struct is not a blob; flatten() makes it null.
             reachable = array.flatten()
             children = [
                 self._walk(child, reachable[i] if has_blobs(child) else array.field(i))

@@ -72,7 +72,7 @@ def _container(data: bytes, depth: int) -> str:
         parts = list(_values(data, 2 * count, depth))
         keys, values = parts[:count], parts[count:]
         if not all(key.startswith('"') for key in keys):
-            raise FormatError("a key of a JSON object is no string")
+            raise FormatError("a key of a JSON object is not a string")
         return "{" + ",".join(f"{key}:{value}" for key, value in zip(keys, values, strict=True)) + "}"
     raise UnsupportedFormatError(f"a JSON container of kind {header >> 29}")
 

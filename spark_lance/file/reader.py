@@ -29,7 +29,7 @@ from spark_lance.proto import file_pb2
 __all__ = ["FileReader", "read_field", "take_field"]
 
 _TAIL = 64 << 10
-# Metadata of up to so many bytes is read whole if the tail does not hold it.
+# Metadata of at most this size (bytes) is read whole if the tail of the file does not hold it.
 _MAX_METADATA = 8 << 20
 _PAIR = struct.Struct("<QQ")
 

@@ -104,7 +104,7 @@ class Field:
 
     @property
     def is_descriptor(self) -> bool:
-        """Whether this is a blob as `described`; its children are no fields of the table and have id -1."""
+        """Whether this is a blob as `described`; its children are not fields of the table and have id -1."""
         return self.kind == "blob" and bool(self.children) and all(c.id == -1 for c in self.children)
 
     @property
@@ -289,7 +289,7 @@ class Schema:
                 )
             if message.id < 0:
                 # In file schemas the children of blob descriptors have neither an id nor a parent; they
-                # follow their field, and are no parents of anything.
+                # follow their field, and are not parents of anything.
                 parent = described if message.parent_id == -1 else message.parent_id
                 children[parent].append(message)
                 continue

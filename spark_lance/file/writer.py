@@ -335,7 +335,7 @@ def _check_schema(schema: Schema, arrow: pa.Schema) -> None:
     expected, actual = [f.name for f in schema.fields], list(arrow.names)
     if expected != actual:
         raise SchemaError(f"the file has columns {expected}, the data has {actual}")
-    # By other names: those of row lineage are no names of columns, but of columns in files.
+    # By other names: those of row lineage are not names of columns, but of columns in files.
     numbered = pa.schema([field.with_name(str(place)) for place, field in enumerate(arrow)])
     for node, given in zip(schema.fields, Schema.from_arrow(numbered).fields, strict=True):
         _check_field(node, given, node.name)

@@ -17,7 +17,7 @@ CACHE_BYTES = int(os.environ.get("SPARK_LANCE_INDEX_CACHE_BYTES", 512 << 20))
 
 
 class ByteCache(Generic[Value]):
-    """The values used last, as many as fit into so many bytes; may be used by several threads."""
+    """The values used last, up to a number of bytes; may be used by several threads."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""Where rows are now whose addresses an index has from before a compaction.
+"""From the row addresses that an index stores to those after later compactions.
 
 A compaction that leaves the indices as they are records what it moved: per group the old fragments, the old
 addresses that survived (a 64-bit Roaring treemap) and the new fragments. The surviving rows, in the order of

@@ -1,6 +1,6 @@
 """Snapshots whose scans use the indices of the table.
 
-Whoever opens a table above the table layer makes its snapshot here, so no read and no change of rows can miss
+The layers above the table layer make their snapshots here, so no read and no change of rows can miss
 the indices.
 """
 

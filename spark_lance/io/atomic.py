@@ -11,7 +11,7 @@ Per protocol one function, because fsspec has no portable one:
 The drivers send those for `mode="create"`; exists-then-write is never used. None of these functions repeats
 a request whose answer it did not get. But the drivers of gs and az do so inside, and HTTP clients do when a
 connection that they used before turns out to be closed. Then a writer is told that it lost, against itself:
-so whoever loses has to read back.
+so the losing writer has to read back.
 """
 
 from __future__ import annotations

@@ -182,8 +182,8 @@ def _check_keys(table: str, description: Mapping[str, Any]) -> None:
     )
     if sorted(keys) != sorted(_KEYS):
         raise StoreError(
-            f"the DynamoDB table {table} is no manifest store: its keys must be base_uri (string, hash key) "
-            "and version (number, range key)"
+            f"the DynamoDB table {table} is not a manifest store: its keys must be base_uri "
+            "(string, hash key) and version (number, range key)"
         )
 
 

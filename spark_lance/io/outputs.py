@@ -117,7 +117,7 @@ class RemoteOutput:
     def abort(self) -> None:
         with contextlib.suppress(AttributeError):
             self._guarded(self._file.discard)
-        # Closing what was discarded must not upload it: the buffer is marked as closed instead.
+        # Closing a discarded output must not upload it: the buffer is marked as closed instead.
         self._file.closed = True
 
 

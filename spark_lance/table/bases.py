@@ -97,7 +97,7 @@ class Bases:
         return store, join(path, INDICES_DIR, name) if is_root else join(path, name)
 
     def external(self, base_id: int, relative: str) -> tuple[Store, str]:
-        """Return the store and path of an object that is no file of the table but lies below a base path.
+        """Return the store and path of an object that is not a file of the table but lies below a base path.
 
         Raises:
             FormatError: the manifest has no such base path, or the object is not below it.

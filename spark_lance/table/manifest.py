@@ -81,7 +81,7 @@ class Manifest:
         """The table's schema with field ids.
 
         Raises:
-            FormatError: the field list is no valid tree.
+            FormatError: the field list is not a valid tree.
         """
         try:
             return Schema.from_protos(self.message.fields, self.message.schema_metadata)
@@ -189,7 +189,7 @@ def read_manifest(store: Store, path: str, naming: Naming) -> Manifest:
 
     Raises:
         FileNotFoundError: there is no such object.
-        FormatError: the bytes are no manifest file.
+        FormatError: the bytes are not a manifest file.
     """
     size = store.size(path)
     if size < _FOOTER.size:

@@ -9,7 +9,7 @@
     {root}/_indices/{uuid}/
     {root}/_column_jobs/{job}/{fragment_id}-{data file}.json   ours: what a running job has finished
 
-Other names occur in `_versions` and are no versions: `d{version}.manifest` (detached), `.tmpXXXXXX` and
+Other names occur in `_versions` and are not versions: `d{version}.manifest` (detached), `.tmpXXXXXX` and
 `{name}.manifest#1` (being written), `{name}.manifest-{uuid}` (staged).
 """
 

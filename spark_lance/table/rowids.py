@@ -396,5 +396,5 @@ def _array(encoded: rowids_pb2.EncodedU64Array) -> UInt64Array:
 
 def _little_endian(data: bytes, dtype: str) -> UInt64Array:
     if len(data) % np.dtype(dtype).itemsize:
-        raise FormatError(f"{len(data)} bytes are no array of {dtype}")
+        raise FormatError(f"{len(data)} bytes are not an array of {dtype}")
     return np.frombuffer(data, dtype).astype(np.uint64)

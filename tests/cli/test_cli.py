@@ -95,8 +95,31 @@ def test_doctor(path: Path, capsys: Captured) -> None:
     assert [row["command"] for row in found["advice"]] == ["compact"]
     spark_lance.dataset(path).compact_files(remap_indices=False)
     advice = parsed(capsys, "doctor", path)["advice"]
-    assert [row["command"] for row in advice] == ["indices"]
+    assert [row["command"] for row in advice] == [
+        f"spark_lance.dataset({str(path)!r}).optimize.optimize_indices(index_names=['id_idx'])"
+    ]
     assert "lacks 171 of 171" in advice[0]["reason"]
+    eval(advice[0]["command"], {"spark_lance": spark_lance})
+    assert parsed(capsys, "doctor", path)["advice"] == []
+
+
+def test_advice_for_old_tables_can_be_followed(tmp_path: Path, capsys: Captured) -> None:
+    old = str(tmp_path / "old")
+    lance.write_dataset(rows(0), old, enable_v2_manifest_paths=False)
+    (advice,) = parsed(capsys, "doctor", old)["advice"]
+    assert advice["command"] == f"spark_lance.dataset({old!r}).migrate_manifest_paths_v2()"
+    eval(advice["command"], {"spark_lance": spark_lance})
+    assert parsed(capsys, "doctor", old)["advice"] == []
+
+
+def test_advice_for_legacy_files_can_be_followed(tmp_path: Path, capsys: Captured) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    lance.write_dataset(rows(0), old, data_storage_version="legacy")
+    (advice,) = parsed(capsys, "doctor", old)["advice"]
+    assert "NEW_PATH" in advice["command"]
+    eval(advice["command"].replace("NEW_PATH", new), {"spark_lance": spark_lance})
+    assert lance.dataset(new).to_table() == rows(0)
+    assert parsed(capsys, "doctor", new)["advice"] == []
 
 
 @pytest.mark.parametrize(
@@ -203,10 +226,10 @@ def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
         (["inspect", "{}/t", "--version", "77"], "version 77"),
         (["inspect", "{}/t", "--version", "nope"], "tag 'nope'"),
         (["inspect", "{}/t", "--branch", "nope"], "branch 'nope'"),
-        (["inspect", "{}/t", "--branch", "dev", "--version", "checked"], "give no --branch"),
+        (["inspect", "{}/t", "--branch", "dev", "--version", "checked"], "leave out --branch"),
         (["inspect", "{}/t", "--storage", "nope"], "NAME=VALUE"),
         (["compact", "{}/t", "--file-version", "9"], "'9'"),
-        (["vacuum", "{}/t", "--older-than", "soon"], "no duration"),
+        (["vacuum", "{}/t", "--older-than", "soon"], "not a duration"),
         (["vacuum", "{}/t", "--retain-versions", "0"], "at least 1"),
         (["inspect"], "usage"),
         (["nothing", "{}/t"], "usage"),

@@ -112,7 +112,7 @@ def test_wrong_queries_say_what_is_wrong(path: Path) -> None:
         ({"column": "v", "q": QUERY, "nprobe": 3}, "nprobe"),
         ({"column": "v"}, "needs q"),
         ({"column": "v", "q": QUERY, "metric": "l3"}, "l3"),
-        ({"column": "v", "q": [float("nan")] * 16}, "no number"),
+        ({"column": "v", "q": [float("nan")] * 16}, "contains NaN"),
         ({"column": "id", "q": [1.0]}, "holds no vectors"),
         ({"column": "v", "q": QUERY, "k": 5, "ef": 2}, "ef must"),
     ):

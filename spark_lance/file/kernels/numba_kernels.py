@@ -1,7 +1,7 @@
 """The compiled kernels. Importing this module needs numba and compiles them, or loads them from its cache.
 
 Every kernel checks each position that comes from a file before it touches memory there: damaged input makes
-it return a negative number, never read or write elsewhere. What the numbers mean is said at each kernel.
+it return a negative number, never read or write elsewhere. Each kernel says what the numbers mean.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class LegacyFileReader:
 
     Raises:
         FileNotFoundError: there is no such file.
-        FormatError: it is no legacy file, or its metadata is damaged.
+        FormatError: it is not a legacy file, or its metadata is damaged.
     """
 
     version = FileVersion.V0_1
@@ -266,7 +266,7 @@ class LegacyFileReader:
             raise error.at(self.path, f"statistics of field {field_id}") from error
         kind = found[0].arrow_type()
         if not pa.types.is_struct(kind):
-            raise FormatError("the statistics are no structs", self.path, f"statistics of field {field_id}")
+            raise FormatError("the statistics are not structs", self.path, f"statistics of field {field_id}")
         if rows is None:
             return pa.Table.from_batches([], pa.schema(list(kind)))
         return pa.Table.from_arrays(rows.flatten(), schema=pa.schema(list(kind)))

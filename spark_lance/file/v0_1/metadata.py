@@ -73,7 +73,7 @@ def footer_position(source: PageSource) -> int:
     """Return the position of the metadata, from the footer.
 
     Raises:
-        FormatError: this is no legacy file.
+        FormatError: this is not a legacy file.
     """
     if source.size < FOOTER_SIZE:
         raise FormatError(f"a legacy file has at least {FOOTER_SIZE} bytes, this one has {source.size}")
@@ -98,7 +98,7 @@ def read_metadata(source: PageSource) -> file_pb2.Metadata:
     """Read the file's metadata message.
 
     Raises:
-        FormatError: this is no legacy file, or it is damaged.
+        FormatError: this is not a legacy file, or it is damaged.
     """
     data = _read_message(source, footer_position(source), "metadata")
     try:

@@ -146,7 +146,7 @@ class _Column:
         """Return (page, first slot in page, stop slot in page) for the pages of slots [start, stop).
 
         Raises:
-            FormatError: there are not so many slots.
+            FormatError: there are fewer slots.
         """
         total = self._ends[-1] if self._ends else 0
         if not 0 <= start <= stop <= total:

@@ -18,7 +18,7 @@ __all__ = ["spread"]
 
 _MAX_GROUPS = 1 << 14
 _MAX_GROUP = 8
-# A table is worth its making if there are so many strings for each of its groups.
+# A table pays if there are at least this many strings for each of its groups.
 _STRINGS_PER_GROUP = 32
 _MAX_BYTES = 2**31 - 1
 

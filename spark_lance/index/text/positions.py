@@ -7,8 +7,8 @@ binary
 
     u32 first position, u8 width w, 16 w bytes: differences to the position before, packed as in postings
 
-and, if n is no multiple of 128, one of the positions left over, u32 each. Positions ascend; a word that the
-index leaves out has one, too. (As pylance writes format 1 with positions.)
+and, if n is not a multiple of 128, one of the positions left over, u32 each. Positions ascend; a word that
+the index leaves out has one, too. (As pylance writes format 1 with positions.)
 """
 
 from __future__ import annotations

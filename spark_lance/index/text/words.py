@@ -70,7 +70,7 @@ class Cutter:
     Attributes:
         base: "simple", "whitespace" or "raw".
         language: of stemming and stop words.
-        max_length: words of so many bytes and more are left out; None for none.
+        max_length: words of this many bytes or more are left out; None keeps all.
         lower, stem, stops, fold: whether words are treated so.
         own_stops: further stop words.
         positions: whether the index says where in a text a word stands.

@@ -92,12 +92,12 @@ class Recipe:
             raise OptionError(f"an index cannot have {self.num_partitions} partitions")
 
     def partitions_for(self, rows: int) -> int:
-        """Return the number of partitions for so many rows."""
+        """Return the number of partitions for a number of rows."""
         per_partition = _ROWS_PER_GRAPH if INDEX_TYPES[self.kind][1] else _ROWS_PER_PARTITION
         return self.num_partitions or min(_MOST_PARTITIONS, max(1, round(rows / per_partition)))
 
     def sample_size(self, rows: int) -> int:
-        """Return how many of so many rows training wants to see."""
+        """Return how many of the rows training uses."""
         words = QUANTIZERS[INDEX_TYPES[self.kind][0]].codewords(self.num_bits)
         return min(rows, self.sample_rate * max(self.partitions_for(rows), words))
 
@@ -133,7 +133,7 @@ def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
 
 
 def as_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, npt.NDArray[np.bool_]]:
-    """Return the vectors of a column, and which rows have one: neither null nor with a value that is none.
+    """Return the vectors of a column, and which rows have one without nulls and NaN.
 
     Returns:
         (n, dim) of the vectors there are, and (rows,) bool.

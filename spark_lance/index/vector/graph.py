@@ -80,7 +80,7 @@ def search_graph(
         graph: of the partition.
         scorer: the partition's rows; node i is row i.
         asked: one query.
-        ef: nodes that are kept in mind; at most so many are returned.
+        ef: the number of candidates that are kept; at most this many nodes are returned.
         allowed: (n,) bool; other nodes are walked over but not returned.
 
     Returns:

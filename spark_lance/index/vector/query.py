@@ -34,7 +34,7 @@ class VectorQuery:
         metric: by default that of the index, l2 without one. An index of another metric is not used.
         minimum_nprobes: partitions that are looked at in each segment.
         maximum_nprobes: how many more may be looked at until there are k rows; all by default.
-        refine_factor: so many times k rows are fetched and compared exactly.
+        refine_factor: this many times k rows are fetched and compared exactly.
         ef: nodes that a search in a graph keeps in mind.
         use_index: False compares every row exactly.
         fast_search: leaves out rows that are not indexed.
@@ -116,7 +116,7 @@ class VectorQuery:
             if not np.array_equal(vectors, self.vectors):
                 raise OptionError("a query for vectors of bytes must have whole numbers from 0 to 255")
         elif not np.isfinite(vectors).all():
-            raise OptionError("the query has a value that is no number")
+            raise OptionError("the query contains NaN or infinity")
         else:
             vectors = vectors.astype(np.float64 if kind.value_type == pa.float64() else np.float32)
         return VectorQuery(**{**self.__dict__, "vectors": vectors})

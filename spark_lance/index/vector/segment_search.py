@@ -168,7 +168,7 @@ class SegmentSearch:
     def _nearest(self, scores: Sequence[Distances], ids: Sequence[RowIds]) -> Found:
         """Return the nearest rows of partitions that count.
 
-        Resolving a row may be dear, so only the nearest are, and more of them if too few count.
+        Resolving a row may be slow, so only the nearest are, and more of them if too few count.
         """
         every, row_ids = np.concatenate(scores), np.concatenate(ids)
         wanted = self.query.wanted + _MARGIN

@@ -91,7 +91,7 @@ class Describing(TableFace):
         `operationMetrics`, `userMetadata`, and more; see option `table` = `history` of the data source.
 
         Args:
-            limit: the newest so many versions; all by default.
+            limit: how many of the newest versions; all by default.
         """
         frame = self._read(table="history")
         return frame if limit is None else frame.limit(limit)
@@ -133,7 +133,7 @@ class Describing(TableFace):
 
         Raises:
             VersionNotFoundError: every version is younger.
-            OptionError: the text is no time.
+            OptionError: the text is not a time.
             CommitError: the commit failed; see its subclasses.
         """
         dataset = self._dataset()

@@ -238,7 +238,7 @@ def _most_tasks(spark: Any) -> int:
 
 
 def _groups(table: LanceDataset, rows: int) -> list[tuple[int, ...]]:
-    """Return the ids of the fragments in groups of about so many rows each."""
+    """Return the ids of the fragments in groups of about the same number of rows."""
     groups: list[list[int]] = []
     room = 0
     for fragment in table.manifest.fragments:

@@ -51,7 +51,7 @@ class Maintaining(TableFace):
     """Compaction, clustering and clean-up."""
 
     def optimize(self, **options: Any) -> Optimizing:
-        """Begin to rewrite data files; what is to be done with them is said by a method of the result.
+        """Begin to rewrite data files; a method of the result chooses how.
 
         Args:
             options: those of `LanceDataset.compact_files`, such as `target_rows_per_fragment`,

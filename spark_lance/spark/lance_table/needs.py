@@ -24,7 +24,7 @@ Expression: TypeAlias = "str | Column"
 _REPR = re.compile(r"Column<'(.*)'>", re.DOTALL)
 # The end of a text before a name with a qualifier.
 _QUALIFIED = re.compile(r"(\w+|`(?:[^`]|``)*`)\s*\.\s*`?\Z")
-# A star that is no multiplication (which is written "*(" in the text of a Column), a query, shortened text.
+# A star other than a multiplication (written "*(" in the text of a Column), a query, shortened text.
 _OPAQUE = re.compile(r"(?:^|[(,.])\s*\*(?!\()|\bselect\b|subquery|exists|\.\.\.", re.IGNORECASE)
 
 

@@ -83,7 +83,7 @@ class Searching(TableFace):
             metric: by default that of the index, l2 without one. An index of another metric is not used.
             nprobes: partitions of the index that are looked at; by default 20, and more until there are k
                 rows.
-            refineFactor: so many times k rows are fetched from the index and compared exactly.
+            refineFactor: this many times k rows are fetched from the index and compared exactly.
             ef: effort in graphs.
             filter: SQL condition on the rows.
             prefilter: whether the filter comes before the search, so that k of its rows come, or is applied

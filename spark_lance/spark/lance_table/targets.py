@@ -189,12 +189,12 @@ def _split(name: str) -> list[str]:
     while place < len(name):
         found = _PART.match(name, place)
         if found is None:
-            raise SchemaError(f"{name!r} is no name of a column or field")
+            raise SchemaError(f"{name!r} is not a name of a column or field")
         parts.append(found[1].replace("``", "`") if found[1] else found[2])
         place = found.end()
         if place < len(name):
             if name[place] != "." or place + 1 == len(name):
-                raise SchemaError(f"{name!r} is no name of a column or field")
+                raise SchemaError(f"{name!r} is not a name of a column or field")
             place += 1
     return parts or [name]
 

@@ -2,7 +2,7 @@
 
 A nested field is named as in Spark: `st.a`, the elements of an array `arr.element`, the parts of a map
 `m.key` and `m.value`. Spark lower-cases the names of options, so the case of the column's name does not
-count. The same wishes may stand in a column's metadata (`StructField.metadata`), by the names in `METADATA`;
+count. They may also stand in a column's metadata (`StructField.metadata`), by the names in `METADATA`;
 an option goes before metadata.
 """
 
@@ -165,7 +165,7 @@ def column_option(name: str) -> tuple[str, ColumnOption] | None:
 def wishes_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a column's metadata asks, by the names of options.
 
-    Values that mean nothing are kept as they are, for whoever knows the column to refuse.
+    Values that mean nothing are kept as they are, so that code that knows the column can refuse them.
     """
     wishes: dict[str, Any] = {}
     for key, name in METADATA.items():

@@ -44,7 +44,7 @@ STORAGE_NAMES = frozenset(
 
 _ASOF = "use option 'asof' with a time such as 2026-01-31 12:00:00"
 _MODE = "use .mode('append') or .mode('overwrite')"
-_FILES = "a Lance table is no folder of files; use option 'filter'"
+_FILES = "a Lance table is not a directory of files: use option 'filter'"
 
 # Options of Delta, Iceberg, lance-spark, pylance and of Spark's file sources, in lower case, that change what
 # is read or written there -> what to do here.

@@ -165,7 +165,7 @@ ROWS = (
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
-        "Read the newest version that is no younger than this time; without a zone it is in UTC.",
+        "Read the latest version committed at or before this time; without a zone it is in UTC.",
         ("timestampAsOf",),
     ),
     Option(
@@ -174,7 +174,7 @@ ROWS = (
         "the name of a metadata table",
         None,
         "read",
-        "Read not the rows but what is known of the table: `versions`, `history`, `transactions`, "
+        "Read a metadata table instead of the rows: `versions`, `history`, `transactions`, "
         "`fragments`, `files`, `schema`, `indices`, `tags`, `branches` or `config`.",
     ),
     Option(
@@ -218,7 +218,7 @@ ROWS = (
         "a number of rows, 1 or more",
         65_536,
         "read",
-        "Most rows of one Arrow batch.",
+        "Maximal number of rows in one Arrow batch.",
     ),
     Option(
         "batch_bytes",
@@ -226,7 +226,7 @@ ROWS = (
         "a size such as 8388608 or 8m",
         8 << 20,
         "read",
-        "About the most bytes of one Arrow batch; a wider row still makes a batch of one.",
+        "Approximate size of one Arrow batch in bytes; a larger row is a batch by itself.",
     ),
     Option(
         "partition_bytes",
@@ -234,7 +234,7 @@ ROWS = (
         "a size such as 134217728 or 128m",
         None,
         "read",
-        "About the most bytes that one task reads; by default such that every core gets some, 128m at most.",
+        "Approximate number of bytes that one task reads; by default every core gets some, 128m at most.",
     ),
     Option(
         "fragments",
@@ -250,7 +250,7 @@ ROWS = (
         "blobs_descriptions or all_binary",
         "blobs_descriptions",
         "read",
-        "Blob columns as descriptions that tell where the bytes are, or, with `all_binary`, as their bytes.",
+        "Read blob columns as descriptions of where the bytes are, or, with `all_binary`, as bytes.",
     ),
     Option("with_row_id", boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
@@ -284,7 +284,7 @@ ROWS = (
         "true or false",
         False,
         "read",
-        "Read what versions changed: rows with `_change_type`, `_commit_version` and `_commit_timestamp`.",
+        "Read the changed rows of versions, with `_change_type`, `_commit_version` and `_commit_timestamp`.",
         ("readChangeData",),
     ),
     Option(
@@ -293,7 +293,7 @@ ROWS = (
         "a version number, or `latest`",
         None,
         "read",
-        "First version of a change feed or stream; `latest` (streams only): what comes from now on.",
+        "First version of a change feed or stream; `latest` (streams only): only later changes.",
     ),
     Option(
         "startingTimestamp",
@@ -325,7 +325,7 @@ ROWS = (
         "a number of fragments, 1 or more",
         1000,
         "read",
-        "Streams: most fragments of one micro-batch.",
+        "Streams: maximal number of fragments in one micro-batch.",
     ),
     Option(
         "maxBytesPerTrigger",
@@ -333,7 +333,7 @@ ROWS = (
         "a size such as 1073741824 or 1g",
         None,
         "read",
-        "Streams: about the most bytes (as stored) of one micro-batch; it has one fragment at least.",
+        "Streams: approximate stored bytes of one micro-batch, which has at least one fragment.",
     ),
     Option(
         "maxRowsPerTrigger",
@@ -341,7 +341,7 @@ ROWS = (
         "a number of rows, 1 or more",
         None,
         "read",
-        "Streams: about the most rows of one micro-batch; it has one fragment at least.",
+        "Streams: approximate number of rows of one micro-batch, which has at least one fragment.",
     ),
     Option(
         "ignoreDeletes",
@@ -349,7 +349,7 @@ ROWS = (
         "true or false",
         False,
         "read",
-        "Streams: pass over versions that only deleted rows, instead of failing.",
+        "Streams: skip versions that only deleted rows, instead of failing.",
     ),
     Option(
         "ignoreChanges",
@@ -357,7 +357,7 @@ ROWS = (
         "true or false",
         False,
         "read",
-        "Streams: of versions that changed rows, deliver inserted and updated rows (as they are then).",
+        "Streams: for versions that changed rows, deliver inserted rows and the new values of updated ones.",
     ),
     Option(
         "skipChangeCommits",
@@ -365,7 +365,7 @@ ROWS = (
         "true or false",
         False,
         "read",
-        "Streams: pass over versions that updated or deleted rows altogether.",
+        "Streams: skip all versions that updated or deleted rows.",
     ),
     Option(
         "max_rows_per_file",
@@ -417,7 +417,7 @@ ROWS = (
         "a number, 0 or more",
         None,
         "write",
-        "How often a commit that other writers beat is tried again; 19 times by default.",
+        "How often a commit is tried again after other writers came first; 19 times by default.",
         ("max_retries", "commit_max_retries"),
     ),
     Option(
@@ -426,7 +426,7 @@ ROWS = (
         "a time such as 90, 90s or 5m",
         None,
         "write",
-        "No try is begun after this time since the first one; 30m by default.",
+        "Time since the first try after which no other one begins; 30m by default.",
     ),
     Option(
         "mergeSchema",
@@ -434,7 +434,7 @@ ROWS = (
         "true or false",
         False,
         "write",
-        "Give the table the columns, and fields of structs, of the DataFrame that it lacks; null elsewhere.",
+        "Add the DataFrame's columns and struct fields that the table lacks; old rows are null there.",
         ("merge-schema",),
     ),
     Option(
@@ -451,8 +451,8 @@ ROWS = (
         "true or false",
         None,
         "write",
-        "An overwrite takes the DataFrame's columns anyway; true keeps no stored type of the table's "
-        "columns, false keeps the columns.",
+        "An overwrite takes the DataFrame's columns by default; true also drops the stored types of the "
+        "table's columns, false keeps the table's columns.",
     ),
     Option(
         "replaceWhere",
@@ -460,7 +460,7 @@ ROWS = (
         "an SQL condition",
         None,
         "write",
-        "An overwrite replaces just the rows for which this SQL condition is true; new rows must fulfil it.",
+        "An overwrite replaces only the rows for which this SQL condition is true; new rows must satisfy it.",
     ),
     Option(
         "txnAppId",
@@ -468,7 +468,7 @@ ROWS = (
         "the name of a job",
         None,
         "write",
-        "Name of the job that writes; with `txnVersion`, the same write done twice lands once.",
+        "Name of the job that writes; with `txnVersion`, a repeated write is applied only once.",
     ),
     Option(
         "txnVersion",
@@ -476,7 +476,7 @@ ROWS = (
         "a number, 0 or more",
         None,
         "write",
-        "Number of this write among the job's: it is skipped if the job has committed it, or a higher one.",
+        "Number of this write in its job: it is skipped if the job has committed it or a higher one.",
     ),
     Option(
         "streamingQueryId",

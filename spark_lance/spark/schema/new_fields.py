@@ -140,9 +140,9 @@ def _half(arrow: pa.DataType, column: str) -> pa.DataType:
 
 def _vector(arrow: pa.DataType, size: Any, column: str) -> pa.DataType:
     if not pa.types.is_list(arrow):
-        raise SchemaError(f"column {column!r} is no array, so it cannot be stored as vectors")
+        raise SchemaError(f"column {column!r} is not an array, so it cannot be stored as vectors")
     if isinstance(size, bool) or not str(size).isdecimal() or int(size) < 1:
-        raise SchemaError(f"column {column!r} has metadata {VECTOR_SIZE} = {size!r}, which is no length")
+        raise SchemaError(f"column {column!r} has metadata {VECTOR_SIZE} = {size!r}, which is not a length")
     return pa.list_(arrow.value_field.with_metadata(None), int(size))
 
 

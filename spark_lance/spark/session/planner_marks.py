@@ -5,7 +5,7 @@ first column:
 
     lance.planned.alone     true: the plan serves this scan only
     lance.planned.cores     how many tasks the session runs at a time
-    lance.planned.limit     no more rows than so many are used, whichever they are
+    lance.planned.limit     at most this many rows are used, in any order
     lance.planned.filters   how many conditions stand between the scan and that limit
 
 A scan without columns has no marks. What Spark sees of the scan has none either.

@@ -3,7 +3,7 @@
 Spark makes a writer for each batch twice, to write in tasks and to commit, and numbers the batches of a
 query. After a failure it repeats the last batch, with the same number and new files. So a commit carries the
 query's id and the number, and is left out if the table has it already. The id is the one in the checkpoint:
-whoever deletes the checkpoint begins another query.
+after its checkpoint was deleted, a query is another query.
 
 What tasks write is committed by the plan that they wrote it by, hence the plan travels with their messages.
 """

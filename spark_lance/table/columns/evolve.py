@@ -245,7 +245,7 @@ class _Adding:
 
 
 def _counted(rows: int, limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches without columns, of so many rows in all."""
+    """Yield batches without columns, with this number of rows in all."""
     for start in range(0, rows, limit):
         yield from rows_without_columns(min(limit, rows - start)).to_batches()
 

@@ -150,7 +150,7 @@ class JobRecords:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.job):
-            raise OptionError(f"{self.job!r} is no name for a job: use letters, digits, '-', '_' and '.'")
+            raise OptionError(f"{self.job!r} is not a name for a job: use letters, digits, '-', '_' and '.'")
 
     @property
     def folder(self) -> str:

@@ -197,8 +197,8 @@ def found_table(
 ) -> Manifest:
     """Publish the first version of a table where there is none, and return it.
 
-    Exactly one of several founders succeeds if their first versions have one number; founders of different
-    numbers at one place, as of clones of different versions, must not race.
+    If several writers create a table at one place, exactly one succeeds, provided that their first versions
+    have the same number. Writers of different numbers, as of clones of different versions, must not race.
 
     Args:
         store: where the table is to be.
@@ -212,7 +212,7 @@ def found_table(
         surroundings: clock, sleep and random numbers.
 
     Raises:
-        TableExistsError: there is a table already, or another founder was first.
+        TableExistsError: there is a table already, or another writer created it first.
         CommitOutcomeUnknownError: the table may have been created; nothing of it may be deleted.
         RetriesExhaustedError: the store refused every attempt.
     """
@@ -427,7 +427,7 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
 def _look_up(commit: _Commit, once: Once, latest: Manifest) -> Manifest | None:
     """Raise if the pair has landed, unless by a put of this very commit: return that version then.
 
-    This comes before the check for conflicts: a repeated overwrite is no conflict with the first.
+    This comes before the check for conflicts: a repeated overwrite is not a conflict with the first.
     """
     if commit.recorded:
         for version in range(commit.checked + 1, latest.version + 1):

@@ -3,7 +3,7 @@
 A commit that carries such a pair is made only if the table holds no version by the same job with this number
 or a higher one; Delta's rule. Where the pairs are recorded:
 
-    in the transaction       as properties, for whoever reads the history
+    in the transaction       as properties, for readers of the history
     in the manifest's config key `spark_lance.transactions`, the highest number of every job, as JSON:
                              {"through": 12, "applications": {"txn:nightly": [7, 12]}}
                              the kind of pair and the job -> its highest number, and the version that has it
@@ -91,7 +91,7 @@ class Once:
 
 
 def pair_of(properties: Mapping[str, str]) -> Iterator[Once]:
-    """Yield the pairs that a transaction's properties hold; what is no pair of ours is passed over."""
+    """Yield the pairs that a transaction's properties hold; what is not a pair of ours is passed over."""
     for kind, (application, number) in _KINDS.items():
         name, text = properties.get(application), properties.get(number, "")
         if name and text.isascii() and text.isdecimal():

@@ -29,7 +29,7 @@ __all__ = ["Outcome", "RowBitmaps", "RowChanges"]
 
 logger = logging.getLogger(__name__)
 
-# Deletion files that are written at once; so many fragments are no reason for threads.
+# Deletion files that are written at once; this few fragments are not worth threads.
 _PARALLEL_FILES = 8
 
 

@@ -10,7 +10,7 @@ An entry `__lance_frag_reuse` in the index section tells, rewrite by rewrite, wh
 
 The k-th of these addresses (fragments in the order of the digests, offsets ascending) is the k-th row of the
 new fragments laid end to end; an old address that is not among them was deleted. Files of the indices stay
-as they are and are translated by whoever reads them. Their bitmaps name either the old fragments, which stand
+as they are and are translated by their readers. Their bitmaps name either the old fragments, which stand
 for the new ones, or the new ones at once. (Lance table format, fragment reuse.)
 """
 

@@ -46,7 +46,7 @@ class RowCheck:
         """Fit a condition, SQL text, to a table.
 
         Raises:
-            ExpressionError: it is no condition on the columns of the table.
+            ExpressionError: it is not a condition on the columns of the table.
         """
         columns = pa.schema([field.described().arrow_field() for field in table.fields])
         condition = compile_predicate(text, columns)
@@ -113,7 +113,7 @@ def replace_rows(
         changes = find_rows(at, condition)
         with discarding(lambda: changes.discard(store, root)):
             outcome = changes.apply(store, root, version)
-            # All columns: the new rows are no copies of old ones in any of them.
+            # All columns: the new rows are not copies of old ones in any of them.
             fields = sorted(field.id for field in version.schema.walk())
             operation = update_message(outcome.updated, outcome.removed, added, fields)
             committed = commit_operation(

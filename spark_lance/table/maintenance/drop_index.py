@@ -24,7 +24,7 @@ def drop_index(store: Store, root: str, manifest: Manifest, name: str) -> Manife
         CommitError: the commit failed; see its subclasses.
     """
     if name.startswith(_SYSTEM_PREFIX):
-        raise OptionError(f"{name!r} is no index of a column: the format keeps its own records there")
+        raise OptionError(f"{name!r} is not an index of a column: the format keeps its own records there")
     removed = [entry for entry in manifest.indices if entry.name == name]
     if not removed:
         names = sorted({e.name for e in manifest.indices if not e.name.startswith(_SYSTEM_PREFIX)})

@@ -11,7 +11,7 @@ What is looked at, in this order:
     orphans      files that no version of any line names
 
 A finding of level "damage" means that rows, or a promise of the format, are lost. A "warning" costs something
-else, such as the record of what a commit did. A "note" is no fault.
+else, such as the record of what a commit did. A "note" is not a fault.
 """
 
 from __future__ import annotations
@@ -259,9 +259,9 @@ class _Line:
             mark = self._manifest.message.next_row_id
             yield _damage(where, f"has row id {live.max()}, and {mark} is the next to be given")
         if np.any(created[keep] > updated[keep]):
-            yield _damage(where, "a row was changed before it was there")
+            yield _damage(where, "a row was updated in an earlier version than it was created in")
         if np.any(updated[keep] > self._manifest.version):
-            yield _damage(where, "a row was changed in a version that is still to come")
+            yield _damage(where, "a row was updated in a version later than this one")
 
     def numbers(self) -> Iterator[Finding]:
         """Look at the ids of fragments and fields."""

@@ -97,7 +97,7 @@ class MetadataTable:
             subject: the version.
             names: columns, in this order; all by default.
             condition: which rows; fitted to `schema`.
-            limit: at most so many rows.
+            limit: the maximal number of rows.
 
         Raises:
             SchemaError: there is no such column.

@@ -134,7 +134,7 @@ def _parse(section: bytes) -> table_pb2.IndexSection:
 def _coverage(index: table_pb2.IndexMetadata) -> BitMap | None:
     """Return the fragments that an entry names, None if it does not say."""
     if not index.fragment_bitmap:
-        # Present but without a byte is no bitmap: pylance takes it for absent.
+        # Present but without a byte is not a bitmap: pylance takes it for absent.
         return None
     try:
         return BitMap.deserialize(index.fragment_bitmap)

@@ -26,7 +26,7 @@ def reserve_fragments(
     """Return the version after `base` with `num_fragments` ids set aside.
 
     Raises:
-        FormatError: there are not so many ids left.
+        FormatError: fewer ids are left.
     """
     message = start_version(base, stamp)
     keep_marks(message)

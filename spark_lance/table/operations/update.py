@@ -186,5 +186,5 @@ def _lookup(ids: UInt64Array, known: UInt64Array, versions: UInt64Array, missing
 
 
 def _versions(data: bytes, rows: int) -> UInt64Array:
-    """Return one version per row; rows of which nothing is said are as old as the table."""
+    """Return one version per row; rows that no entry names are as old as the table."""
     return decode_row_versions(data, rows) if data else np.ones(rows, np.uint64)

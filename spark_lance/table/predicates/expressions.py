@@ -1,7 +1,7 @@
 """Expressions over the columns of a table: a small tree, computed with Arrow.
 
 Four kinds of nodes are enough: columns, literals, casts and calls. What a call computes is looked up in
-`FUNCTIONS` (functions.py). Whoever reads another notation (SQL, the filters of an engine) builds this tree.
+`FUNCTIONS` (functions.py). Parsers of other notations (SQL, the filters of an engine) build this tree.
 
 A column is a path: ("st", "x") is the field x of the struct column st. A literal has no type of its own
 until it meets a typed value; it then takes that value's type if nothing is lost (values.py).

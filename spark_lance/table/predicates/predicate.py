@@ -152,7 +152,7 @@ def compile_predicate(predicate: Predicate, schema: pa.Schema) -> Condition:
         schema: all columns that may be named, system columns too.
 
     Raises:
-        ExpressionError: it is no condition on these columns.
+        ExpressionError: it is not a condition on these columns.
     """
     empty = _empty(schema)
     if isinstance(predicate, str):
@@ -170,7 +170,7 @@ def compile_tree(tree: Expression, schema: pa.Schema) -> Condition:
     """Fit a condition that is an expression already to a schema.
 
     Raises:
-        ExpressionError: it is no condition on these columns.
+        ExpressionError: it is not a condition on these columns.
     """
     tree = bind(tree, schema)
     condition = Condition(describe(tree), columns(tree), _tree=tree)
@@ -181,7 +181,7 @@ def compile_expression(sql: str, schema: pa.Schema) -> Computed:
     """Fit an SQL expression such as "a * 2" to a schema.
 
     Raises:
-        ExpressionError: it is no expression over these columns.
+        ExpressionError: it is not an expression over these columns.
     """
     tree = _with_own_type(bind(_parse(sql), schema), schema)
     return Computed(sql, columns(tree), compute(tree, _empty(schema)).type, tree)
@@ -230,7 +230,7 @@ def _parse_condition(sql: str) -> Expression:
 def _checked(condition: Condition, empty: pa.Table) -> Condition:
     kind = condition.mask(empty).type
     if kind != pa.bool_():
-        raise ExpressionError(f"{condition.text} is no condition: its values are of type {kind}")
+        raise ExpressionError(f"{condition.text} is not a condition: its values are of type {kind}")
     return condition
 
 

@@ -105,7 +105,7 @@ def parse_sql(text: str) -> Expression:
     """Parse an SQL expression such as "a > 1 and s like 'x%'".
 
     Raises:
-        ExpressionError: the text is no single expression, or uses what is not supported here.
+        ExpressionError: the text is not a single expression, or uses what is not supported here.
     """
     try:
         parsed = [tree for tree in _LanceSql().parse(text) if tree is not None]
@@ -219,7 +219,7 @@ def _literal(node: exp.Literal) -> Expression:
     try:
         return Literal(Decimal(text))
     except InvalidOperation as error:
-        raise ExpressionError(f"{text!r} is no number") from error
+        raise ExpressionError(f"{text!r} is not a number") from error
 
 
 def _negative(node: exp.Neg) -> Expression:

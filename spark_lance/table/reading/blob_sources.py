@@ -291,7 +291,7 @@ class _Parts:
             try:
                 found: Indices = whole.cast(pa.int64()).to_numpy(zero_copy_only=False)
             except pa.ArrowInvalid as error:
-                raise FormatError(f"a blob's {name} is no place in a file") from error
+                raise FormatError(f"a blob's {name} is not a position in a file") from error
             return found
 
         data = pc.struct_field(references, "data")
@@ -343,6 +343,6 @@ def _absolute(parts: _Parts, row: int) -> str:
         return uri
     base = parts.source[row]
     if not base or not uri or uri.startswith("/") or ".." in uri.split("/"):
-        raise BlobSourceError(f"a value describes an external blob at {uri!r}, which is no place: {_ADVICE}")
+        raise BlobSourceError(f"a value names an external blob at {uri!r}, which is not a path: {_ADVICE}")
     whole = join(base, uri)
     return whole if "://" in whole else f"file://{whole}"

@@ -119,11 +119,11 @@ def blob_path(schema: Schema, column: str) -> tuple[Field, ...]:
     """Return the fields from the top-level one down to the blob column `column`; dots lead into structs.
 
     Raises:
-        SchemaError: there is no such column, or it is no blob column.
+        SchemaError: there is no such column, or it is not a blob column.
     """
     path = schema.find(column, only_structs=True)
     if path[-1].kind != "blob":
-        raise SchemaError(f"column {column!r} of type {path[-1].logical_type} is no blob column")
+        raise SchemaError(f"column {column!r} of type {path[-1].logical_type} is not a blob column")
     return path
 
 

@@ -50,7 +50,7 @@ class ChangeTask:
         change: which rows, and what happened to them.
         version: the version that changed them.
         timestamp: when it was committed, in microseconds since 1970.
-        schema: the columns to yield; what `scan` does not read, and is no column of the feed, is null.
+        schema: the columns to yield; what `scan` does not read, and is not a column of the feed, is null.
         span: the physical rows [start, stop) to yield; all by default.
     """
 

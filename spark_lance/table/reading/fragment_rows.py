@@ -41,7 +41,7 @@ _FIRST_VERSION = 1
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns to read: their names in order, and the fields of those that are no system columns, likewise."""
+    """Columns to read: their names and, without the system columns, their fields, both in order."""
 
     names: tuple[str, ...]
     fields: tuple[Field, ...]

@@ -97,7 +97,7 @@ def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowS
     where: dict[int, BitMap | None] = {}
     for fragment in fragments:
         if fragment.WhichOneof("row_id_sequence") != "inline_row_ids":
-            # Its ids are a column of a data file, which whoever reads the fragment looks through.
+            # Its ids are a column of a data file, which readers of the fragment look through.
             where[fragment.id] = None
             continue
         offsets, _ = locate_row_ids(fragment.inline_row_ids, fragment.physical_rows, wanted)

@@ -176,7 +176,7 @@ class ScanTask:
         return rows.take(self._columns, rows.live(positions))
 
     def rows(self, offsets: npt.NDArray[np.int64], target_bytes: int) -> Iterator[pa.Table]:
-        """Yield rows by their ascending physical numbers, deleted or not, in tables of about so many bytes.
+        """Yield rows by ascending physical number, deleted or not, in tables of about `target_bytes` bytes.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
@@ -294,7 +294,7 @@ class ScanTask:
 
 
 class _Pace:
-    """How many rows make a piece of so many bytes: first by an estimate, then by what was seen."""
+    """The number of rows in a piece of a given size: first by an estimate, then by what was read."""
 
     def __init__(self, target_bytes: int, row_bytes: float) -> None:
         self._target = target_bytes

@@ -144,7 +144,7 @@ def _integers(numbers: RowNumbers, dtype: type[np.int64] | type[np.uint64]) -> n
     """Return row numbers as an array of a type.
 
     Raises:
-        OptionError: they are no integers of this type.
+        OptionError: they are not integers of this type.
     """
     given: npt.NDArray[Any] = np.asarray(numbers)
     if given.dtype.kind not in "iu" and all(isinstance(number, int) for number in numbers):

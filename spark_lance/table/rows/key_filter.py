@@ -15,7 +15,7 @@ int64, uint32 or uint64. A key of several columns is each column's bytes followe
 int64 key 9 is in block 708, at the bits 27 26 10 26 25 15 6 13.
 
 The format names no bytes for keys of other types. A filter of another shape (one block, all bits set) stands
-for them: filters of different shapes cannot be compared, so whoever meets it looks again.
+for them: filters of different shapes cannot be compared, so a writer that meets one reads the rows again.
 """
 
 from __future__ import annotations

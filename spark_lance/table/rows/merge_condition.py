@@ -37,7 +37,7 @@ class MergeCondition:
         """Fit a condition.
 
         Raises:
-            ExpressionError: it is no condition on these columns.
+            ExpressionError: it is not a condition on these columns.
         """
         compile_predicate(predicate, _pairs_schema(source, target))
         # A condition tells only the structs that it reads; so it is tried without each of their fields.

@@ -1,4 +1,4 @@
-"""Which column of an older version a column of a newer one is.
+"""Matching the columns of a newer version to those of an older one.
 
 A column keeps its id for as long as the table keeps its rows: renaming does not change it. A cast gives it
 a new id in the same place. An overwrite numbers the columns anew, so that only names tell which is which. A

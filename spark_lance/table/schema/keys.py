@@ -31,7 +31,7 @@ def check_keys(schema: Schema) -> None:
     """Refuse a primary key that the format does not allow.
 
     Raises:
-        SchemaError: a field of the key, or one that it is in, may be null; or it is no leaf, or in a list.
+        SchemaError: a field of the key, or one that it is in, may be null; or it is not a leaf, or in a list.
     """
 
     def visit(field: Field, above: tuple[Field, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Clean-up by itself: after every so many commits, as the table's config says.
+"""Automatic clean-up: after every n-th commit, as the table's config says.
 
     lance.auto_cleanup.interval          number of versions from one clean-up to the next
     lance.auto_cleanup.older_than        age of the versions that go: "14days", "36h", "1week 2days"
@@ -94,7 +94,7 @@ def parse_duration(text: str) -> timedelta:
     while position < len(text) or not position:
         part = _PART.match(text, position)
         if part is None or part[2] not in _UNITS:
-            raise OptionError(f"{text!r} is no duration: write one like 14days or 1h 30min")
+            raise OptionError(f"{text!r} is not a duration: write one like 14days or 1h 30min")
         try:
             total += int(part[1]) * _UNITS[part[2]]
         except OverflowError as error:

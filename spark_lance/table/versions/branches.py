@@ -190,7 +190,7 @@ class Branches:
 def _fault(branch: str) -> str | None:
     """Return what is wrong with a name, None if it is a name of a branch."""
     if branch == "main":
-        return "main is the line that is no branch"
+        return "main is the line without a branch name"
     if branch.startswith("/") or branch.endswith("/") or "//" in branch:
         return "slashes stand between parts of the name"
     if ".." in branch or branch.endswith(".lock"):

@@ -11,8 +11,8 @@ name, and
     _transactions/*.txn     _versions/.tmp*     _column_jobs/{job}/*
 
 What an interrupted local write leaves has a name of its own that ends like the file's. Everything else is
-left alone. Files are told apart by their names, which are unique, so it does not matter in which words a
-branch spells the path of its parent. Manifests go first: a version that is listed is whole. What one run
+left alone. Files are told apart by their unique names, so it does not matter how a branch writes the path of
+its parent. Manifests go first: a version that is listed is whole. What one run
 does not finish is left to a later one. (Lance table format, clean-up.)
 """
 
@@ -79,7 +79,7 @@ class CleanupPolicy:
 
     Attributes:
         older_than: versions that are at least so old.
-        retain_versions: all but the newest so many.
+        retain_versions: all but this number of the newest.
         versions: just these.
         delete_unverified: delete files that no version names however young they are. Only for tables that
             nobody writes to meanwhile.

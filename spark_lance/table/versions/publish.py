@@ -2,7 +2,7 @@
 
     by itself              the store creates the manifest only if it is absent
     manifest store         a database says which manifest a version is
-    commit lock            whoever holds the user's lock looks, then writes
+    commit lock            the holder of the user's lock looks, then writes
 
 Commits through a manifest store take four steps, and any reader who finds them half done finishes them:
 
@@ -105,7 +105,7 @@ def _through(manifests: ManifestStore, store: Store, root: str, version: int, pa
     try:
         _finish(manifests, store, root, staged)
     except OSError as error:
-        # Whatever the reason, this is no refusal: the version is chosen, and a reader may finish it.
+        # Whatever the reason, this is not a refusal: the version is chosen, and a reader may finish it.
         raise StoreError(f"version {version} of {root} is chosen, but not in place yet: {error}") from error
 
 

@@ -80,4 +80,4 @@ def parse_time(text: str | None, path: str) -> datetime | None:
             return datetime.fromisoformat(f"{match[1]}.{micros}+00:00")
     except ValueError as error:
         raise FormatError(f"the time {text!r} is outside the calendar", path=path) from error
-    raise FormatError(f"{text!r} is no time", path=path)
+    raise FormatError(f"{text!r} is not a valid time", path=path)

@@ -63,7 +63,7 @@ def resolve(store: Store, main: str, reference: Reference, branch: str | None = 
         BranchNotFoundError: there is no such branch.
         TableNotFoundError: there is no table.
         FormatError: a tag or branch is damaged.
-        OptionError: this is no reference.
+        OptionError: this is not a reference.
     """
     if isinstance(reference, bool):
         raise OptionError(f"{reference!r} names no version")
@@ -97,7 +97,7 @@ def version_at(store: Store, root: str, moment: datetime | str) -> int:
 
     Raises:
         VersionNotFoundError: every version is younger; the message tells when the oldest was made.
-        OptionError: the text is no time.
+        OptionError: the text is not a time.
     """
     limit = parse_moment(moment)
     oldest = None
@@ -114,12 +114,12 @@ def parse_moment(moment: datetime | str) -> datetime:
     """Return a time with a zone, from a time or its ISO 8601 text; without a zone it is in UTC.
 
     Raises:
-        OptionError: the text is no time.
+        OptionError: the text is not a time.
     """
     if isinstance(moment, str):
         text = moment.strip()
         try:
             moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
         except ValueError:
-            raise OptionError(f"{moment!r} is no time: write it as 2026-01-31 12:00:00") from None
+            raise OptionError(f"{moment!r} is not a valid time: write it as 2026-01-31 12:00:00") from None
     return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment

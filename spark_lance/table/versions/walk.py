@@ -128,7 +128,7 @@ def version_from(store: Store, root: str, moment: datetime | str) -> int:
 
     Raises:
         VersionNotFoundError: every version is older; the message tells when the newest was made.
-        OptionError: the text is no time.
+        OptionError: the text is not a time.
     """
     limit = parse_moment(moment)
     found = newest = None

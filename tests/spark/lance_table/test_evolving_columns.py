@@ -254,7 +254,7 @@ MARK = pytest.mark.parametrize
         (lambda t: t.addColumns(t.toDF(), on="nope"), SchemaError, "no column 'nope'"),
         (lambda t: t.addColumns(t.toDF(), on="id"), SchemaError, "exists already"),
         (lambda t: t.addColumns(7), OptionError, "cannot be made of int"),
-        (lambda t: t.addColumns({"w": "1"}, resume="a/b"), OptionError, "no name for a job"),
+        (lambda t: t.addColumns({"w": "1"}, resume="a/b"), OptionError, "not a name for a job"),
         (lambda t: t.updateColumns({"nope": "1"}), SchemaError, "nope"),
         (lambda t: t.updateColumns({"id": "t"}), SchemaError, "do not fit"),
         (lambda t: t.updateColumns({"id": "1"}, where="nope > 1"), ExpressionError, "nope"),

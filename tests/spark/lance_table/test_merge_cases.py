@@ -226,7 +226,7 @@ CASES = [
         ],
     ),
     Case(
-        "text is no number", lambda m: m.whenMatchedUpdate(set={"v": "s.w"}), (SchemaError, "`v` is bigint")
+        "text, not a number", lambda m: m.whenMatchedUpdate(set={"v": "s.w"}), (SchemaError, "`v` is bigint")
     ),
     Case("no clause", lambda m: m, (OptionError, "needs a clause")),
     Case(

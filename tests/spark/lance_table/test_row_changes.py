@@ -170,7 +170,12 @@ def test_errors_before_any_job(spark: SparkSession, path: str) -> None:
         table.update("id = 1")
     with pytest.raises(ExpressionError, match="new values"):
         table.update(set={"v": "nope"})
-    for name, reason in {"x": "no column", "s.z": "no field 'z'", "v.a": "no field", "s.": "no name"}.items():
+    for name, reason in {
+        "x": "no column",
+        "s.z": "no field 'z'",
+        "v.a": "no field",
+        "s.": "not a name",
+    }.items():
         with pytest.raises(SchemaError, match=reason):
             table.update(set={name: "1"})
     with pytest.raises(SchemaError, match="set twice"):

@@ -258,7 +258,7 @@ def test_records_outlive_the_process(place: Place) -> None:
     )
     with pytest.raises(OptionError, match="was begun to a request"):
         JobRecords(place.store, place.root, "job", "another").load()
-    with pytest.raises(OptionError, match="no name for a job"):
+    with pytest.raises(OptionError, match="not a name for a job"):
         JobRecords(place.store, place.root, "../x", "")
     assert first.data_file is not None
     (place.path / "data" / first.data_file.path).unlink()

@@ -64,7 +64,7 @@ class Chooser:
         return self.data.draw(st.sampled_from(values))
 
     def name(self) -> str:
-        """A name that may have been a dropped column's, but is no present one's."""
+        """A name that may have been a dropped column's, but is not a present one's."""
         self.names += 1
         return f"c{self.names}"
 

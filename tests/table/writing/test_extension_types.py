@@ -35,7 +35,7 @@ class Money(pa.ExtensionType):  # type: ignore[misc]
 
 
 class Blunt(pa.ExtensionType):  # type: ignore[misc]
-    """A type whose parameters are no text."""
+    """A type whose parameters are not text."""
 
     def __init__(self) -> None:
         super().__init__(pa.int64(), "tests.blunt")

@@ -1,4 +1,4 @@
-"""Where a new table may be: not among the files of something else, nor behind a name that is no path."""
+"""Where a new table may be: not among the files of something else, nor behind a name that is not a path."""
 
 from __future__ import annotations
 

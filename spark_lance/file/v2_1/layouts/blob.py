@@ -33,7 +33,7 @@ def decode(layout: pb.BlobLayout, page: PageBytes, resolver: Resolver) -> Decode
 
     Raises:
         FormatError: the bytes are damaged.
-        UnsupportedFormatError: blobs in lists, or descriptors that are no mini-block page.
+        UnsupportedFormatError: blobs in lists, or descriptors that are not a mini-block page.
     """
     name = layout.inner_layout.WhichOneof("layout")
     if name != "mini_block_layout":

@@ -27,14 +27,14 @@ __all__ = ["FieldReader"]
 
 # A row address has 32 bits for the row in a fragment.
 _MAX_ROWS = 1 << 32
-# A read of at most one row in so many of a page does not decode the page.
+# A read of at most one of this many rows of a page does not decode the page.
 _NARROW = 16
 # A read of less than that much of a page decodes so many Arrow bytes, for the reads after it: more would be
 # held for every column.
 _PART_BYTES = 2 << 20
-# Of so many pages it is remembered where their chunks are.
+# The number of pages whose chunk positions are kept.
 _KEPT_PAGES = 32
-# Text is about so many times as long as what is stored of it.
+# Decoded text is about this many times as long as stored text.
 _TEXT_RATIO = 3
 
 # Page number, first and end row in the page.

@@ -35,7 +35,7 @@ from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["RowPage"]
 
-# Values are picked one by one if they are fewer than one in so many of their chunks' values.
+# Values are picked one by one if they are fewer than one in this many of their chunks' values.
 _PICK_BELOW = 8
 _MAX_ROWS = 1 << 32
 # A dictionary of more bytes is not decoded for a part of its page.

@@ -207,7 +207,7 @@ class ProductQuantizer(Quantizer):
         codebook = unpack_tensor(tensor)
         if bits not in (4, 8) or parts < 1 or dim < 1 or dim % parts or codebook.size != dim << bits:
             raise FormatError(
-                f"{codebook.size} values are no codebook of {parts} sub-vectors of {dim} values, {bits} bits"
+                f"{codebook.size} values are not {parts} sub-vectors of {dim} values, codes of {bits} bits"
             )
         shaped = codebook.reshape(parts, 1 << bits, dim // parts)
         return cls(shaped, bits, metric, bool(notes.get("transposed", False)))
