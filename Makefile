@@ -5,6 +5,9 @@ PYTHON ?= python3
 ARGS ?=
 # Older releases of Spark that the tests run with: one for each minor version that is supported.
 SPARK_VERSIONS ?= 4.0.2 4.1.2 4.2.0
+# Folders of tests that need no Spark; random tables and whole histories are left to make test.
+FAST_TESTS ?= tests/file tests/io tests/table tests/index tests/cli
+OLD := $(patsubst python%,%,$(notdir $(PYTHON)))
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -17,7 +20,7 @@ EXTRAS_bench := test,demo,bench
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check clean
+.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check clean
 .PHONY: bench bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -31,6 +34,16 @@ demo: $(VENV)/.installed-demo ## install and run the quickstart: an ETL job on r
 
 test: $(VENV)/.installed-test ## run the tests, without the slow ones, in two processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-python: .venv-$(OLD)/.installed ## run the fast tests, without Spark, with another Python: PYTHON=python3.10
+	.venv-$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(FAST_TESTS) $(ARGS)
+
+# Workers of Spark and other processes that tests start are not counted.
+coverage: $(VENV)/.installed-test ## print how much of the package the tests run, Spark's workers not counted
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
 	$(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
@@ -108,7 +121,7 @@ bench-delta: .venv-spark-4.2.0/.installed ## measure changes of tables against D
 	.venv-spark-4.2.0/bin/python -m benchmarks.bench_delta $(ARGS)
 
 clean: ## remove what these commands made, the environment included
-	rm -rf $(VENV) .venv-spark-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 	rm -rf demo-output benchmark-output spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -119,6 +132,13 @@ $(BIN)/python:
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing .[$(EXTRAS_$*)] into $(VENV): about a minute with a fast connection (1 GB on disk)"
 	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@touch $@
+
+# Another Python beside that of $(VENV), in an environment of its own.
+.venv-$(OLD)/.installed: pyproject.toml constraints.txt
+	@echo "Installing .[$(EXTRAS_test)] with $(PYTHON) into .venv-$(OLD)"
+	$(PYTHON) -m venv .venv-$(OLD)
+	.venv-$(OLD)/bin/python -m pip install $(PIP_OPTIONS) -c constraints.txt -e '.[$(EXTRAS_test)]'
 	@touch $@
 
 # The pins of constraints.txt, but for Spark and its bridge to Java.

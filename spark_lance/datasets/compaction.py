@@ -43,7 +43,9 @@ class Compaction:
 
     @staticmethod
     def commit(
-        dataset: Face, rewrites: Sequence[RewriteResult], options: Mapping[str, Any] | None = None
+        dataset: Face,
+        rewrites: Sequence[RewriteResult],
+        options: Mapping[str, Any] | None = None,  # noqa: ARG004 (pylance's signature)
     ) -> CompactionMetrics:
         """Commit the results of tasks of one plan, all or none of them.
 

@@ -147,7 +147,7 @@ def _client(
     region: str | None,
     profile: str | None,
     credentials: tuple[str | None, str | None, str | None],
-    process: int,
+    process: int,  # noqa: ARG001 (part of the key of the cache)
 ) -> Any:
     """Return a client for a table whose keys are right; one for each process, threads share it."""
     try:

@@ -182,7 +182,7 @@ class Store:
             driver = DRIVERS.get(self.protocol)
             package = driver.extra if driver else "its fsspec driver"
             raise StoreError(f"reading {self.protocol}:// needs a driver: pip install '{package}'") from error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (drivers raise whatever they like; translated() tells them apart)
             if self.protocol not in known_implementations and self.protocol not in registry:
                 raise StoreError(
                     f"{self.protocol}:// locations are not known here: use a local path, s3://, gs://, "
@@ -501,7 +501,7 @@ class Store:
             if once:
                 return request(fs)
             return retried(lambda: request(fs), self.retry, is_transient, what)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (as above)
             if doing in _MAKING and isinstance(error, FileNotFoundError) and self.protocol in DRIVERS:
                 # Nothing else has to be there; not every driver says it.
                 raise StoreError(f"{what}: {Kind.NO_BUCKET.value}") from presentable(error, self.options)

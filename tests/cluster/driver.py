@@ -139,5 +139,5 @@ def _begin(name: str, url: str, folder: str) -> None:
 def _call(job: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
     try:
         return job(_session, *args, **kwargs)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (the caller gets it by name)
         raise JobFailedError(f"{type(error).__name__}: {error}") from None

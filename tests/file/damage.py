@@ -264,7 +264,7 @@ def run(folder: Path, seconds: float, most: int, seed: int) -> Iterator[dict[str
                 outcome = "refused"
             except TooSlow:
                 outcome = f"took more than {TIME_LIMIT} s"
-            except BaseException as error:  # whatever else a read does is what is looked for
+            except BaseException as error:  # noqa: BLE001 (whatever else a read does is what is looked for)
                 outcome = f"{type(error).__name__}: {error}"
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)

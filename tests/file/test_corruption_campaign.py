@@ -40,20 +40,24 @@ MORE = {
     ),
     "several columns": pa.table({"a": [1, 2, 3], "b": ["x", None, "z"], "c": [[1], [], None]}),
 }
+# What neither implementation writes into files of a version; the others must be written.
+NOT_STORED: dict[Version, set[str]] = {
+    "2.0": {"struct", "fsl of struct"},
+    "2.1": {"packed", "map", "fsl of struct"},
+    "2.2": set(),
+    "legacy": {"fsl of struct"},
+}
 
 
 def files(folder: Path, version: Version, step: int = 1) -> Iterator[str]:
-    """Write (every so many) small tables with both implementations, as far as they can; yield their names."""
+    """Write (every so many) small tables with both implementations; yield their names."""
     tables = {**(SMALL_21 if version in ("2.1", "2.2") else SMALL_20), **MORE}
     for name, table in list(tables.items())[::step]:
         for who, write in (("pylance", lance.write_dataset), ("ours", spark_lance.write_dataset)):
-            root = folder / f"{name} {who}"
-            try:
-                write(table, str(root), data_storage_version=version)
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt):
-                    raise
+            root = folder / f"{name} {version} {who}"
+            if name in NOT_STORED[version] or (who == "ours" and version == "legacy"):
                 continue
+            write(table, str(root), data_storage_version=version)
             for i, file in enumerate(sorted((root / "data").glob("*.lance"))):
                 file.rename(folder / f"{name.replace(' ', '-')}-{version}-{who}-{i}.lance")
                 yield name
@@ -80,9 +84,8 @@ def check(reports: list[dict[str, object]]) -> None:
     for report in reports:
         assert isinstance(report["outcomes"], dict)
         total.update(report["outcomes"])
-    sys.stdout.write(f"{len(reports)} files: {dict(total)}, slowest {max(r['slowest'] for r in reports)} s\n")  # type: ignore[type-var]
     assert not wrong, json.dumps(wrong, indent=1)
-    assert total["refused"] > 10 * len(reports)
+    assert total["refused"] > 10 * len(reports), f"{len(reports)} files: {dict(total)}"
 
 
 VERSIONS: tuple[Version, ...] = ("2.0", "2.1", "2.2", "legacy")

@@ -280,7 +280,7 @@ def test_threads_share_a_store(place: tuple[Store, str]) -> None:
             for i in range(5):
                 mine.put(join(root, f"{me}-{i}"), b"%d" % i)
                 assert mine.read(join(root, f"{me}-{i}")) == b"%d" % i
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (asserted below)
             failures.append(error)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]

@@ -55,7 +55,9 @@ def play(path: Path, steps: Sequence[Step], *, stable: bool) -> None:
         _change(path, number + 1, kind, choice, mine, stable)
 
 
-def _change(path: Path, number: int, kind: str, choice: int, mine: bool, stable: bool) -> None:
+def _change(  # noqa: C901 (a branch for each kind of step)
+    path: Path, number: int, kind: str, choice: int, mine: bool, stable: bool
+) -> None:
     player: Any = ours if mine else lance
     table = player.dataset(str(path))
     extra = [name for name in table.schema.names if name not in ("a", "b")]

@@ -58,7 +58,7 @@ def at_once(spark: SparkSession, jobs: list[Callable[[], None]]) -> None:
             spark.createDataFrame([(0,)], "id long")
             barrier.wait(60)
             job()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (raised below)
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(job,)) for job in jobs]

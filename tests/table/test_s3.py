@@ -157,7 +157,7 @@ def race(uri: str, options: Options, writers: list[Callable[[], None]]) -> None:
         try:
             barrier.wait()
             write()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (asserted below)
             failures.append(error)
 
     threads = [threading.Thread(target=run, args=(write,)) for write in writers]

@@ -175,7 +175,7 @@ def _build_level(points: Matrix, nodes: Ints, params: GraphParams, degree: int, 
     source, target, length = _both_ways(
         np.concatenate(sources), np.concatenate(targets), np.concatenate(lengths), count, degree
     )
-    source, target, length = _connected(points, source, target, length, degree, inner)
+    source, target, length = _connected(points, source, target, length, inner)
     starts = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=count))]).astype(np.int64)
     return Level(nodes.astype(np.uint32), starts, nodes[target].astype(np.uint32), length)
 
@@ -277,7 +277,7 @@ def _both_ways(
 
 
 def _connected(
-    points: Matrix, source: Ints, target: Ints, length: Matrix, degree: int, inner: bool
+    points: Matrix, source: Ints, target: Ints, length: Matrix, inner: bool
 ) -> tuple[Ints, Ints, Matrix]:
     """Return the links with those added that make every node reachable from the first one."""
     count = len(points)

@@ -243,7 +243,7 @@ def _bytes_asked(array: pa.Array, field: Field, asked: st.DataType, limit: int) 
     """Return how many bytes of blobs are asked for by row."""
     total = np.zeros(len(array), np.int64)
 
-    def count(values: pa.Array, blob: Field, rows: Indices, path: tuple[str, ...]) -> pa.Array:
+    def count(values: pa.Array, _blob: Field, rows: Indices, path: tuple[str, ...]) -> pa.Array:
         if isinstance(_inside(asked, path), st.BinaryType):
             sizes = pc.fill_null(pc.struct_field(values, "size"), 0).to_numpy(zero_copy_only=False)
             sizes = sizes.astype(np.int64)

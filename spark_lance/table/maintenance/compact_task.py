@@ -144,7 +144,7 @@ class CompactionTask:
         """The fragments to rewrite."""
         return [table_pb2.DataFragment.FromString(data) for data in self.old]
 
-    def execute(self, dataset: object = None) -> RewriteResult:
+    def execute(self, dataset: object = None) -> RewriteResult:  # noqa: ARG002 (pylance's signature)
         """Write the new files; nothing is committed.
 
         Args:

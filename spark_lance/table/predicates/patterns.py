@@ -48,10 +48,10 @@ def regexp_match(text: Value, pattern: str | None, flags: str | None = None) -> 
         text = pa.array([text.as_py()], text.type)
     text = one_array(text)
     found = pc.extract_regex(text, _flagged(groups, flags))
-    return _groups(found, text, len(names))
+    return _groups(found, len(names))
 
 
-def _groups(found: pa.StructArray, text: pa.Array, count: int) -> pa.Array:
+def _groups(found: pa.StructArray, count: int) -> pa.Array:
     """Return the groups of matches as lists."""
     lists = make_list(*(pc.cast(pc.struct_field(found, i), pa.string()) for i in range(count)))
     return pc.if_else(found.is_valid(), lists, pa.scalar(None, lists.type))

@@ -316,11 +316,7 @@ def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
             unit = max(one.unit, other.unit, key=("s", "ms", "us", "ns").index)
             return pa.timestamp(unit, one.tz or other.tz)
     if pa.types.is_integer(left) and pa.types.is_integer(right):
-        if pa.types.is_unsigned_integer(left) and pa.types.is_unsigned_integer(right):
-            return max(left, right, key=lambda kind: int(kind.bit_width))
-        low = min(_integer_range(left)[0], _integer_range(right)[0])
-        high = max(_integer_range(left)[1], _integer_range(right)[1])
-        return next((kind for kind in _INTEGERS if _holds(kind, low, high)), pa.decimal128(20, 0))
+        return _common_integer(left, right)
     if pa.types.is_decimal(left) and pa.types.is_decimal(right):
         return _common_decimal(left, right)
     if _is_text(left) and _is_text(right):
@@ -330,6 +326,14 @@ def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if pa.types.is_date(left) and pa.types.is_date(right):
         return pa.date64()
     raise ExpressionError(f"values of {left} and of {right} cannot be compared or combined: use cast()")
+
+
+def _common_integer(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if pa.types.is_unsigned_integer(left) and pa.types.is_unsigned_integer(right):
+        return max(left, right, key=lambda kind: int(kind.bit_width))
+    low = min(_integer_range(left)[0], _integer_range(right)[0])
+    high = max(_integer_range(left)[1], _integer_range(right)[1])
+    return next((kind for kind in _INTEGERS if _holds(kind, low, high)), pa.decimal128(20, 0))
 
 
 def _common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:

@@ -226,7 +226,7 @@ class BlobSources:
         return self._kept((source, 0), lambda: self._open_data_file(source))
 
     def _open_data_file(self, source: str) -> _Object:
-        found = self._opened(source, "the data file", source)
+        found = self._opened(source, "the data file")
         # What a value names is no more than a claim: only bytes of Lance files are copied.
         is_lance = found.path.endswith(".lance") and found.size > len(MAGIC)
         if not is_lance or _bytes(found, [(found.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC:
@@ -236,12 +236,12 @@ class BlobSources:
     def _sidecar(self, source: str, number: int) -> _Object:
         self._data_file(source)
         return self._kept(
-            (source, number), lambda: self._opened(sidecar_path(source, number), "the file of blobs", source)
+            (source, number), lambda: self._opened(sidecar_path(source, number), "the file of blobs")
         )
 
     def _external(self, parts: _Parts, row: int) -> _Object:
         uri = _absolute(parts, row)
-        return self._kept((uri, -1), lambda: self._opened(uri, "the external blob", uri))
+        return self._kept((uri, -1), lambda: self._opened(uri, "the external blob"))
 
     def _kept(self, key: tuple[str, int], make: Callable[[], _Object]) -> _Object:
         if key not in self._objects:
@@ -251,7 +251,7 @@ class BlobSources:
         self._objects.move_to_end(key)
         return self._objects[key]
 
-    def _opened(self, uri: str, what: str, source: str) -> _Object:
+    def _opened(self, uri: str, what: str) -> _Object:
         try:
             store, path = open_store(uri, options_for(self._store, uri))
             return _Object(store, path, store.size(path))

@@ -39,7 +39,7 @@ def in_threads(kind: type[threading.Thread], *works: Work) -> None:
     def guarded(work: Work) -> None:
         try:
             work()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised below)
             errors.append(error)
 
     threads = [kind(target=guarded, args=(work,)) for work in works]

@@ -409,14 +409,14 @@ def test_beside_other_writers(tmp_path: Path) -> None:
         try:
             for i in range(8):
                 lance.write_dataset(rows(1000 + i * 100), path, mode="append")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (asserted below)
             failures.append(error)
 
     def deleting() -> None:
         try:
             for i in range(8):
                 dataset(path).delete(pc.field("a") == i * 13)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (asserted below)
             failures.append(error)
 
     threads = [threading.Thread(target=appending), threading.Thread(target=deleting)]

@@ -308,7 +308,7 @@ def race(open_one: Callable[[], Store], uri: str, writers: int, commits: int) ->
                 latest = load_latest(store, uri)
                 operation = append_message([latest.message.fragments[0]])
                 commit_operation(store, uri, operation, read_version=latest.version, retry=patient)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (asserted below)
             failures.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(writers)]

@@ -143,13 +143,13 @@ def _decode_variable(
         positions = _variable_positions(data, control, width, bounds)
     else:
         positions = bounds[:-1]
-        _require(data, positions, bounds[1:], control.size)
+        _require(positions, bounds[1:], control.size)
     words = _level_words(data, control, positions, None if page.partial else layout.num_items)
     definition = control.definition(words)
     valid = definition == 0
     heads = positions + control.size
     ends = np.append(positions[1:], bounds[-1:])
-    _require(data, heads[valid], ends[valid], width)
+    _require(heads[valid], ends[valid], width)
     lengths = np.zeros(len(positions), dtype=np.int64)
     # Read as unsigned: a length of 2**63 or more turns negative here and fails the comparison below.
     lengths[valid] = gather_integers(data, heads[valid], width).astype(np.int64)
@@ -163,7 +163,7 @@ def _decode_variable(
     return words, resolver.zipped_variable(layout.value_compression, values)
 
 
-def _require(data: Bytes, positions: Ints, ends: Ints, size: int) -> None:
+def _require(positions: Ints, ends: Ints, size: int) -> None:
     if bool((positions + size > ends).any()):
         raise FormatError("a full-zip row is cut short")
 
