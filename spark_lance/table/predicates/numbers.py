@@ -47,7 +47,9 @@ def arithmetic(name: str) -> Callable[[Value, Value], Value]:
         if not pa.types.is_decimal(left.type):
             return function(left, right)
         kind = _result(name, left.type, right.type)
-        return _as_decimal(function(_widened(left), _widened(right)), kind)
+        # A product has a digit more than its factors together; no result has more than 38.
+        most = (_WIDE - 1) // 2 if name == "multiply" else _NARROW
+        return _as_decimal(function(_widened(left, most), _widened(right, most)), kind)
 
     return compute
 
@@ -71,7 +73,8 @@ def modulo(left: Value, right: Value) -> Value:
         one, other = left.type, right.type
         scale = max(one.scale, other.scale)
         digits = min(one.precision - one.scale, other.precision - other.scale) + scale
-        whole = _quotient(left, right, pa.decimal256(_WIDE - _NARROW, 0))
+        # The product has a digit more than its factors together, and so has the difference.
+        whole = _quotient(left, right, pa.decimal256(min(_NARROW, _WIDE - 2 - other.precision), 0))
         rest = pc.subtract_checked(_widened(left), pc.multiply_checked(whole, _widened(right)))
         return _as_decimal(rest, _decimal(one, other, digits, scale))
     return pc.subtract_checked(left, pc.multiply_checked(pc.divide_checked(left, right), right))
@@ -167,9 +170,10 @@ def _decimal(left: pa.DataType, right: pa.DataType, digits: int, scale: int) -> 
     return pa.decimal128(min(digits, _NARROW), scale)
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: Any, most: int = _WIDE) -> Any:
+    """Return decimals with 256 bits, and with `most` digits at most."""
     kind = value.type
-    return pc.cast(value, pa.decimal256(kind.precision, kind.scale))
+    return pc.cast(value, pa.decimal256(min(kind.precision, most), kind.scale))
 
 
 def _as_decimal(value: Any, kind: pa.DataType) -> Value:
@@ -188,7 +192,8 @@ def _fmod(left: Any, right: Any) -> Value:
     with np.errstate(invalid="ignore"):
         rest = np.fmod(_floats(left), _floats(right))
     null = pc.or_(pc.is_null(left), pc.is_null(right))
-    return pc.if_else(null, pa.scalar(None, left.type), pa.array(np.atleast_1d(rest), left.type))
+    found = pc.if_else(null, pa.scalar(None, left.type), pa.array(np.atleast_1d(rest), left.type))
+    return found[0] if isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar) else found
 
 
 def _floats(value: Any) -> Any:
