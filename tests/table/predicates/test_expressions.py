@@ -11,7 +11,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import ExpressionError
@@ -84,6 +84,8 @@ ARITHMETIC = st.recursive(
 )
 
 
+@example("1", "%", "0.5")
+@example("(f8 + 1)", "+", "(1 % 0.5)")
 @given(ARITHMETIC, st.sampled_from("+-*/%"), ARITHMETIC)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_arithmetic_is_that_of_pylance(
