@@ -192,8 +192,9 @@ def _fmod(left: Any, right: Any) -> Value:
     with np.errstate(invalid="ignore"):
         rest = np.fmod(_floats(left), _floats(right))
     null = pc.or_(pc.is_null(left), pc.is_null(right))
-    found = pc.if_else(null, pa.scalar(None, left.type), pa.array(np.atleast_1d(rest), left.type))
-    return found[0] if isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar) else found
+    # The rest of two constants is a constant, which stands for as many rows as there are.
+    value = pa.array(rest, left.type) if np.ndim(rest) else pa.scalar(rest.item(), left.type)
+    return pc.if_else(null, pa.scalar(None, left.type), value)
 
 
 def _floats(value: Any) -> Any:

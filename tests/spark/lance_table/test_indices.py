@@ -135,7 +135,7 @@ def test_words_are_searched(spark: SparkSession, tmp_path: Path) -> None:
     texts = ["the quick brown fox", "brown quick", "a fox", None, "quick brown"] * 20
     write_dataset(pa.table({"id": range(100), "t": texts}), tmp_path / "t", max_rows_per_file=40)
     table = LanceTable.forPath(spark, str(tmp_path / "t"))
-    table.createScalarIndex("t", "INVERTED")
+    table.createScalarIndex("t", "INVERTED", with_position=True)
     found = table.textSearch("quick fox", "t", 5, columns=["id"]).collect()
     assert [row.id % 5 for row in found] == [0] * 5
     assert found[0]._score > 0

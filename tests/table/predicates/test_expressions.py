@@ -84,6 +84,8 @@ ARITHMETIC = st.recursive(
 )
 
 
+@example("1", "%", "0.5")
+@example("(f8 + 1)", "+", "(1 % 0.5)")
 @given(ARITHMETIC, st.sampled_from("+-*/%"), ARITHMETIC)
 @example("1", "%", "0.5")
 @example("i1", "%", "(u8 * i1)")
