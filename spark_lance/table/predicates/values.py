@@ -103,6 +103,21 @@ def _in_python(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
+def _double(value: Any) -> Any:
+    """Return decimals in double precision, the nearest ones if their digits fit.
+
+    Arrow multiplies by a tenth, a hundredth, ..., which are not exact; these divide by ten, a hundred, ....
+    """
+    if isinstance(value, pa.Scalar):
+        return pa.scalar(None if value.as_py() is None else float(value.as_py()), pa.float64())
+    if isinstance(value, pa.ChunkedArray):
+        return pa.chunked_array([_double(chunk) for chunk in value.chunks], pa.float64())
+    kind = value.type
+    make = pa.decimal256 if pa.types.is_decimal256(kind) else pa.decimal128
+    digits = pc.cast(value.view(make(kind.precision, 0)), pa.float64())
+    return pc.divide(digits, 10.0**kind.scale)
+
+
 def cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.Array:
     """Return a value in another type. Fractions are cut off.
 
@@ -117,9 +132,8 @@ def cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.
         if pa.types.is_float16(target):
             # Arrow casts to half floats from floats only.
             return pc.cast(pc.cast(value, pa.float32()), target)
-        if pa.types.is_decimal(value.type) and pa.types.is_float32(target):
-            # Directly, Arrow computes in single precision.
-            value = pc.cast(value, pa.float64())
+        if pa.types.is_decimal(value.type) and pa.types.is_floating(target):
+            value = _double(value)
         if pa.types.is_floating(value.type) and pa.types.is_integer(target):
             value = pc.trunc(value)
             options = pc.CastOptions(target)
