@@ -137,7 +137,11 @@ def test_words_are_searched(spark: SparkSession, tmp_path: Path) -> None:
     table = LanceTable.forPath(spark, str(tmp_path / "t"))
     table.createScalarIndex("t", "INVERTED", with_position=True)
     found = table.textSearch("quick fox", "t", 5, columns=["id"]).collect()
-    assert [row.id % 5 for row in found] == [0] * 5
+    # Shorter texts score higher: "a" is a stop word, so one word is left of "a fox".
+    assert [row.id % 5 for row in found] == [2] * 5
+    theirs: Any = lance.dataset(str(tmp_path / "t"))
+    scores = theirs.to_table(["id"], full_text_query="quick fox", limit=5)["_score"].to_pylist()
+    assert [row._score for row in found] == pytest.approx(scores)
     assert found[0]._score > 0
     phrase = table.textSearch("quick brown", "t", 100, phrase=True, filter="id >= 50").collect()
     assert sorted(row.id for row in phrase) == [n for n in range(50, 100) if n % 5 in (0, 4)]
