@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "spark_lance"
-LAYERS = ("errors", "proto", "io", "file", "table", "index", "cli", "spark")
+LAYERS = ("errors", "proto", "io", "file", "table", "index", "catalog", "cli", "spark")
 LATE_IMPORTS_ALLOWED = {
     "spark_lance/__init__.py",
     "spark_lance/spark/read.py",

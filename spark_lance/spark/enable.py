@@ -16,6 +16,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.session import SparkSession
 
+from spark_lance.spark.sql.register import register
+
 __all__ = ["enable"]
 
 logger = logging.getLogger(__name__)
@@ -24,7 +26,9 @@ _RULE = "spark_lance.LancePruning"
 _SOURCE = Path(__file__).parent / "jvm" / "LancePruning.java"
 
 
-def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
+def enable(
+    spark: SparkSession, *, new_sessions: bool = False, catalog: str = "lance", root: str | None = None
+) -> SparkSession:
     """Let queries of a session read only the columns and rows of Lance tables that they need.
 
     Filters and limits reach the tables, columns that a query does not use are not fetched, rows are counted
@@ -35,6 +39,9 @@ def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
         spark: a session, classic or of Spark Connect (where the call changes nothing).
         new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
             clients too if it is their server.
+        catalog: the name of the SQL catalog of Lance tables that the session gets.
+        root: the folder of the tables that this catalog has by name; without one it has tables by path only,
+            unless the setting `spark.sql.catalog.<catalog>.root` names one.
 
     Returns:
         The session, which is the calling thread's active one now.
@@ -42,6 +49,7 @@ def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
     if hasattr(spark, "_jvm"):
         _activate(spark)
         _install(spark, new_sessions)
+        register(spark, catalog, root, new_sessions=new_sessions)
     return spark
 
 
