@@ -17,9 +17,9 @@ EXTRAS_bench := test,demo,bench
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-s3 test-cluster test-spark-versions test-all lint format proto proto-check clean
+.PHONY: help demo test test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check clean
 .PHONY: bench bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-compact bench-scale bench-delta
+.PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -38,6 +38,10 @@ test-slow: $(VENV)/.installed-test ## run only the slow tests
 test-s3: $(VENV)/.installed-test-s3 ## run the tests of object stores; they start servers themselves
 	$(BIN)/python -m pytest -m s3 $(ARGS)
 
+test-stores: $(VENV)/.installed-test-s3 ## run the tests against real servers of S3, GCS, Azure and DynamoDB
+	$(BIN)/python tests/stores/install.py
+	$(BIN)/python -m pytest -m stores $(ARGS)
+
 test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two workers, which they start themselves
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
@@ -47,7 +51,7 @@ test-spark-%: .venv-spark-%/.installed
 	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
-	$(BIN)/python -m pytest -m "not benchmark" $(ARGS)
+	$(BIN)/python -m pytest -m "not benchmark and not stores" $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -78,6 +82,9 @@ bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
 
 bench-commit: $(VENV)/.installed-bench ## measure commits per second against pylance
 	$(BIN)/python -m benchmarks.bench_commit $(ARGS)
+
+bench-changes: $(VENV)/.installed-bench ## measure changes of single rows against reading them
+	$(BIN)/python -m benchmarks.bench_changes $(ARGS)
 
 bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small files against pylance
 	$(BIN)/python -m benchmarks.bench_compact $(ARGS)

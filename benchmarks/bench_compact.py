@@ -56,7 +56,7 @@ def _compact(side: str, path: str) -> dict[str, Any]:
 
         table = lance.dataset(path)
     else:
-        from spark_lance.index.dataset import dataset
+        from spark_lance.datasets.dataset import dataset
 
         table = dataset(path)
     before = _peak_mb()

@@ -102,7 +102,8 @@ def main() -> int:
     table.detail().select("numRows", "numFiles", "sizeInBytes", "primaryKey").show(truncate=False)
     table.history(5).select("version", "operation", "operationMetrics").show(truncate=60)
     table.vacuum(retentionHours=0, dryRun=True).groupBy("kind").count().show()
-    table.vacuum(retentionHours=0).show()
+    # Nothing else reads this table; where something does, versions are kept for 24 hours or longer.
+    table.vacuum(retentionHours=0, allowShortRetention=True).show()
     good.append(check("cleaned up", table, expected))
     spark.stop()
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_lance import errors
-    from spark_lance.index.dataset import LanceDataset, LanceFragment, dataset, write_dataset
+    from spark_lance.datasets.dataset import LanceDataset, LanceFragment, dataset, write_dataset
     from spark_lance.io.retry import RetryPolicy
-    from spark_lance.spark.enable import enable
     from spark_lance.spark.lance_table.table import LanceTable
+    from spark_lance.spark.enable import enable
     from spark_lance.spark.source import LanceDataSource
     from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
@@ -37,15 +37,15 @@ __all__ = [
 
 _HOMES = {
     "LanceDataSource": "spark_lance.spark.source",
-    "LanceDataset": "spark_lance.index.dataset",
-    "LanceFragment": "spark_lance.index.dataset",
+    "LanceDataset": "spark_lance.datasets.dataset",
+    "LanceFragment": "spark_lance.datasets.dataset",
     "LanceTable": "spark_lance.spark.lance_table.table",
     "RetryPolicy": "spark_lance.io.retry",
     "batch_udf": "spark_lance.table.columns.new_columns",
     "commit_options": "spark_lance.table.commits.commit_options",
-    "dataset": "spark_lance.index.dataset",
+    "dataset": "spark_lance.datasets.dataset",
     "enable": "spark_lance.spark.enable",
-    "write_dataset": "spark_lance.index.dataset",
+    "write_dataset": "spark_lance.datasets.dataset",
 }
 
 

@@ -1,7 +1,8 @@
 """Every error that spark_lance raises on purpose.
 
-Each class is also the builtin exception a caller would expect (a missing table is a `FileNotFoundError`),
-so code may catch either. Messages say what happened, where, and what to do about it.
+Each class is also the builtin exceptions that a caller would expect: the natural one (a missing table is a
+`FileNotFoundError`), and those that pylance raises in the same place (`ValueError`), so that code which was
+written for pylance catches them. Messages say what happened, where, and what to do about it.
 """
 
 from __future__ import annotations
@@ -12,20 +13,28 @@ __all__ = [
     "BranchExistsError",
     "BranchInUseError",
     "BranchNotFoundError",
+    "ColumnNotFoundError",
+    "ColumnTypeError",
     "CommitError",
     "CommitOutcomeUnknownError",
     "ExpressionError",
     "FormatError",
     "IncompatibleConflictError",
+    "IndexExistsError",
+    "IndexKindError",
     "IndexNotFoundError",
     "LanceError",
+    "LocationInUseError",
+    "LockNotReleasedError",
     "MergeError",
     "NamespaceExistsError",
     "NamespaceInUseError",
     "NamespaceNotFoundError",
     "OptionError",
+    "OptionTypeError",
     "RetriesExhaustedError",
     "RetryableConflictError",
+    "RowNotFoundError",
     "SchemaError",
     "StoreAccessError",
     "StoreError",
@@ -69,7 +78,7 @@ class UnsupportedFormatError(_LocatedError, NotImplementedError):
     """Legal Lance bytes of a version, encoding or feature that this release does not speak: upgrade it."""
 
 
-class TableNotFoundError(LanceError, FileNotFoundError):
+class TableNotFoundError(LanceError, FileNotFoundError, ValueError):
     """No Lance table at this location: check the path, or create the table by appending to it."""
 
     def __str__(self) -> str:
@@ -78,6 +87,13 @@ class TableNotFoundError(LanceError, FileNotFoundError):
 
 class TableExistsError(LanceError, FileExistsError):
     """A Lance table is already here: use mode append or overwrite."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class LocationInUseError(LanceError, FileExistsError):
+    """The folder of a table to be holds other files: choose an empty folder, or delete them first."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -101,7 +117,7 @@ class NamespaceInUseError(LanceError):
     """The namespace holds tables or namespaces: drop these first."""
 
 
-class VersionNotFoundError(LanceError, LookupError):
+class VersionNotFoundError(LanceError, LookupError, ValueError, OSError):
     """The asked version does not exist, or was cleaned up: list the versions that are left."""
 
 
@@ -109,7 +125,7 @@ class TagNotFoundError(VersionNotFoundError):
     """The table has no such tag: list its tags."""
 
 
-class TagExistsError(LanceError, FileExistsError):
+class TagExistsError(LanceError, FileExistsError, ValueError):
     """The tag names a version already: update it, or delete it first."""
 
     def __str__(self) -> str:
@@ -131,23 +147,57 @@ class BranchInUseError(LanceError):
     """Tags or other branches stand on the branch, so it cannot be deleted: delete these first."""
 
 
-class IndexNotFoundError(LanceError, LookupError):
+class IndexNotFoundError(LanceError, KeyError, RuntimeError):
     """The table has no index of this name: list its indices."""
 
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
-class SchemaError(LanceError, ValueError):
+
+class RowNotFoundError(LanceError, IndexError, OSError):
+    """The table has no row at a position, or of an id: count its rows."""
+
+
+class SchemaError(LanceError, ValueError, OSError):
     """Data and table do not fit together; the message lists every difference."""
 
 
-class OptionError(LanceError, ValueError):
+class ColumnNotFoundError(SchemaError, KeyError, RuntimeError):
+    """The table has no such column; the message names those that it has."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ColumnTypeError(SchemaError, TypeError):
+    """A column is of a type that cannot be used so."""
+
+
+class BlobSourceError(LanceError, LookupError):
+    """The bytes of a blob to be copied are not found: read its column with blob_handling=all_binary."""
+
+
+class OptionError(LanceError, ValueError, OSError):
     """An option is unknown or its value cannot be used."""
 
 
-class ExpressionError(LanceError, ValueError):
+class OptionTypeError(OptionError, TypeError):
+    """A part of a query is missing, or does not fit the type of its column."""
+
+
+class IndexExistsError(OptionError, RuntimeError):
+    """The name of an index is taken: drop that index, or give another name."""
+
+
+class IndexKindError(OptionError, NotImplementedError):
+    """There is no such kind of index here; the message names those that there are."""
+
+
+class ExpressionError(LanceError, ValueError, OSError):
     """A filter cannot be understood or does not fit the table's columns."""
 
 
-class MergeError(LanceError, ValueError):
+class MergeError(LanceError, ValueError, OSError):
     """The source of a merge has keys that its rules do not allow; the message names one of them."""
 
 
@@ -198,3 +248,18 @@ class AlreadyCommittedError(CommitError):
 
 class CommitOutcomeUnknownError(CommitError):
     """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
+
+
+class LockNotReleasedError(CommitOutcomeUnknownError):
+    """The commit landed, but its commit lock was not released: do not repeat it, and free the lock.
+
+    `version` is the one that was committed. Who must not delete files after an unknown outcome must not do so
+    after this one either, so it is a kind of that error.
+    """
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message, version)
+        self.version = version
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.object_store import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,7 +26,69 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes longest first, so that two processes end at about the same time."""
-    items.sort(key=lambda item: (item.path.name != "test_examples.py", item.path.parent.name != "spark"))
+    spark = ROOT / "tests" / "spark"
+    items.sort(key=lambda item: (item.path.name != "test_examples.py", spark not in item.path.parents))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no test against a real server be skipped but for a reason that is written down."""
+    report = yield
+    if report.skipped and item.get_closest_marker("stores") and not hasattr(report, "wasxfail"):
+        from tests.stores.services import is_known
+
+        reason = str(getattr(call.excinfo.value if call.excinfo else None, "msg", ""))
+        if not is_known(reason):
+            report.outcome = "failed"
+            report.longrepr = f"skipped, but GAPS in tests/stores/services.py does not say so: {reason}"
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail a run of all tests against real servers that skipped more or fewer than is written down."""
+    chosen = session.config.option
+    if chosen.markexpr != "stores" or chosen.keyword or chosen.collectonly or exitstatus:
+        return
+    if session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    from tests.stores.services import wrong_counts
+
+    if wrong := wrong_counts():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        sys.stderr.write(f"\nGAPS in tests/stores/services.py is not true: {'; '.join(wrong)}\n")
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[Server]:
+    """A real S3 server and a real DynamoDB, behind one proxy."""
+    from tests.stores.servers import versitygw_and_dynamodb
+
+    with versitygw_and_dynamodb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Server]:
+    """S3 and DynamoDB inside the test process."""
+    from tests.object_store import running_server
+
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("moto", marks=pytest.mark.s3),
+        pytest.param("versitygw", marks=pytest.mark.stores),
+    ],
+)
+def s3_server(request: pytest.FixtureRequest) -> Server:
+    """Each server of S3 in turn: one for quick tests, a real one for `make test-stores`."""
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture(scope="session")

@@ -21,16 +21,20 @@ from typing import Any
 import pytest
 
 __all__ = [
+    "HEADERS",
     "Server",
     "carry_out",
     "client",
     "cut_short",
     "expired",
     "lost_answer",
+    "make_bucket",
     "make_manifest_table",
     "never_arrived",
+    "read_body",
     "running_server",
     "server_error",
+    "serving",
     "slow",
     "storage_options",
     "throttled",
@@ -41,6 +45,8 @@ StartResponse = Callable[..., Any]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
 Fault = Callable[[App, Environ, StartResponse], Iterable[bytes]]
 
+# Where an application finds the headers as they came.
+HEADERS = "tests.headers"
 _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>{}</Message></Error>'
 
 
@@ -176,19 +182,32 @@ class Server:
 def running_server() -> Iterator[Server]:
     """Run a server on a free port of this machine; skips the test where moto is not installed."""
     moto = pytest.importorskip("moto.server")
-    serving = pytest.importorskip("werkzeug.serving")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     inner = moto.DomainDispatcherApplication(moto.create_backend_app)
     one_at_a_time = threading.Lock()
 
     def locked(environ: Environ, start: StartResponse) -> Iterable[bytes]:
-        body = _read(environ)
+        body = read_body(environ)
         environ["wsgi.input"] = io.BytesIO(body)
         with one_at_a_time:
             return list(inner(environ, start))
 
-    server = Server("", locked)
-    http = serving.make_server("127.0.0.1", 0, server, threaded=True)
+    with serving(locked) as server:
+        yield server
+
+
+@contextmanager
+def serving(app: App) -> Iterator[Server]:
+    """Serve an application on a free port of this machine, with faults on demand."""
+    serving = pytest.importorskip("werkzeug.serving")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = Server("", app)
+
+    class Handler(serving.WSGIRequestHandler):  # type: ignore[misc, name-defined]
+        def make_environ(self) -> Environ:
+            # WSGI's names lose some headers, such as those with an underscore.
+            return {**super().make_environ(), HEADERS: self.headers.items()}
+
+    http = serving.make_server("127.0.0.1", 0, server, threaded=True, request_handler=Handler)
     server.url = f"http://127.0.0.1:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
@@ -200,7 +219,8 @@ def running_server() -> Iterator[Server]:
         http.server_close()
 
 
-def _read(environ: Environ) -> bytes:
+def read_body(environ: Environ) -> bytes:
+    """Return the body of a request."""
     length = int(environ.get("CONTENT_LENGTH") or 0)
     if environ.get("wsgi.input_terminated") and not length:
         return bytes(environ["wsgi.input"].read())
@@ -208,7 +228,7 @@ def _read(environ: Environ) -> bytes:
 
 
 def _drain(environ: Environ) -> None:
-    _read(environ)
+    read_body(environ)
 
 
 def carry_out(app: App, environ: Environ) -> tuple[str, list[tuple[str, str]], bytes]:
@@ -247,10 +267,18 @@ def client(server: Server, service: str) -> Any:
     return boto3.client(service, endpoint_url=server.url, region_name=REGION, **KEYS)
 
 
+def make_bucket(s3: Any, name: str = "bucket") -> None:
+    """Create a bucket, if it is not there."""
+    if name not in {bucket["Name"] for bucket in s3.list_buckets()["Buckets"]}:
+        s3.create_bucket(Bucket=name)
+
+
 def make_manifest_table(
     dynamodb: Any, name: str, hash_key: str = "base_uri", range_key: str = "version"
 ) -> None:
-    """Create a DynamoDB table in the layout of manifest stores."""
+    """Create a DynamoDB table in the layout of manifest stores, if there is none of that name."""
+    if name in dynamodb.list_tables()["TableNames"]:
+        return
     dynamodb.create_table(
         TableName=name,
         KeySchema=[

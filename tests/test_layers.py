@@ -1,4 +1,4 @@
-"""The shape of the code: imports point left across the layers, modules and functions stay small."""
+"""The shape of the code: layers and their rooms import to the left, modules and functions stay small."""
 
 from __future__ import annotations
 
@@ -12,10 +12,46 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "spark_lance"
-LAYERS = ("errors", "proto", "io", "file", "table", "index", "catalog", "cli", "spark")
+LAYERS = ("errors", "proto", "io", "file", "table", "index", "datasets", "catalog", "cli", "spark")
+# The folders of a package in the order of their imports: each uses only those to its left. "core" are modules
+# beside the folders, except those that are named themselves.
+ROOMS = {
+    "table": (
+        "core",
+        "predicates",
+        "operations",
+        "schema",
+        "versions",
+        "reading",
+        "indices",
+        "writing",
+        "commits",
+        "columns",
+        "maintenance",
+        "metadata",
+        "rows",
+        "inserts",
+    ),
+    "index": ("core", "vector", "text", "scalar", "remap", "pruners"),
+    "spark": (
+        "core",
+        "options",
+        "session",
+        "schema",
+        "scan",
+        "sink",
+        "streaming",
+        "source",
+        "lance_table",
+        "sql",
+        "enable",
+    ),
+    # The package itself holds the tables of layouts and encodings, by which pages are read.
+    "file.v2_1": ("core", "levels", "encodings", "layouts", "__init__", "read", "write"),
+}
 LATE_IMPORTS_ALLOWED = {
     "spark_lance/__init__.py",
-    "spark_lance/spark/read.py",
+    "spark_lance/index/pruners.py",
     "spark_lance/spark/source.py",
     "spark_lance/table/predicates/predicate.py",
 }
@@ -55,6 +91,16 @@ def layer(name: str) -> int:
     return LAYERS.index(part) if part in LAYERS else len(LAYERS)
 
 
+def room(name: str) -> tuple[str, int] | None:
+    """Return the package with rooms that a module is in, and the place of its room in the order."""
+    for package, order in ROOMS.items():
+        inner = name.removeprefix(f"spark_lance.{package}")
+        if inner != name and inner[:1] in ("", "."):
+            first = inner.split(".")[1] if inner else "__init__"
+            return package, order.index(first if first in order else "core")
+    return None
+
+
 NAMES = {module_name(path) for path in PACKAGE.rglob("*.py")}
 
 
@@ -77,6 +123,24 @@ def test_imports_point_left(path: Path) -> None:
             assert own >= LAYERS.index("spark"), f"line {line}: pyspark outside spark_lance/spark"
         if package == "spark_lance":
             assert layer(name) <= own, f"line {line}: {name} is to the right"
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_imports_point_left_in_the_rooms(path: Path) -> None:
+    own = room(module_name(path))
+    if own is None:
+        return
+    for name in imported_modules(path):
+        other = room(name)
+        assert other is None or other[0] != own[0] or other[1] <= own[1], f"{name} is to the right"
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_folder_is_a_room(package: str) -> None:
+    folder = PACKAGE / package.replace(".", "/")
+    assert {path.parent.name for path in folder.glob("*/*.py")} <= set(ROOMS[package])
+    for name in set(ROOMS[package]) - {"core"}:
+        assert (folder / name).is_dir() or (folder / f"{name}.py").is_file(), f"{package} has no {name}"
 
 
 @pytest.mark.parametrize("path", CASES)

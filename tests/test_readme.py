@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_lance.spark.options import option_table
-from spark_lance.spark.types import type_table
+from spark_lance.spark.options.options import option_table
+from spark_lance.spark.schema.types import type_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, check_part, shown
+from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
     MergeError,
     NamespaceExistsError,
@@ -37,7 +38,6 @@ from spark_lance.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.io.store import Store, join, open_store
 
 __all__ = ["DirectoryCatalog"]

@@ -14,7 +14,9 @@ from spark_lance.table.features import FEATURES, feature_names
 
 __all__ = ["ENGINES", "Engine", "Verdict", "judge"]
 
-_FLAGS_OF_2025 = 1 | 2 | 4 | 8 | 16 | 32
+_FLAGS_OF_30 = 1 | 2 | 4 | 8
+_FLAGS_OF_38 = _FLAGS_OF_30 | 16
+_FLAGS_OF_2025 = _FLAGS_OF_38 | 32
 _FLAGS_OF_14 = _FLAGS_OF_2025 | 128 | 256 | 1024 | 2048 | 16384 | 32768
 
 
@@ -67,13 +69,32 @@ ENGINES = (
         frozenset({"0.1", "2.0", "2.1", "2.2", "2.3"}),
     ),
     Engine(
-        "Lance libraries of November 2025",
+        "pylance 4 to 8",
+        _FLAGS_OF_2025,
+        _FLAGS_OF_2025,
+        frozenset({"0.1", "2.0", "2.1", "2.2"}),
+        frozenset({"0.1", "2.0", "2.1", "2.2"}),
+    ),
+    Engine(
+        "pylance 1 to 2",
         _FLAGS_OF_2025,
         _FLAGS_OF_2025,
         frozenset({"0.1", "2.0", "2.1"}),
         frozenset({"0.1", "2.0", "2.1"}),
-        versions_known=False,
-        note="whether they take files of version 2.2 was not tried",
+    ),
+    Engine(
+        "pylance 0.38 to 0.39",
+        _FLAGS_OF_38,
+        _FLAGS_OF_38,
+        frozenset({"0.1", "2.0", "2.1"}),
+        frozenset({"0.1", "2.0", "2.1"}),
+    ),
+    Engine(
+        "pylance 0.30",
+        _FLAGS_OF_30,
+        _FLAGS_OF_30,
+        frozenset({"0.1", "2.0"}),
+        frozenset({"0.1", "2.0"}),
     ),
     Engine(
         "lance-spark",
@@ -102,7 +123,7 @@ def judge(engine: Engine, reader_flags: int, writer_flags: int, versions: frozen
     fixed = versions - engine.written_versions
     reasons = [f"{name}: not for reading" for name in feature_names(unread)]
     reasons += [f"{name}: not for writing" for name in feature_names(unwritten & ~unread)]
-    reasons += [f"files of version {version}: not read" for version in sorted(old)]
+    reasons += [f"files of version {version}: not read{_remedy(engine)}" for version in sorted(old)]
     reasons += [f"files of version {version}: not written" for version in sorted(fixed - old)]
     if reasons and engine.note:
         reasons.append(engine.note)
@@ -112,6 +133,12 @@ def judge(engine: Engine, reader_flags: int, writer_flags: int, versions: frozen
         _answer(engine, bool(unread or unwritten), bool(old or fixed)),
         "; ".join(reasons),
     )
+
+
+def _remedy(engine: Engine) -> str:
+    """Name the version of files to ask for when a table is to be made for an engine."""
+    newest = max(engine.read_versions & engine.written_versions)
+    return f" (those of a table made with data_storage_version={newest} are)"
 
 
 def _answer(engine: Engine, new_flags: bool, new_versions: bool) -> str:

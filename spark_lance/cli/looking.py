@@ -10,15 +10,15 @@ from typing import Any
 from spark_lance.cli.engines import ENGINES, judge
 from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import as_json, print_pairs, print_table, say, size_text
-from spark_lance.index.dataset import LanceDataset
+from spark_lance.datasets.compaction import Compaction
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.table.features import feature_names
-from spark_lance.table.history.branches import Branches
-from spark_lance.table.history.tag_files import list_tags
-from spark_lance.table.maintenance.compact import Compaction
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.paths import Naming
+from spark_lance.table.versions.branches import Branches
+from spark_lance.table.versions.tag_files import list_tags
 
 __all__ = ["doctor", "history", "inspect"]
 

@@ -65,6 +65,13 @@ COMMANDS = {
             (("--older-than",), {"help": "age of the versions that go, such as 36h or 7days (2weeks)"}),
             (("--retain-versions",), {"type": int, "help": "how many of the newest versions stay"}),
             (
+                ("--allow-short-retention",),
+                {
+                    "action": "store_true",
+                    "help": "let versions go that are younger than 24h; only while nothing reads them",
+                },
+            ),
+            (
                 ("--delete-unverified",),
                 {
                     "action": "store_true",

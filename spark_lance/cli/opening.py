@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import OptionError
-from spark_lance.index.dataset import LanceDataset, dataset
 
 __all__ = ["open_table", "storage_options"]
 

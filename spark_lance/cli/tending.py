@@ -7,9 +7,10 @@ from datetime import timedelta
 
 from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
-from spark_lance.table.maintenance.auto_cleanup import parse_duration
-from spark_lance.table.maintenance.compact import Compaction
+from spark_lance.datasets.compaction import Compaction
+from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.maintenance.verify import verify
+from spark_lance.table.versions.auto_cleanup import parse_duration
 
 __all__ = ["check", "compact", "vacuum"]
 
@@ -57,6 +58,14 @@ def vacuum(arguments: argparse.Namespace) -> int:
     """Delete old versions and the files that only they need; or show which."""
     dataset = open_table(arguments)
     age: timedelta | None = None if arguments.older_than is None else parse_duration(arguments.older_than)
+    age = guarded_age(
+        dataset.manifest,
+        age,
+        arguments.retain_versions is not None,
+        allow_short=arguments.allow_short_retention or (arguments.dry_run and age is not None),
+        given=f"--older-than {arguments.older_than}",
+        remedy="--allow-short-retention",
+    )
     stats = dataset.cleanup_old_versions(
         older_than=age,
         retain_versions=arguments.retain_versions,

@@ -12,7 +12,8 @@ lance.blob.v2; descriptor struct<kind, position, size, blob_id, blob_uri>:
     3 external   not written: the value named a `uri` instead of holding `data`
 
 `position` counts in the file that holds the bytes. Bytes are written as soon as they come, before the pages
-of their rows. (Lance file format, blobs.)
+of their rows. Values may also be references to bytes elsewhere (see `blob_references`), which are fetched and
+written piece by piece. (Lance file format, blobs.)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.blob_references import ReferencedBlobs, is_reference, runs_of
 from spark_lance.file.metadata import BytesLike
 from spark_lance.file.schema import EXTENSION_NAME, Field
 from spark_lance.file.sidecars import Sidecar, Sidecars
@@ -39,6 +41,8 @@ _V2_TYPE = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
 _V2_CHILDREN = (("data", "uri"), ("data", "uri", "position", "size"))
 _TRUE = frozenset({"true", "1", "yes"})
 _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
+# Referenced bytes that are held at a time; a larger blob goes through in pieces.
+_COPY_BYTES = 16 << 20
 
 Indices = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -167,13 +171,21 @@ class BlobWriter:
     Args:
         field: the field, with blobs for which `check_blobs` holds.
         sidecars: where bytes go that do not stay in the data file.
-        put: writes bytes into the data file and returns where they begin.
+        put: writes bytes into the data file, at a multiple of 64, and returns where they begin.
+        referenced: finds the bytes of references; None if no value is one.
     """
 
-    def __init__(self, field: Field, sidecars: Sidecars, put: Callable[[BytesLike], int]) -> None:
+    def __init__(
+        self,
+        field: Field,
+        sidecars: Sidecars,
+        put: Callable[[BytesLike], int],
+        referenced: ReferencedBlobs | None = None,
+    ) -> None:
         self._field = field
         self._sidecars = sidecars
         self._put = put
+        self._referenced = referenced
         self._packs: dict[int, Sidecar] = {}
 
     def describe(self, array: pa.Array) -> pa.Array:
@@ -181,6 +193,7 @@ class BlobWriter:
 
         Raises:
             SchemaError: a blob has neither data nor a uri, or both.
+            BlobSourceError: the bytes of a reference cannot be found.
             OSError: the store failed.
         """
         return self._walk(self._field, array)
@@ -207,9 +220,81 @@ class BlobWriter:
             if pa.types.is_large_list(array.type):
                 return pa.LargeListArray.from_arrays(pa.array(offsets), items, mask=mask)
             return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, mask=mask)
+        if is_reference(array.type):
+            return self._copied(field, array)
+        return self._written(field, array)
+
+    def _written(self, field: Field, array: pa.Array) -> pa.Array:
         if field.logical_type == "large_binary":
             return self._in_file(array)
         return self._placed(field, array)
+
+    def _copied(self, field: Field, references: pa.StructArray) -> pa.Array:
+        """Write the blobs that references name."""
+        if self._referenced is None:
+            raise SchemaError(f"blob column {field.name!r} has references, and nothing to find them by")
+        if not len(references):
+            return self._written(field, pa.nulls(0, field.arrow_type()))
+        outside = _stays_outside(field, references)
+        inside = references
+        if outside.any():
+            inside = pc.if_else(pa.array(outside), pa.scalar(None, references.type), references)
+        sizes = self._referenced.sizes(inside)
+        parts = []
+        for start, stop in runs_of(sizes, _COPY_BYTES):
+            rows = slice(start, stop)
+            if sizes[start] > _COPY_BYTES and self._streams(field, int(sizes[start])):
+                parts.append(self._streamed(field, inside, start))
+                continue
+            data = self._referenced.read(inside[rows])
+            values = data
+            if field.logical_type != "large_binary":
+                values = self._blob_structs(field, references[rows], data, outside[rows])
+            parts.append(self._written(field, values))
+        return pa.concat_arrays(parts)
+
+    def _blob_structs(
+        self, field: Field, references: pa.StructArray, data: pa.Array, outside: Bools
+    ) -> pa.StructArray:
+        """Return values of a blob field of 2.2: bytes, and places of what stays outside."""
+        assert self._referenced is not None
+        there = pa.array(outside)
+        nothing = pa.scalar(None, pa.uint64())
+        columns = {"data": data, "uri": pa.nulls(len(data), pa.string())}
+        for name in ("position", "size"):
+            columns[name] = pc.if_else(there, pc.struct_field(references, name), nothing)
+        if outside.any():
+            uris = self._referenced.uris(references)
+            columns["uri"] = pc.if_else(there, uris, pa.scalar(None, pa.string()))
+        children = [columns[child.name].cast(child.arrow_type()) for child in field.children]
+        mask = pc.and_(data.is_null(), pc.invert(there))
+        return pa.StructArray.from_arrays(children, fields=list(field.arrow_type()), mask=mask)
+
+    def _streams(self, field: Field, size: int) -> bool:
+        """Whether a blob that is too large to be held has a place that takes it in pieces."""
+        return field.logical_type == "large_binary" or size > _Thresholds.of(field).dedicated
+
+    def _streamed(self, field: Field, references: pa.StructArray, row: int) -> pa.Array:
+        """Write one blob in pieces and return its descriptor."""
+        assert self._referenced is not None
+        names = [child.name for child in field.described().children]
+        types = [child.arrow_type() for child in field.described().children]
+        if field.logical_type == "large_binary":
+            # Every piece but the last ends at a multiple of 64, so that there are no gaps.
+            positions, size = [], 0
+            for piece in self._referenced.chunks(references, row):
+                positions.append(self._put(piece))
+                size += len(piece)
+            values: tuple[object, ...] = (positions[0], size)
+        else:
+            sidecar, size = self._sidecars.create(), 0
+            for piece in self._referenced.chunks(references, row):
+                sidecar.append(piece)
+                size += len(piece)
+            self._sidecars.finish(sidecar)
+            values = (_DEDICATED, 0, size, sidecar.number, "")
+        parts = [pa.array([value], kind) for value, kind in zip(values, types, strict=True)]
+        return pa.StructArray.from_arrays(parts, names=names)
 
     def _in_file(self, array: pa.Array) -> pa.Array:
         """Write blobs of 2.0 and 2.1 into the data file."""
@@ -288,6 +373,19 @@ class BlobWriter:
         sidecar.append(value.as_buffer())
         self._sidecars.finish(sidecar)
         return sidecar.number
+
+
+def _stays_outside(field: Field, references: pa.StructArray) -> Bools:
+    """Tell which references a blob field keeps as they are: external ones whose place it can hold."""
+    if field.logical_type == "large_binary":
+        return np.zeros(len(references), np.bool_)
+    kind, position, size = (
+        pc.fill_null(pc.struct_field(references, name), 0).to_numpy(zero_copy_only=False)
+        for name in ("kind", "position", "size")
+    )
+    ranges = any(child.name == "size" for child in field.children)
+    outside: Bools = (kind == _EXTERNAL) & (ranges | ((position == 0) & (size == 0)))
+    return outside
 
 
 def _is_valid(array: pa.Array) -> Bools:

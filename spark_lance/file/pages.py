@@ -15,8 +15,8 @@ from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_0.field_reader import FieldReader as FieldReader20
 from spark_lance.file.v2_0.field_writer import FieldWriter as FieldWriter20
-from spark_lance.file.v2_1.field_reader import FieldReader as FieldReader21
-from spark_lance.file.v2_1.field_writer import FieldWriter as FieldWriter21
+from spark_lance.file.v2_1.read.field_reader import FieldReader as FieldReader21
+from spark_lance.file.v2_1.write.field_writer import FieldWriter as FieldWriter21
 from spark_lance.file.version import FileVersion
 
 __all__ = ["PAGE_FORMATS", "FieldReader", "FieldWriter", "PageFormat", "RowReader"]

@@ -13,7 +13,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from spark_lance.errors import FormatError, SchemaError
+from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError
+from spark_lance.file.extensions import EXTENSION_METADATA, EXTENSION_NAME, extension_metadata
 from spark_lance.file.logical import (
     LIST_TYPES,
     STRUCT_FSL_PREFIX,
@@ -25,8 +26,6 @@ from spark_lance.proto import file_pb2
 
 __all__ = ["EXTENSION_METADATA", "EXTENSION_NAME", "Field", "Schema"]
 
-EXTENSION_NAME = "ARROW:extension:name"
-EXTENSION_METADATA = "ARROW:extension:metadata"
 _TRUE = frozenset({"true", "1", "yes"})
 _MAX_DEPTH = 64
 _PRIMARY_KEY = "lance-schema:unenforced-primary-key"
@@ -191,15 +190,15 @@ def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
     if depth > _MAX_DEPTH:
         raise SchemaError(f"column {arrow.name!r} is nested more than {_MAX_DEPTH} levels deep")
     own_id = next(ids)
-    metadata = {k.decode(): v.decode() for k, v in (arrow.metadata or {}).items()}
+    metadata = _texts(arrow.metadata, f"column {arrow.name!r}")
     kind = arrow.type
     if isinstance(kind, pa.BaseExtensionType):
         if kind.extension_name == "arrow.json":
             raise SchemaError(f"column {arrow.name!r}: JSON columns cannot be written; cast it to string")
-        metadata.setdefault(EXTENSION_NAME, kind.extension_name)
-        if hasattr(kind, "__arrow_ext_serialize__"):
-            parameters = kind.__arrow_ext_serialize__().decode("utf-8", "replace")
-            metadata.setdefault(EXTENSION_METADATA, parameters)
+        try:
+            metadata.update(extension_metadata(kind))
+        except SchemaError as error:
+            raise SchemaError(f"column {arrow.name!r}: {error}") from None
         kind = kind.storage_type
     try:
         logical = to_logical(kind)
@@ -215,6 +214,13 @@ def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
         parts = [kind.value_field]
     children = tuple(_from_arrow(part, ids, depth + 1) for part in parts)
     return Field(own_id, arrow.name, logical, arrow.nullable, children, metadata)
+
+
+def _texts(metadata: Mapping[bytes, bytes] | None, where: str) -> dict[str, str]:
+    try:
+        return {key.decode(): value.decode() for key, value in (metadata or {}).items()}
+    except UnicodeDecodeError:
+        raise SchemaError(f"{where} has metadata that is not text, and Lance keeps text: remove it") from None
 
 
 def _encoding_hint(logical: str) -> int:
@@ -247,8 +253,7 @@ class Schema:
         fields = tuple(_from_arrow(arrow, ids) for arrow in schema)
         if not reserved:
             _check_names(fields)
-        metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
-        return cls(fields, metadata)
+        return cls(fields, _texts(schema.metadata, "the schema"))
 
     def to_arrow(self) -> pa.Schema:
         """Return the Arrow schema, metadata included."""
@@ -333,7 +338,8 @@ class Schema:
         for candidate in self.fields:
             if candidate.name == name:
                 return candidate
-        raise SchemaError(f"no column {name!r}; the table has {', '.join(f.name for f in self.fields)}")
+        names = ", ".join(field.name for field in self.fields)
+        raise ColumnNotFoundError(f"no column {name!r}; the table has {names}")
 
     def select(self, names: Sequence[str]) -> Schema:
         """Return the schema of the named top-level columns, in the order of `names`."""
@@ -365,8 +371,15 @@ _RESERVED = frozenset(
 def _check_names(fields: Sequence[Field]) -> None:
     seen: set[str] = set()
     for top in fields:
-        if top.name in _RESERVED or "." in top.name:
-            raise SchemaError(f"column name {top.name!r} is reserved by Lance; rename the column")
+        if not top.name:
+            raise SchemaError("a column has no name, and Lance finds columns by name: rename the column")
+        if top.name in _RESERVED:
+            raise SchemaError(
+                f"column name {top.name!r} is reserved by Lance for what a read adds; leave the column out, "
+                "or rename it"
+            )
+        if "." in top.name:
+            raise SchemaError(f"column name {top.name!r} has a dot, which Lance reserves; rename the column")
         if top.name in seen:
             raise SchemaError(f"column name {top.name!r} occurs twice")
         seen.add(top.name)

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.file.arrays import join
+from spark_lance.file.blob_references import ReferencedBlobs, is_reference
 from spark_lance.file.blob_writer import BlobWriter, check_blobs, has_blobs
 from spark_lance.file.buffers import as_bytes, padding
 from spark_lance.file.columns import owned_columns
@@ -87,6 +88,7 @@ class FileWriter:
         version: file version.
         page_bytes: a page is made of a column when this many bytes of Arrow data have come.
         buffer_bytes: when all columns together hold more, the largest become pages early.
+        referenced: finds the bytes of blobs that are given as references; None if none are.
 
     Raises:
         SchemaError: the version cannot store a type.
@@ -101,6 +103,7 @@ class FileWriter:
         version: FileVersion = DEFAULT_VERSION,
         page_bytes: int = DEFAULT_PAGE_BYTES,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        referenced: ReferencedBlobs | None = None,
     ) -> None:
         self._schema = schema
         self._version = version
@@ -118,7 +121,7 @@ class FileWriter:
             check_blobs(top, version)
             column = _Column(top, self._format.writer(top.described(), base, version))
             if has_blobs(top):
-                column.blobs = BlobWriter(top, self._sidecars, lambda data: self._write_buffer(data)[0])
+                column.blobs = BlobWriter(top, self._sidecars, self._put_blob, referenced)
             self._columns.append(column)
             base += len(owned_columns([top], version))
         self._pages: list[list[Page]] = [[] for _ in self._owners]
@@ -264,6 +267,9 @@ class FileWriter:
             self._out.write(content)
         return position, content.nbytes
 
+    def _put_blob(self, data: BytesLike) -> int:
+        return self._write_buffer(data)[0]
+
     def _write_table(self, entries: list[tuple[int, int]]) -> int:
         position = self._out.tell()
         self._out.write(b"".join(_TABLE_ENTRY.pack(*entry) for entry in entries))
@@ -336,6 +342,8 @@ def _check_schema(schema: Schema, arrow: pa.Schema) -> None:
 
 
 def _check_field(node: Field, given: Field, path: str) -> None:
+    if node.kind == "blob" and is_reference(given.arrow_type()):
+        return
     if _storage_name(node) != _storage_name(given) or len(node.children) != len(given.children):
         raise SchemaError(
             f"column {path!r} is {node.logical_type} in the file but {given.logical_type} in the data"

@@ -2,27 +2,44 @@
 
 An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
 covered twice. What counts of a segment are the rows of the fragments that it covers and that the version
-still has. (Lance index format, manifest entry and reader duties.)
+still has. Several indices of one kind may be on one column: a search uses one of them, see `newest_index`.
+(Lance index format, manifest entry and reader duties.)
 """
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError, OptionError
+from spark_lance.errors import FormatError, IndexExistsError, OptionError, UnsupportedFormatError
 from spark_lance.index.files import IndexFile
-from spark_lance.io.store import Store
+from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
+from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 
-__all__ = ["Segment", "check_name", "index_directory", "label_of", "new_entry", "segments_of"]
+__all__ = [
+    "Segment",
+    "by_age",
+    "check_extensible",
+    "check_name",
+    "index_directory",
+    "label_of",
+    "new_entry",
+    "newest_index",
+    "segments_of",
+]
+
+logger = logging.getLogger(__name__)
+
+# Kinds of which an older form of files is not read -> the file by which the present form is told.
+_CAME_LATER = {"vectorindexdetails": "auxiliary.idx", "invertedindexdetails": "metadata.lance"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,8 @@ def segments_of(
 ) -> list[Segment]:
     """Return the usable segments of one kind of index.
 
-    Segments of a newer format, or of unknown coverage, are left out: their fragments count as not indexed.
+    Segments of a newer format, of an old one that is not read here, or of unknown coverage are left out:
+    their fragments count as not indexed.
 
     Args:
         store, root, manifest: the version.
@@ -85,8 +103,67 @@ def segments_of(
             covered = BitMap.deserialize(entry.fragment_bitmap) & present
         except (ValueError, IndexError) as error:
             raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
-        found.append(Segment(entry, covered, *bases.index_dir(entry)))
+        place, directory = bases.index_dir(entry)
+        if _is_outdated(entry, label, place, directory):
+            logger.info("index %s has files of an old kind and is not used", entry.name)
+            continue
+        found.append(Segment(entry, covered, place, directory))
     return found
+
+
+def _is_outdated(entry: table_pb2.IndexMetadata, label: str, store: Store, directory: str) -> bool:
+    """Whether a segment lacks the file that came with the kind of files that are read here."""
+    needed = _CAME_LATER.get(label)
+    if needed is None:
+        return False
+    if entry.files:
+        return all(file.path != needed for file in entry.files)
+    return not store.exists(join(directory, needed))
+
+
+def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment]) -> None:
+    """Refuse to extend an index of which a segment cannot be used here.
+
+    Raises:
+        UnsupportedFormatError: there is such a segment.
+    """
+    usable = {segment.entry.uuid.uuid for segment in segments}
+    if any(entry.uuid.uuid not in usable for entry in manifest.indices if entry.name == name):
+        raise UnsupportedFormatError(
+            f"index {name!r} has a segment of another version of Lance that cannot be used here: "
+            "build the index anew, with replace=True"
+        )
+
+
+def by_age(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Return the segments of each index: those that cover something first, and of them the newest first.
+
+    An index is as old as its newest segment; among those of one time the later in the manifest is newer.
+    """
+    indices: dict[str, list[tuple[int, Segment]]] = {}
+    for place, segment in enumerate(segments):
+        indices.setdefault(segment.name, []).append((place, segment))
+
+    def rank(parts: Sequence[tuple[int, Segment]]) -> tuple[bool, int, int]:
+        newest = max((segment.entry.created_at, place) for place, segment in parts)
+        return (any(segment.covered for _, segment in parts), *newest)
+
+    ranked = sorted(indices.values(), key=rank, reverse=True)
+    return [[segment for _, segment in parts] for parts in ranked]
+
+
+def newest_index(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the segments of the one index that answers a search: the newest that covers something.
+
+    Its fragments are covered once: a fragment that several segments name counts in the last of them.
+    """
+    ranked = by_age(segments)
+    found: list[Segment] = []
+    taken = BitMap()
+    for segment in reversed(ranked[0] if ranked else []):
+        found.append(replace(segment, covered=segment.covered - taken))
+        taken |= segment.covered
+    return found[::-1]
 
 
 def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:
@@ -99,7 +176,7 @@ def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None
         raise OptionError(f"index names that begin with __lance_ belong to the format: {name!r}")
     for entry in manifest.indices:
         if entry.name == name and (not replace or list(entry.fields) != [field]):
-            raise OptionError(f"there is an index {name!r} already: drop it, or give another name")
+            raise IndexExistsError(f"there is an index {name!r} already: drop it, or give another name")
 
 
 def index_directory(root: str, name: uuid.UUID) -> str:

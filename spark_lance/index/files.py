@@ -17,11 +17,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
-from spark_lance.errors import FormatError
+from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.arrays import join
+from spark_lance.file.opening import open_file
 from spark_lance.file.pages import FieldReader
 from spark_lance.file.reader import FileReader, read_field
 from spark_lance.file.schema import Field, Schema
+from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store
@@ -81,8 +83,15 @@ class IndexFile:
     size: int | None = None
 
     @cached_property
-    def _reader(self) -> FileReader:
-        return FileReader(self.store, self.path, size=self.size)
+    def _reader(self) -> FileReader | LegacyFileReader:
+        try:
+            return FileReader(self.store, self.path, size=self.size)
+        except UnsupportedFormatError:
+            # Before Lance 0.21, scalar indices were legacy files.
+            opened = open_file(self.store, self.path, size=self.size)
+            if isinstance(opened, LegacyFileReader):
+                return opened
+            raise
 
     def __getstate__(self) -> dict[str, object]:
         return {"store": self.store, "path": self.path, "size": self.size}
@@ -138,12 +147,18 @@ class IndexFile:
         Raises:
             FormatError: there is no such buffer.
         """
-        return bytes(self._reader.global_buffer(number))
+        return bytes(self._with_buffers.global_buffer(number))
 
     @property
     def num_buffers(self) -> int:
         """Global buffers of the file; number 0 is its own descriptor."""
-        return self._reader.num_global_buffers
+        return self._with_buffers.num_global_buffers
+
+    @property
+    def _with_buffers(self) -> FileReader:
+        if isinstance(self._reader, LegacyFileReader):
+            raise FormatError("the index file is a legacy file, which has no buffers", self.path)
+        return self._reader
 
     def message(self, number: int, kind: type[_Message]) -> _Message:
         """Return a global buffer as a protobuf message.

@@ -19,7 +19,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.maintenance.fragment_reuse import find_reuse_entry, read_history
+from spark_lance.table.indices.fragment_reuse import find_reuse_entry, read_history
 from spark_lance.table.manifest import Manifest
 
 __all__ = ["Moves"]

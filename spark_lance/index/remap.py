@@ -17,17 +17,18 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import UnsupportedFormatError
+from spark_lance.index.building import Place
 from spark_lance.index.copies import Numbers, Whither
 from spark_lance.index.entries import Segment, index_directory, segments_of
 from spark_lance.index.moves import Moves
 from spark_lance.index.resolve import RowResolver
-from spark_lance.index.scalar.base import Place
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.moved import move_vectors
 from spark_lance.io.store import Store
-from spark_lance.table.maintenance.index_remap import MovedGroup, RewrittenIndex
+from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["SegmentRemap"]
 
@@ -48,7 +49,7 @@ class SegmentRemap:
         self, store: Store, root: str, manifest: Manifest, groups: Sequence[MovedGroup]
     ) -> list[RewrittenIndex]:
         """Write the segments that cover moved rows anew, see `IndexRemap.rewrite`."""
-        resolver = RowResolver(store, root, manifest)
+        resolver = RowResolver(Snapshot(store, root, manifest))
         moves = Moves.by(groups)
         sources = [BitMap(digest.id for digest in group.old_fragments) for group in groups]
         done: list[RewrittenIndex] = []

@@ -16,10 +16,9 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError
 from spark_lance.index.moves import Moves
 from spark_lance.index.row_sets import RowSet
-from spark_lance.io.store import Store
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import addresses_of
 
 __all__ = ["RowResolver"]
@@ -33,14 +32,15 @@ class RowResolver:
     """Finds the rows of one version of a table.
 
     Args:
-        store, root, manifest: the version.
+        snapshot: the version.
     """
 
-    def __init__(self, store: Store, root: str, manifest: Manifest) -> None:
-        self._scan = Scan.plan(store, root, manifest, [])
-        self._fragments = {fragment.id: fragment for fragment in manifest.fragments}
+    def __init__(self, snapshot: Snapshot) -> None:
+        # No columns and no condition: what prunes is not asked.
+        self._scan = Scan.plan(snapshot.store, snapshot.root, snapshot.manifest, [])
+        self._fragments = {fragment.id: fragment for fragment in snapshot.fragments}
         self._with_deletions = np.array(
-            [f.id for f in manifest.fragments if f.HasField("deletion_file")], dtype=np.uint64
+            [f.id for f in snapshot.fragments if f.HasField("deletion_file")], dtype=np.uint64
         )
         self._deleted: dict[int, npt.NDArray[np.uint32]] = {}
         # What is covered -> the end of each fragment's rows by its id, 0 where it is not covered; the first

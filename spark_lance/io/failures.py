@@ -29,15 +29,17 @@ class Kind(enum.Enum):
     EXPIRED = "the credentials have expired: get new ones and try again"
     NO_CREDENTIALS = "no usable credentials were found: give them as storage options or in the environment"
     NO_BUCKET = "there is no such bucket or container"
+    CLOCK = "the store does not accept the time of this machine: set its clock"
     REGION = "the bucket is in another region: give the storage option region"
     TAKEN = "the object exists already"
     BUSY = "another request to the same object is under way"
     REJECTED = "the store rejects the request, as it does for expired credentials or a wrong region"
+    RANGE = "the object ends before the bytes that were asked for: it is damaged, or was replaced"
     UNSUPPORTED = "the store does not know this request"
 
 
 TRANSIENT = frozenset({Kind.THROTTLED, Kind.SERVER, Kind.CONNECTION, Kind.BUSY})
-_ACCESS = frozenset({Kind.ACCESS, Kind.EXPIRED, Kind.NO_CREDENTIALS})
+_ACCESS = frozenset({Kind.ACCESS, Kind.EXPIRED, Kind.NO_CREDENTIALS, Kind.CLOCK})
 
 # Error codes of S3, DynamoDB, GCS and Azure. Numbers are HTTP statuses.
 CODES: Mapping[str | int, Kind] = MappingProxyType(
@@ -60,7 +62,7 @@ CODES: Mapping[str | int, Kind] = MappingProxyType(
         "InvalidAccessKeyId": Kind.ACCESS,
         "InvalidToken": Kind.ACCESS,
         "SignatureDoesNotMatch": Kind.ACCESS,
-        "RequestTimeTooSkewed": Kind.ACCESS,
+        "RequestTimeTooSkewed": Kind.CLOCK,
         "UnrecognizedClientException": Kind.ACCESS,
         "InvalidClientTokenId": Kind.ACCESS,
         "AuthenticationFailed": Kind.ACCESS,
@@ -80,6 +82,7 @@ CODES: Mapping[str | int, Kind] = MappingProxyType(
         "BlobAlreadyExists": Kind.TAKEN,
         "ConditionalRequestConflict": Kind.BUSY,
         "OperationAborted": Kind.BUSY,
+        "InvalidRange": Kind.RANGE,
         "NotImplemented": Kind.UNSUPPORTED,
         "BadRequest": Kind.REJECTED,
         301: Kind.REGION,
@@ -88,6 +91,7 @@ CODES: Mapping[str | int, Kind] = MappingProxyType(
         403: Kind.ACCESS,
         408: Kind.CONNECTION,
         412: Kind.TAKEN,
+        416: Kind.RANGE,
         429: Kind.THROTTLED,
         500: Kind.SERVER,
         501: Kind.UNSUPPORTED,
@@ -187,7 +191,7 @@ def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exce
         return FileExistsError(errno.EEXIST, f"{doing}: it exists already")
     if isinstance(error, FileNotFoundError) and kind is not Kind.NO_BUCKET:
         return FileNotFoundError(errno.ENOENT, f"{doing}: it does not exist")
-    said = redacted(str(error), options).strip()
+    said = " ".join(redacted(str(error), options).split())
     if not isinstance(error, OSError):
         said = f"{type(error).__name__}: {said}" if said else type(error).__name__
     text = f"{doing}: {kind.value} ({said})" if kind else f"{doing}: {said}"

@@ -1,7 +1,7 @@
 """External manifest stores: a database that says which manifest is a version of a table.
 
 For stores that cannot create an object only if it is absent. All writers of a table must use the same one.
-The protocol that uses it is in `table/commits/publish.py`; here is what it asks of the database: rows
+The protocol that uses it is in `table/versions/publish.py`; here is what it asks of the database: rows
 
     (root of the table, version) -> (path of the manifest, its size)
 

@@ -82,10 +82,6 @@ def _anonymous_token(value: Any) -> str | None:
     return "anon" if _flag(value) else None
 
 
-def _host(value: Any) -> str:
-    return urlsplit(value).netloc if "://" in str(value) else str(value)
-
-
 @dataclass(frozen=True)
 class Alias:
     """Where a setting goes.
@@ -165,7 +161,8 @@ _AZURE: Mapping[str, Alias] = {
     "client_secret": Alias("client_secret"),
     "tenant_id": Alias("tenant_id"),
     "authority_id": Alias("tenant_id"),
-    "endpoint": Alias("account_host", _host),
+    "endpoint": Alias("endpoint"),
+    "use_emulator": Alias("use_emulator", _flag),
     "skip_signature": Alias("anon", _flag),
     "connect_timeout": Alias("connection_timeout", _seconds),
     "timeout": Alias("read_timeout", _seconds),
@@ -175,6 +172,10 @@ _AZURE: Mapping[str, Alias] = {
     "use_fabric_endpoint": _IGNORED,
     "download_retry_count": _IGNORED,
 }
+
+# The one account of Azurite, Azure's emulator; its key is the same everywhere.
+_EMULATED_ACCOUNT = "devstoreaccount1"
+_EMULATED_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 # What the drivers themselves call their settings, for hints on misspelt names only.
 _S3_OWN = "anon cache_regions client_kwargs config_kwargs default_block_size endpoint_url key max_concurrency"
@@ -299,9 +300,45 @@ def fsspec_options(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
         converted = _converted(name, alias.convert, value)
         if alias.target and converted is not None:
             _place(out, alias.target, converted, name)
+    if driver is _AZURE_DRIVER:
+        out = _azure_place(out)
     extra = out.get("s3_additional_kwargs", {})
     if "SSECustomerKey" in extra:
         extra.setdefault("SSECustomerAlgorithm", "AES256")
+    return out
+
+
+def _azure_place(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of adlfs with its own names for where the account is.
+
+    The driver knows hosts that speak https and have nothing but the account. Every other endpoint, as those
+    of emulators, becomes a connection string.
+
+    Raises:
+        OptionError: the endpoint needs a connection string, which takes an account key or a SAS token.
+    """
+    out = dict(options)
+    if out.pop("use_emulator", False):
+        out.setdefault("account_name", _EMULATED_ACCOUNT)
+        out.setdefault("account_key", _EMULATED_KEY)
+        out.setdefault("endpoint", f"http://127.0.0.1:10000/{out['account_name']}")
+    endpoint = str(out.pop("endpoint", ""))
+    parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+    if not endpoint:
+        return out
+    if parts.scheme == "https" and not parts.path.strip("/"):
+        _place(out, "account_host", parts.netloc, "endpoint")
+        return out
+    said = [("DefaultEndpointsProtocol", parts.scheme), ("BlobEndpoint", endpoint)]
+    if "account_key" in out and "account_name" in out:
+        said += [("AccountName", out["account_name"]), ("AccountKey", out["account_key"])]
+    elif "sas_token" in out:
+        said += [("SharedAccessSignature", str(out["sas_token"]).removeprefix("?"))]
+    else:
+        raise OptionError(
+            f"storage option endpoint: {endpoint} also needs account_name and account_key, or sas_token"
+        )
+    _place(out, "connection_string", "".join(f"{name}={value};" for name, value in said), "endpoint")
     return out
 
 

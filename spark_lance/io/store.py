@@ -13,22 +13,25 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import fsspec
 import pyarrow as pa
+from fsspec.registry import known_implementations, registry
 from fsspec.utils import get_protocol
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
-from spark_lance.io.failures import is_transient, presentable, translated
+from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
 from spark_lance.io.outputs import LocalOutput, MemoryOutput, OutputFile, RemoteOutput, S3Output
@@ -48,6 +51,9 @@ _MAX_GAP = 1 << 18
 _MAX_REQUEST = 8 << 20
 _PARALLEL_REQUESTS = 16
 _DELETES_PER_REQUEST = 1000
+_MAKING = frozenset({"writing", "creating"})
+# A scheme and one slash; a single letter is a drive of Windows.
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
 
@@ -72,9 +78,10 @@ def open_store(
 
     Raises:
         OptionError: a setting is given by two names, or its value cannot be used.
-        StoreError: the protocol is unknown, or its driver is not installed.
+        StoreError: the protocol is unknown, its driver is not installed, or a URI has one slash (dbfs:/x).
     """
     text, manifests = split_uri(os.fspath(uri))
+    text = _full_uri(text)
     protocol = get_protocol(text)
     own, rest = split_own(storage_options or {})
     options = {**_from_uri(protocol, text), **fsspec_options(protocol, rest)}
@@ -90,6 +97,27 @@ def open_store(
     )
     path = store.strip(text)
     return store, path.rstrip("/") if path != "/" else path
+
+
+def _full_uri(text: str) -> str:
+    """Return a URI as fsspec reads it. What has a scheme and one slash would be a local folder to fsspec.
+
+    Raises:
+        StoreError: it has a scheme but no authority, such as dbfs:/x or hdfs:/x.
+    """
+    match = _ONE_SLASH.match(text)
+    if match is None:
+        return text
+    scheme, rest = match[1].lower(), text[match.end() - 1 :]
+    if scheme in _LOCAL:
+        return f"{scheme}://{rest}"
+    instead = (
+        f"the mounted path /dbfs{rest}" if scheme == "dbfs" else f"{scheme}://, host or bucket, and path"
+    )
+    raise StoreError(
+        f"{text} cannot be opened, for there is one slash behind {scheme}: write {instead}; a local folder "
+        f"of this name is ./{text}"
+    )
 
 
 @dataclass(frozen=True)
@@ -155,6 +183,11 @@ class Store:
             package = driver.extra if driver else "its fsspec driver"
             raise StoreError(f"reading {self.protocol}:// needs a driver: pip install '{package}'") from error
         except Exception as error:
+            if self.protocol not in known_implementations and self.protocol not in registry:
+                raise StoreError(
+                    f"{self.protocol}:// locations are not known here: use a local path, s3://, gs://, "
+                    "abfss:// or another protocol for which fsspec has a driver"
+                ) from None
             doing = f"cannot open {self.protocol}:// locations"
             raise translated(error, doing, self.options) from presentable(error, self.options)
         if self.protocol in _S3:
@@ -213,10 +246,7 @@ class Store:
         requests = coalesce(ranges, _MAX_GAP, _MAX_REQUEST)
 
         def fetch(offset: int, size: int) -> pa.Buffer:
-            data = b""
-            if size:
-                end = offset + size
-                data = self._call("reading", path, lambda fs: fs.cat_file(path, start=offset, end=end))
+            data = self._read_range(path, offset, offset + size) if size else b""
             _check_length(path, offset, size, len(data))
             return pa.py_buffer(data)
 
@@ -230,6 +260,19 @@ class Store:
             for index in request.members:
                 out[index] = block.slice(ranges[index][0] - request.offset, ranges[index][1])
         return out
+
+    def _read_range(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes of a range that are there; none if it begins behind the end of the object."""
+
+        def read(fs: fsspec.AbstractFileSystem) -> bytes:
+            try:
+                return bytes(fs.cat_file(path, start=start, end=end))
+            except Exception as error:
+                if kind_of(error) is Kind.RANGE:
+                    return b""
+                raise
+
+        return self._call("reading", path, read)
 
     def size(self, path: str) -> int:
         """Return the length of an object in bytes.
@@ -271,7 +314,7 @@ class Store:
             try:
                 with os.scandir(directory) as entries:
                     return [entry.name for entry in entries if entry.is_file()]
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return []
         return [found.name for found in self.list_objects(directory)]
 
@@ -305,6 +348,48 @@ class Store:
             return []
         names = [str(entry["name"]) for entry in found if entry["type"] == "directory"]
         return [name.rstrip("/").rpartition("/")[2] for name in names]
+
+    def first_objects(self, directory: str, limit: int) -> Sequence[str]:
+        """Return some of the objects in a directory and below, by their paths from there on; not in order.
+
+        Looking is bounded too: S3 is sent one request, other stores list directory by directory until
+        `limit` objects and directories were seen.
+
+        Raises:
+            NotADirectoryError: the directory is a file of this machine.
+        """
+        if self.protocol in _S3:
+            bucket, _, key = directory.partition("/")
+            prefix = f"{key.rstrip('/')}/" if key else ""
+            answer = self._s3("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
+            found = [str(entry["Key"]).removeprefix(prefix) for entry in answer.get("Contents") or ()]
+            return [path for path in found if path and not path.endswith("/")]
+        if self.is_local and Path(directory).is_file():
+            raise NotADirectoryError(directory)
+        names: list[str] = []
+        waiting = [""]
+        seen = 0
+        while waiting and seen < limit:
+            below = waiting.pop(0)
+            for name, is_directory in self._entries(f"{directory}/{below}".rstrip("/"), limit - seen):
+                seen += 1
+                (waiting if is_directory else names).append(f"{below}{name}{'/' if is_directory else ''}")
+        return names
+
+    def _entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Return some of what is directly in a directory: its name, and whether it is a directory."""
+        if self.is_local:
+            try:
+                with os.scandir(directory) as entries:
+                    return [(entry.name, entry.is_dir()) for entry in islice(entries, limit)]
+            except (FileNotFoundError, PermissionError):
+                return []  # a volume's lost+found belongs to the system
+        try:
+            found = self._call("listing", directory, lambda fs: fs.ls(directory, detail=True, refresh=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        told = [(str(e["name"]).rstrip("/").rpartition("/")[2], e["type"] == "directory") for e in found]
+        return [entry for entry in told if entry[0]][:limit]
 
     def put(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing what was there; readers see the old one or the new one."""
@@ -431,6 +516,9 @@ class Store:
                 return request(fs)
             return retried(lambda: request(fs), self.retry, is_transient, what)
         except Exception as error:
+            if doing in _MAKING and isinstance(error, FileNotFoundError) and self.protocol in DRIVERS:
+                # Nothing else has to be there; not every driver says it.
+                raise StoreError(f"{what}: {Kind.NO_BUCKET.value}") from presentable(error, self.options)
             raise translated(error, what, self.options) from presentable(error, self.options)
 
 
@@ -483,6 +571,6 @@ def _stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
 
 def _check_length(path: str, offset: int, asked: int, got: int) -> None:
     if got < asked:
-        raise StoreError(
-            f"{path} ends after {offset + got} bytes, but bytes up to {offset + asked} were asked for"
-        )
+        # Of a range that begins behind the end nobody says where the end is.
+        ends = f"after {offset + got} bytes" if got or not offset else f"before byte {offset + 1}"
+        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + asked} were asked for")

@@ -22,8 +22,8 @@ _MODULES = (
     "pyspark.sql.worker.plan_data_source_read",  # holds the function that reads a partition
     "pyarrow.compute",
     "spark_lance.spark.source",
-    "spark_lance.spark.read",
-    "spark_lance.spark.write",
+    "spark_lance.spark.scan.rows",
+    "spark_lance.spark.sink.write",
 )
 
 

@@ -8,7 +8,6 @@ session of a machine that has the package, whether Lance is used or not.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from spark_lance.errors import LanceError
+from spark_lance.spark.compat import plans_with_filters
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.options import ReadOptions, check_batch, read_options, write_options
+from spark_lance.spark.options.options import ReadOptions, check_batch, read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from spark_lance.spark.write import LanceWriter
-    from spark_lance.table.history.references import Place
+    from spark_lance.spark.sink.write import LanceWriter
+    from spark_lance.table.versions.resolve import Place
 
 __all__ = ["LanceDataSource"]
 
@@ -36,10 +36,10 @@ __all__ = ["LanceDataSource"]
 #   describe(options, place) -> (place, Spark schema)            fixes the version that is read
 #   reader(options, schema, place, pushes) -> DataSourceReader   with an attribute `place`
 _READS = {
-    "rows": "spark_lance.spark.read",
-    "metadata": "spark_lance.spark.metadata",
-    "changes": "spark_lance.spark.change_feed",
-    "nearest": "spark_lance.spark.nearest",
+    "rows": "spark_lance.spark.scan.rows",
+    "metadata": "spark_lance.spark.scan.metadata",
+    "changes": "spark_lance.spark.scan.changes",
+    "nearest": "spark_lance.spark.scan.search",
 }
 
 
@@ -55,7 +55,7 @@ class LanceDataSource(DataSource):
     (`.schema(...)`) Spark does not ask the source before the first action; then that fixes the version,
     unless option `version` does. (Two sides of a self-join that is this first action are planned apart:
     option `columns` or `version` pins them both.)
-    Options are listed in `spark_lance.spark.options.OPTIONS`.
+    Options are listed in `spark_lance.spark.options.options.OPTIONS`.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -76,9 +76,7 @@ class LanceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the columns of `schema`."""
-        # Only the module that plans with filters may meet pushFilters: elsewhere a reader that has it is an
-        # error while pushing is switched off. The caller's file tells in every way of starting workers.
-        pushes = sys._getframe(1).f_code.co_filename.endswith("data_source_pushdown_filters.py")
+        pushes = plans_with_filters()
         with one_line():
             options = read_options(self.options)
             check_batch(options)
@@ -88,21 +86,21 @@ class LanceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of the columns of `schema` for a stream."""
-        from spark_lance.spark.stream_read import LanceStreamReader
+        from spark_lance.spark.streaming.read import LanceStreamReader
 
         with one_line():
             return LanceStreamReader(read_options(self.options), schema, self._place)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         """Return the writer of rows of `schema`, which are appended to the table or take its place."""
-        from spark_lance.spark.write import LanceWriter
+        from spark_lance.spark.sink.write import LanceWriter
 
         with one_line():
             return LanceWriter(write_options(self.options, overwrite), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of micro-batches, which are appended or take the place of the table's content."""
-        from spark_lance.spark.stream_write import stream_writer
+        from spark_lance.spark.streaming.write import stream_writer
 
         with one_line():
             return stream_writer(write_options(self.options, overwrite), schema, overwrite)
@@ -115,7 +113,7 @@ class LanceDataSource(DataSource):
         hide its cause.
         """
         if self._place is None and "path" in self.options:
-            from spark_lance.spark.read import pin
+            from spark_lance.spark.scan.rows import pin
 
             try:
                 self._place = pin(read_options(self.options))

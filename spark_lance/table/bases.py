@@ -24,7 +24,7 @@ from spark_lance.io.store import Store, join, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
 
-__all__ = ["BasePath", "Bases"]
+__all__ = ["BasePath", "Bases", "options_for"]
 
 _S3 = frozenset({"s3", "s3a"})
 _WITHOUT_CREDENTIALS = frozenset({"file", "local", "memory"})
@@ -108,25 +108,35 @@ class Bases:
             raise FormatError(f"{relative!r} is not below base path {base_id}")
         return store, join(path, relative)
 
+    def external_base(self, base_id: int, relative: str) -> str:
+        """Return the URI of the directory from which the relative location of an object counts.
+
+        Raises:
+            FormatError, StoreError: as `external`.
+        """
+        store, path, _ = self._place(base_id, relative)
+        return store.uri(path)
+
     def _place(self, number: int, what: str) -> tuple[Store, str, bool]:
         base = next((other for other in self.others if other.id == number), None)
         if base is None:
             known = ", ".join(str(other.id) for other in self.others) or "none"
             raise FormatError(f"base path {number} is not in the manifest (it has: {known})", what)
         if number not in self._opened:
-            self._opened[number] = open_store(base.uri, self._options(base.uri))
+            self._opened[number] = open_store(base.uri, options_for(self.store, base.uri))
         return *self._opened[number], base.is_dataset_root
 
-    def _options(self, uri: str) -> dict[str, object] | None:
-        """Return the table's storage options if they can be meant for this place as well.
 
-        Credentials of one kind of store are not handed to another kind. A table on a disk needs no
-        options itself: those that it was given are for its base paths.
-        """
-        protocol = uri.partition("://")[0] if "://" in uri else "file"
-        ours = self.store.protocol
-        same = protocol == ours or {protocol, ours} <= _S3
-        return self.store.options if same or ours in _WITHOUT_CREDENTIALS else None
+def options_for(store: Store, uri: str) -> dict[str, object] | None:
+    """Return a table's storage options if they can be meant for another place as well.
+
+    Credentials of one kind of store are not handed to another kind. A table on a disk needs no options
+    itself: those that it was given are for its other places.
+    """
+    protocol = uri.partition("://")[0] if "://" in uri else "file"
+    ours = store.protocol
+    same = protocol == ours or {protocol, ours} <= _S3
+    return store.options if same or ours in _WITHOUT_CREDENTIALS else None
 
 
 def _parse(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:

@@ -6,7 +6,8 @@
 
 Both hold offsets over the fragment's physical rows, counted from 0. The file is cumulative: it replaces the
 one of the version before. Either kind may hold any number of rows; written are arrow files up to 5000 rows
-and bitmaps beyond, and what is a bitmap once remains one.
+and bitmaps beyond, and what is a bitmap once remains one. The manifest says how many rows a file holds; 0 is
+from old writers and means that it is not recorded.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def read_deletions(
             raise UnsupportedFormatError(f"deletion file type {deletion.file_type}")
         if len(offsets) and int(offsets[-1]) >= rows:
             raise FormatError(f"deleted row {int(offsets[-1])} in a fragment of {rows} rows")
-        if deletion.num_deleted_rows not in counts:
+        if deletion.num_deleted_rows and deletion.num_deleted_rows not in counts:
             raise FormatError(f"{len(offsets)} deleted rows, and {deletion.num_deleted_rows} in the manifest")
     except (FormatError, UnsupportedFormatError) as error:
         raise error.at(path=path) from error

@@ -17,6 +17,7 @@ from spark_lance.proto import table_pb2
 
 __all__ = [
     "FEATURES",
+    "RETIRED_V2_MARK",
     "SPILLED_LINEAGE",
     "STABLE_ROW_IDS",
     "STICKY",
@@ -30,6 +31,7 @@ __all__ = [
 
 DELETION_FILES = 1
 STABLE_ROW_IDS = 2
+RETIRED_V2_MARK = 4
 TABLE_CONFIG = 8
 BASE_PATHS = 16
 DATA_OVERLAYS = 64
@@ -40,6 +42,8 @@ SPILLED_LINEAGE = 2048
 MANAGED_BLOBS = 16384
 FIELD_ID_MARK = 32768
 WRITE_SEEDS = 65536
+
+_LEGACY = "0.1"
 
 # What a fragment may have -> the flag for it.
 _PART_FLAGS = {
@@ -75,7 +79,7 @@ class Feature:
 FEATURES = (
     Feature(DELETION_FILES, "deletion files", reads=True, writes=True),
     Feature(STABLE_ROW_IDS, "stable row ids", reads=True, writes=True),
-    Feature(4, "the retired v2-format marker", reads=True, writes=True),
+    Feature(RETIRED_V2_MARK, "the retired v2-format marker", reads=True, writes=True),
     Feature(TABLE_CONFIG, "table config", reads=True, writes=True),
     Feature(BASE_PATHS, "base paths (shallow clones and branches)", reads=True, writes=True),
     Feature(32, "inline transactions only", reads=True, writes=True),
@@ -107,7 +111,12 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
         fragment.WhichOneof("row_id_sequence") for fragment in message.fragments
     ):
         raise FormatError("a table with stable row ids has a fragment without them", path=path)
-    if not reader & MIXED_FILE_VERSIONS and _is_foreign(_file_versions(message), message):
+    # Lance 0.16 called tables 0.1 whatever files it wrote; readers go by the files.
+    if (
+        not reader & MIXED_FILE_VERSIONS
+        and message.data_format.version != _LEGACY
+        and _is_foreign(_file_versions(message), message)
+    ):
         raise FormatError(
             f"a data file is not of the table's version {message.data_format.version}, "
             "and the flag for mixed versions is not set",
@@ -214,17 +223,17 @@ def _is_foreign(versions: set[tuple[int, int]], message: table_pb2.Manifest) -> 
 def _version_text(major: int, minor: int) -> str:
     # Version 2.0 has been numbered both 2.0 and, in footers, 0.3; legacy files are 0.2 and lower.
     if (major, minor) <= (0, 2):
-        return "0.1"
+        return _LEGACY
     return "2.0" if (major, minor) == (0, 3) else f"{major}.{minor}"
 
 
 def _is_legacy(message: table_pb2.Manifest) -> bool:
     """Whether a table that may be read holds legacy files, or would get them."""
-    if message.data_format.version == "0.1":
+    if message.data_format.version == _LEGACY:
         return True
     if message.data_format.version and not message.reader_feature_flags & MIXED_FILE_VERSIONS:
         return False
-    return any(_version_text(major, minor) == "0.1" for major, minor in _file_versions(message))
+    return any(_version_text(major, minor) == _LEGACY for major, minor in _file_versions(message))
 
 
 def _has_covering_index(index_section: bytes) -> bool:

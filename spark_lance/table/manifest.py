@@ -8,6 +8,9 @@ message, and is found by the absolute offset of its length:
     manifest             u32 length | Manifest              at the offset named by the footer
     footer               i64 manifest offset | u16 0 | u16 2 | "LANC"          16 bytes, the end of the file
 
+The two numbers of the footer say nothing: writers before Lance 1.0 put (0, 1) there, and readers do not look
+at them. What a reader must know, the feature flags tell.
+
 Example, the first commit of a small table: `b3 00 00 00` and 179 bytes of transaction, `e9 00 00 00` and
 233 bytes of manifest, `b7 00 00 00 00 00 00 00  00 00  02 00  4c 41 4e 43`. Offset 0 is a legal position:
 only the presence of the offset fields tells whether a section exists.
@@ -30,7 +33,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.features import STABLE_ROW_IDS
+from spark_lance.table.features import RETIRED_V2_MARK, STABLE_ROW_IDS
 from spark_lance.table.paths import Naming
 
 __all__ = ["MAX_INLINE_TRANSACTION", "Manifest", "pack_manifest", "read_inline_transaction", "read_manifest"]
@@ -54,6 +57,7 @@ class Manifest:
         naming: how the table names its manifests.
         path: where the manifest is, or is to be, stored.
         inline_transaction: the serialized Transaction if it came along when the manifest was read.
+        inferred: uuid of an index entry -> type of its details, for entries that do not say it themselves.
     """
 
     message: table_pb2.Manifest
@@ -61,6 +65,11 @@ class Manifest:
     naming: Naming
     path: str
     inline_transaction: bytes | None = field(default=None, repr=False)
+    inferred: Mapping[bytes, str] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        # Messages can be pickled, the lists inside of them, which were kept, cannot.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @property
     def version(self) -> int:
@@ -103,6 +112,8 @@ class Manifest:
     def file_version(self) -> FileVersion:
         """The version of the table's data files; taken from these files if the manifest does not say.
 
+        Without files either, a flag of that time tells those of 2.0 or newer from legacy ones.
+
         Raises:
             UnsupportedFormatError: files of this version are neither read nor written here.
         """
@@ -115,7 +126,8 @@ class Manifest:
                     return FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
         except (OptionError, UnsupportedFormatError) as error:
             raise UnsupportedFormatError(f"the table's data files: {error}", path=self.path) from error
-        return DEFAULT_VERSION
+        marked = self.message.writer_feature_flags & RETIRED_V2_MARK
+        return DEFAULT_VERSION if marked else FileVersion.V0_1
 
     @property
     def uses_stable_row_ids(self) -> bool:
@@ -156,15 +168,20 @@ class Manifest:
 
     @cached_property
     def indices(self) -> Sequence[table_pb2.IndexMetadata]:
-        """The index entries.
+        """The index entries; those that do not say of what kind they are have it filled in if it is known.
 
         Raises:
             FormatError: the index section cannot be decoded.
         """
         try:
-            return table_pb2.IndexSection.FromString(self.index_section).indices
+            entries = table_pb2.IndexSection.FromString(self.index_section).indices
         except DecodeError as error:
             raise FormatError(f"undecodable index section: {error}", path=self.path) from error
+        if self.inferred:
+            for entry in entries:
+                if not entry.HasField("index_details") and entry.uuid.uuid in self.inferred:
+                    entry.index_details.type_url = self.inferred[entry.uuid.uuid]
+        return entries
 
 
 def read_manifest(store: Store, path: str, naming: Naming) -> Manifest:
@@ -178,11 +195,9 @@ def read_manifest(store: Store, path: str, naming: Naming) -> Manifest:
     if size < _FOOTER.size:
         raise FormatError(f"a manifest of {size} bytes is too short", path=path)
     window = _Window(store, path, size)
-    position, major, minor, magic = _FOOTER.unpack(window.footer())
+    position, _, _, magic = _FOOTER.unpack(window.footer())
     if magic != _MAGIC:
         raise FormatError("the manifest does not end with its magic number", path=path, place="footer")
-    if (major, minor) != _FORMAT_NUMBERS:
-        raise UnsupportedFormatError(f"manifest format {major}.{minor}", path=path, place="footer")
     body = window.section(position, size - _FOOTER.size, "manifest")
     if position + _LENGTH.size + len(body) + _FOOTER.size != size:
         raise FormatError("the manifest's length does not fit the file", path=path, place="manifest")

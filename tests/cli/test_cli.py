@@ -99,6 +99,28 @@ def test_doctor(path: Path, capsys: Captured) -> None:
     assert "lacks 171 of 171" in advice[0]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("version", "readers"),
+    [
+        ("2.0", {"14", "4 to 8", "1 to 2", "0.38 to 0.39", "0.30"}),
+        ("2.1", {"14", "4 to 8", "1 to 2", "0.38 to 0.39"}),
+        ("2.2", {"14", "4 to 8"}),
+    ],
+)
+def test_doctor_knows_who_reads_which_files(
+    version: str, readers: set[str], tmp_path: Path, capsys: Captured
+) -> None:
+    path = tmp_path / "t"
+    spark_lance.write_dataset(pa.table({"a": [1, 2]}), path, data_storage_version=version)
+    found = [row for row in parsed(capsys, "doctor", path)["engines"] if "pylance" in row["engine"]]
+    can = {row["engine"].removeprefix("pylance ") for row in found if row["read"] == row["write"] == "yes"}
+    assert can == readers
+    for row in found:
+        if row["read"] == "no":
+            assert f"files of version {version}: not read" in row["reason"]
+            assert "data_storage_version=2." in row["reason"]
+
+
 def test_compact(path: Path, capsys: Captured) -> None:
     groups = parsed(capsys, "compact", path, "--dry-run")
     assert [(group["fragments"], group["rows"], group["deleted_rows"]) for group in groups] == [(4, 171, 29)]
@@ -116,12 +138,19 @@ def test_compact(path: Path, capsys: Captured) -> None:
 
 def test_vacuum(path: Path, capsys: Captured) -> None:
     files = sorted(path.rglob("*"))
-    found = parsed(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")
+    assert parsed(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")["old_versions"] == 0
+    short = ("--retain-versions", 1, "--allow-short-retention")
+    found = parsed(capsys, "vacuum", path, *short, "--dry-run")
     assert found["old_versions"] == 7
     assert {file["kind"] for file in found["files"]} == {"manifest", "transaction"}
     assert "would go" in said(capsys, "vacuum", path, "--older-than", "0s", "--dry-run")[1]
     assert sorted(path.rglob("*")) == files
-    code, out, _ = said(capsys, "vacuum", path, "--retain-versions", 1)
+    code, _, err = said(capsys, "vacuum", path, "--older-than", "23h")
+    assert code == 2
+    assert "--older-than 23h is less than the 24 hours" in err
+    assert "pass --allow-short-retention" in err
+    assert sorted(path.rglob("*")) == files
+    code, out, _ = said(capsys, "vacuum", path, *short)
     assert code == 0
     assert ["old", "versions", "7"] in [line.split() for line in out.splitlines()]
     assert len(spark_lance.dataset(path).versions()) == 1

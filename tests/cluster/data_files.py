@@ -1,15 +1,33 @@
-"""What is in a table's folder: rows, the files of its newest version, and those that no version names."""
+"""What is in a table's folder: rows, the files that versions name, and those that no version names."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
+
+import lance
 
 import spark_lance
+from spark_lance.table.maintenance.verify import Finding, verify
+from spark_lance.table.paths import HINT_NAME
+from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from tests.cluster.standalone import eventually
 
-__all__ = ["attempts", "attempts_of_first_task", "check_orphans_go", "ids", "orphans"]
+__all__ = [
+    "attempts",
+    "attempts_of_first_task",
+    "check_orphans_go",
+    "check_whole",
+    "ids",
+    "orphans",
+    "rows_of",
+]
+
+ALL_VERSIONS = CleanupPolicy(retain_versions=1 << 62)
+WEEK = timedelta(days=7, hours=1)
 
 
 def ids(path: str) -> list[int]:
@@ -50,14 +68,64 @@ def attempts_of_first_task(marks: Path) -> int:
     return max(Counter(attempt.rpartition("-")[0] for attempt in first).values(), default=0)
 
 
-def check_orphans_go(path: str) -> None:
-    """Clean-up leaves files alone that a running job may need, and removes them when told that none runs."""
-    before = ids(path)
-    found = settled_orphans(path)
+def rows_of(dataset: Any) -> list[dict[str, Any]]:
+    """The rows of a table, ours or pylance's, by their numbers."""
+    rows: list[dict[str, Any]] = dataset.to_table().to_pylist()
+    return sorted(rows, key=lambda row: int(row["id"]))
+
+
+def findings(path: str) -> tuple[Finding, ...]:
+    """What `verify` has to say, orphans included."""
     table = spark_lance.dataset(path)
+    return verify(table.store, table.root, table.manifest).findings
+
+
+def check_whole(path: str) -> None:
+    """Versions have no gaps, all that they name is there, and pylance reads the same rows."""
+    table = spark_lance.dataset(path)
+    assert [entry["version"] for entry in table.versions()] == list(range(1, table.version + 1))
+    assert [found for found in findings(path) if not found.message.startswith("no version names it")] == []
+    theirs: Any = lance.dataset(path)
+    assert [entry["version"] for entry in theirs.versions()] == list(range(1, table.version + 1))
+    theirs.validate()
+    assert rows_of(theirs) == rows_of(table)
+
+
+def named(path: str) -> set[str]:
+    """The files that versions name, and what else belongs to a table, by their paths below it."""
+    found = {f"_versions/{HINT_NAME}"}
+    for entry in spark_lance.dataset(path).versions():
+        table = spark_lance.dataset(path, version=entry["version"])
+        found.add(Path(table.manifest.path).relative_to(path).as_posix())
+        found.add(f"_transactions/{table.manifest.message.transaction_file}")
+        for fragment in table.manifest.fragments:
+            found.update(f"data/{file.path}" for file in fragment.files)
+            deletion = fragment.deletion_file
+            name = f"_deletions/{fragment.id}-{deletion.read_version}-{deletion.id}"
+            found.update({f"{name}.arrow", f"{name}.bin"} if fragment.HasField("deletion_file") else set())
+    return found
+
+
+def stored(path: str) -> set[str]:
+    """All files below a table's root."""
+    return {file.relative_to(path).as_posix() for file in Path(path).rglob("*") if file.is_file()}
+
+
+def check_orphans_go(path: str) -> None:
+    """Clean-up leaves files alone that a running job may need; told that none runs, it removes those only."""
+    found = settled_orphans(path)
+    check_whole(path)
+    needed, before = named(path), ids(path)
+    table = spark_lance.dataset(path)
+    everything = stored(path)
     table.cleanup_old_versions()
-    assert orphans(path) == found
+    assert stored(path) == everything
     stats = table.cleanup_old_versions(delete_unverified=True)
     assert stats.data_files_removed == len(found)
-    assert orphans(path) == set()
+    assert stored(path) & needed == everything & needed
+    # What belongs to a commit only goes when it is a week old, even so.
+    cleanup(table.store, table.root, table.manifest, ALL_VERSIONS, now=datetime.now(timezone.utc) + WEEK)
+    assert stored(path) == everything & needed
+    assert findings(path) == ()
     assert ids(path) == before
+    check_whole(path)

@@ -10,18 +10,20 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import spark_lance
 from spark_lance.spark.java import prepare_environment
+from tests.cluster import stops
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Driver", "JobFailedError"]
+__all__ = ["Driver", "JobFailedError", "until_one_ends"]
 
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -60,11 +62,13 @@ class Driver:
     Attributes:
         name: of the application.
         killed: whether it has been.
+        stops: where its commits can be made to stop.
     """
 
     def __init__(self, name: str, url: str, folder: Path) -> None:
         self.name = name
         self.killed = False
+        self.stops = stops.Stops(folder / f"stops-{name}")
         self._pool = ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(name, url, str(folder))
         )
@@ -92,11 +96,23 @@ class Driver:
         return self._pool.submit(_call, job, args, kwargs)
 
     def kill(self) -> None:
-        """Kill the process and its JVM without notice."""
+        """Kill the process and its JVM without notice.
+
+        Python workers see that the JVM is gone and end, but for those that are stopped: see `stops`.
+        """
         self.killed = True
         for process in list((self._pool._processes or {}).values()):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+
+
+def until_one_ends(spark: SparkSession, calls: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
+    """Run jobs at the same time, each in a thread of its own, none of which is expected to end."""
+    spark_lance.enable(spark)
+    pool = ThreadPoolExecutor(len(calls))
+    jobs = [pool.submit(call, spark, *arguments) for call, arguments in calls]
+    for job in wait(jobs, return_when=FIRST_COMPLETED).done:
+        job.result()
 
 
 def _begin(name: str, url: str, folder: str) -> None:
@@ -104,9 +120,11 @@ def _begin(name: str, url: str, folder: str) -> None:
     global _session
     os.setsid()
     prepare_environment()
-    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), stops.SITE])
     os.environ["SPARK_LOCAL_DIRS"] = f"{folder}/local-{name}"
     os.environ.pop("SPARK_LOCAL_IP", None)
+    os.environ[stops.VARIABLE] = f"{folder}/stops-{name}"
+    stops.install()
     log = os.open(f"{folder}/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(log, stream)

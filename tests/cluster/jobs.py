@@ -98,14 +98,54 @@ def fails_always(partition: int, attempt: int, marks: str) -> None:
         raise RuntimeError("a failure of the test")
 
 
+def rows(start: int) -> pa.Table:
+    """What `append` appends, but for the width of the strings."""
+    return pa.table({"id": range(start, start + ROWS), "s": ["x"] * ROWS})
+
+
+def write(
+    spark: SparkSession, path: str, job: Callable[..., None], start: int, options: Iterable[tuple[str, Any]]
+) -> None:
+    """Run one of the three jobs below, with options of the write."""
+    job(spark, path, start, **dict(options))
+
+
 def append(
     spark: SparkSession, path: str, start: int, trouble: Trouble = none, marks: str = "", **options: Any
 ) -> None:
     """Append `ROWS` rows from number `start` on, each task in files of `ROWS_PER_BATCH` rows."""
+    _write(spark, path, "append", start, trouble, marks, {}, options)
+
+
+def append_with_column(
+    spark: SparkSession, path: str, start: int, trouble: Trouble = none, marks: str = "", **options: Any
+) -> None:
+    """The same, with a column `more` that the table may lack."""
+    _write(spark, path, "append", start, trouble, marks, {"more": "-id"}, {"mergeSchema": True, **options})
+
+
+def overwrite(
+    spark: SparkSession, path: str, start: int, trouble: Trouble = none, marks: str = "", **options: Any
+) -> None:
+    """Put such rows in the place of the table's."""
+    _write(spark, path, "overwrite", start, trouble, marks, {}, options)
+
+
+def _write(
+    spark: SparkSession,
+    path: str,
+    mode: str,
+    start: int,
+    trouble: Trouble,
+    marks: str,
+    more: dict[str, str],
+    options: dict[str, Any],
+) -> None:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_PER_BATCH)
     numbers = spark.range(start, start + ROWS, 1, PARTITIONS)
-    frame = troubled(numbers.selectExpr("id", f"repeat('x', {WIDTH}) AS s"), trouble, marks)
-    writer = frame.write.format("lance").mode("append").option("max_rows_per_file", ROWS_PER_BATCH)
+    columns = [f"{value} AS {name}" for name, value in more.items()]
+    frame = troubled(numbers.selectExpr("id", f"repeat('x', {WIDTH}) AS s", *columns), trouble, marks)
+    writer = frame.write.format("lance").mode(mode).option("max_rows_per_file", ROWS_PER_BATCH)
     writer.options(**options).save(path)
 
 

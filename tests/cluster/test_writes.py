@@ -9,7 +9,14 @@ import pytest
 
 import spark_lance
 from tests.cluster import jobs
-from tests.cluster.data_files import attempts, attempts_of_first_task, check_orphans_go, ids, orphans
+from tests.cluster.data_files import (
+    attempts,
+    attempts_of_first_task,
+    check_orphans_go,
+    check_whole,
+    ids,
+    orphans,
+)
 from tests.cluster.driver import Driver, JobFailedError
 from tests.cluster.jobs import ROWS
 from tests.cluster.standalone import Cluster, eventually
@@ -90,9 +97,10 @@ def test_a_driver_that_is_killed_changes_nothing(
     eventually("tasks have written files", lambda: bool(orphans(path)), 120)
     second.kill()
     eventually("the master has noticed", lambda: cluster.applications() == 1)
+    eventually("the executors are gone", lambda: len(cluster.executors()) == 2)
     assert spark_lance.dataset(path).version == 1
+    assert orphans(path)
+    check_whole(path)
     driver.run(jobs.append, path, ROWS)
     assert ids(path) == list(range(2 * ROWS))
-    eventually("the executors are gone", lambda: len(cluster.executors()) == 2)
-    assert orphans(path)
     check_orphans_go(path)

@@ -20,7 +20,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.file.sidecars import Sidecars, sidecar_folder, sidecar_path
 from spark_lance.io.store import Store
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
-from tests.table.test_blobs import DATA, FIELD, VERSIONS, check
+from tests.table.reading.test_blobs import DATA, FIELD, VERSIONS, check
 
 STORAGE = blob_field("b").type.storage_type
 BLOBS = pa.array(DATA, pa.large_binary())

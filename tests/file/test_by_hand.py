@@ -20,7 +20,7 @@ from spark_lance.file.metadata import BytesLike, EncodedPage
 from spark_lance.file.schema import Schema
 from spark_lance.file.v2_0.flat import encode_flat
 from spark_lance.file.v2_0.nullable import encode_nullable
-from spark_lance.file.v2_1.ravel import Leaf, ravel
+from spark_lance.file.v2_1.levels.ravel import Leaf, ravel
 from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import open_store

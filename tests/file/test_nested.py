@@ -14,7 +14,7 @@ from spark_lance.errors import FormatError
 from spark_lance.file.columns import paths
 from spark_lance.file.nested import merge_paths
 from spark_lance.file.schema import Field, Schema
-from spark_lance.file.v2_1.page import path_type
+from spark_lance.file.v2_1.read.page import path_type
 from tests.strategies import arrow_types, random_array
 
 

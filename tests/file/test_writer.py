@@ -23,12 +23,12 @@ VERSIONS = ("2.0", "2.1", "2.2")
 MIB = 1 << 20
 
 
-def open_writer(root: Path, schema: pa.Schema, version: str = "2.2", **sizes: int) -> FileWriter:
+def open_writer(root: Path, schema: pa.Schema, version: str = "2.2", **sizes: Any) -> FileWriter:
     store, path = open_store(str(root / "data" / "x.lance"))
     return FileWriter(store, path, Schema.from_arrow(schema), FileVersion.parse(version), **sizes)
 
 
-def write(root: Path, data: pa.Table, version: str = "2.2", **sizes: int) -> WrittenFile:
+def write(root: Path, data: pa.Table, version: str = "2.2", **sizes: Any) -> WrittenFile:
     writer = open_writer(root, data.schema, version, **sizes)
     writer.write(data)
     return writer.finish()

@@ -26,6 +26,7 @@ from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones
 from spark_lance.index.vector import search
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import Snapshot
 from tests.index.vectors import clustered
 
 ROWS, DIM = 600, 8
@@ -179,7 +180,7 @@ def test_damaged_files_at_length(tmp_path: Path, kind: str, builder: str) -> Non
 def test_rows_that_do_not_exist(tmp_path: Path) -> None:
     """An address beyond the rows of its fragment is damage, and so are zones that no fragment can have."""
     path = made(tmp_path / "t", "BTREE", "ours")
-    rows = RowResolver(*opened(path))
+    rows = RowResolver(Snapshot(*opened(path)))
     covered = BitMap([0, 1, 2])
     there, counts = rows.addresses(np.array([249, 2 << 32, 9 << 32], np.uint64), covered)
     assert (there.tolist(), counts.tolist()) == ([249, 2 << 32, 9 << 32], [True, True, False])

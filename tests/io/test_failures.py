@@ -64,6 +64,9 @@ KINDS: list[tuple[Exception, Kind | None]] = [
     (caused(OSError(16, "x"), ClientError("ConditionalRequestConflict", 409)), Kind.BUSY),
     (caused(OSError(22, "x"), ClientError("PreconditionFailed", 412)), Kind.TAKEN),
     (OSError(16, "Please reduce your request rate."), Kind.THROTTLED),
+    (ClientError("RequestTimeTooSkewed", 403), Kind.CLOCK),
+    (ClientError("InvalidRange", 416), Kind.RANGE),
+    (HttpResponseError(416, None), Kind.RANGE),
     (HttpError(429), Kind.THROTTLED),
     (HttpError(403), Kind.ACCESS),
     (HttpResponseError(409, "BlobAlreadyExists"), Kind.TAKEN),
@@ -95,7 +98,7 @@ def test_everything_becomes_an_error_of_the_store(error: Exception, kind: Kind |
     assert isinstance(told, OSError)
     if kind is Kind.TAKEN:
         assert isinstance(told, FileExistsError)
-    elif kind in (Kind.ACCESS, Kind.EXPIRED, Kind.NO_CREDENTIALS):
+    elif kind in (Kind.ACCESS, Kind.EXPIRED, Kind.NO_CREDENTIALS, Kind.CLOCK):
         assert isinstance(told, StoreAccessError)
         assert isinstance(told, PermissionError)
     elif not isinstance(error, StoreError):

@@ -22,7 +22,6 @@ from tests.object_store import (
     expired,
     lost_answer,
     make_manifest_table,
-    running_server,
     throttled,
 )
 
@@ -116,30 +115,28 @@ class TestSqlite(ManifestStoreTests):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running_server() as running:
-        yield running
+def server(s3_server: Server) -> Server:
+    return s3_server
 
 
-@pytest.mark.s3
 class TestDynamo(ManifestStoreTests):
     @pytest.fixture
     def client(self, server: Server) -> Iterator[Any]:
         server.forget()
         dynamodb = object_store.client(server, "dynamodb")
         yield dynamodb
-        for name in dynamodb.list_tables()["TableNames"]:
+        for name in {"manifests", "wrong"}.intersection(dynamodb.list_tables()["TableNames"]):
             dynamodb.delete_table(TableName=name)
         dynamodb.close()
 
     @pytest.fixture
     def manifests(self, server: Server, client: Any) -> DynamoManifestStore:
-        make_manifest_table(client, "T")
-        return DynamoManifestStore("T", server.url, "us-east-1", None, ("a", "hunter2", None))
+        make_manifest_table(client, "manifests")
+        return DynamoManifestStore("manifests", server.url, "us-east-1", None, ("a", "hunter2", None))
 
     def test_the_layout_is_the_references(self, manifests: DynamoManifestStore, client: Any) -> None:
         manifests.put_if_absent(ROOT, ManifestEntry(7, f"{ROOT}/_versions/7.manifest", 5))
-        assert client.scan(TableName="T")["Items"] == [
+        assert client.scan(TableName="manifests")["Items"] == [
             {
                 "base_uri": {"S": "some/table"},
                 "version": {"N": "7"},
@@ -173,14 +170,14 @@ class TestDynamo(ManifestStoreTests):
             DynamoManifestStore("wrong", server.url, "us-east-1", None, keys).get(ROOT, 1)
         with pytest.raises(StoreError, match="no DynamoDB table nowhere"):
             DynamoManifestStore("nowhere", server.url, "us-east-1", None, keys).get(ROOT, 1)
-        make_manifest_table(client, "T")
+        make_manifest_table(client, "manifests")
         server.fault(expired, "POST", "GetItem")
         with pytest.raises(StoreError) as caught:
-            DynamoManifestStore("T", server.url, "us-east-1", None, keys).get(ROOT, 1)
+            DynamoManifestStore("manifests", server.url, "us-east-1", None, keys).get(ROOT, 1)
         assert "hunter2" not in str(caught.value)
 
     def test_secrets_stay_out_of_repr(self) -> None:
-        assert "hunter2" not in repr(DynamoManifestStore("T", credentials=("a", "hunter2", None)))
+        assert "hunter2" not in repr(DynamoManifestStore("manifests", credentials=("a", "hunter2", None)))
 
 
 def test_a_uri_names_a_dynamodb_table() -> None:

@@ -22,25 +22,22 @@ from tests.object_store import (
     expired,
     lost_answer,
     never_arrived,
-    running_server,
     server_error,
     slow,
     storage_options,
     throttled,
 )
 
-pytestmark = pytest.mark.s3
 DATA = os.urandom(1 << 20)
 PART = 10 << 20
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[Server, Any]]:
-    with running_server() as server:
-        client = object_store.client(server, "s3")
-        client.create_bucket(Bucket="bucket")
-        yield server, client
-        client.close()
+def s3(s3_server: Server) -> Iterator[tuple[Server, Any]]:
+    client = object_store.client(s3_server, "s3")
+    object_store.make_bucket(client)
+    yield s3_server, client
+    client.close()
 
 
 @pytest.fixture

@@ -83,6 +83,28 @@ def test_lance_names_become_those_of_adlfs() -> None:
     assert fsspec_options("abfss", {"azure_storage_sas_key": "s"}) == {"sas_token": "s"}
 
 
+def test_azures_other_endpoints_become_connection_strings() -> None:
+    place = "http://127.0.0.1:10000/n"
+    given = {"account_name": "n", "account_key": "k", "azure_storage_endpoint": place}
+    said = f"DefaultEndpointsProtocol=http;BlobEndpoint={place};"
+    found = fsspec_options("az", given)
+    assert found == {
+        "account_name": "n",
+        "account_key": "k",
+        "connection_string": f"{said}AccountName=n;AccountKey=k;",
+    }
+    assert fsspec_options("az", found) == found
+    found = fsspec_options("az", {"sas_token": "?sig=x", "endpoint": place})
+    assert found["connection_string"] == f"{said}SharedAccessSignature=sig=x;"
+    emulated = fsspec_options("az", {"azure_storage_use_emulator": "true"})
+    assert "BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;" in emulated["connection_string"]
+    assert fsspec_options("az", {"use_emulator": "false"}) == {}
+    with pytest.raises(OptionError, match="account_key, or sas_token"):
+        fsspec_options("az", {"account_name": "n", "client_id": "i", "endpoint": place})
+    with pytest.raises(OptionError, match="given twice"):
+        fsspec_options("az", {"account_host": "a.example", "endpoint": "https://b.example"})
+
+
 @pytest.mark.parametrize("protocol", sorted(DRIVERS))
 def test_twice_is_as_once(protocol: str) -> None:
     samples = {"sse_customer_key_base64": "aGVsbG8=", "service_account_key": "{}"}

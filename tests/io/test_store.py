@@ -62,6 +62,9 @@ class StoreTests:
         assert store.look_up(flat.path).modified == flat.modified
         deep = store.list_objects(join(root, "f"), recursive=True)
         assert sorted((found.name, found.size) for found in deep) == [("a", 2), ("c", 3)]
+        assert set(store.first_objects(join(root, "f"), 100)) == {"a", "deeper/c"}
+        assert len(store.first_objects(join(root, "f"), 1)) <= 1
+        assert store.first_objects(join(root, "no-folder"), 100) == []
         assert list(store.list_objects(join(root, "no-folder"))) == []
         assert list(store.list_objects(join(root, "no-folder"), recursive=True)) == []
 
@@ -98,6 +101,8 @@ class StoreTests:
         store.put(join(root, "r"), b"12345")
         with pytest.raises(StoreError, match="ends after 5 bytes"):
             store.read_ranges(join(root, "r"), [(3, 4)])
+        with pytest.raises(StoreError, match="but bytes up to 21 were asked for"):
+            store.read_ranges(join(root, "r"), [(20, 1)])
 
     def test_put_if_absent_never_replaces(self, place: tuple[Store, str]) -> None:
         store, root = place

@@ -12,9 +12,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from lance.file import LanceFileWriter
 
-import spark_lance.index.dataset as ours
-from spark_lance.spark.change_feed import describe, reader
-from spark_lance.spark.options import ReadOptions, read_options
+import spark_lance.datasets.dataset as ours
+from spark_lance.spark.options.options import ReadOptions, read_options
+from spark_lance.spark.scan.changes import describe, reader
 from tests.table.histories import SPILL, rows
 
 # What is done, a number that varies it, and whether we do it; otherwise pylance does.

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_lance
+from tests.cluster.data_files import check_orphans_go, check_whole
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
@@ -135,6 +136,8 @@ def test_a_killed_job_leaves_the_table_readable(spark: SparkSession, tmp_path: P
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(job.pid, signal.SIGKILL)
     assert spark_lance.dataset(str(path)).version == 1
+    check_whole(str(path))
     assert spark.read.format("lance").load(str(path)).count() == 5
     spark.range(5, 8).selectExpr("id", "'y' AS s").write.format("lance").mode("append").save(str(path))
     assert spark.read.format("lance").load(str(path)).count() == 8
+    check_orphans_go(str(path))

@@ -21,7 +21,7 @@ spark = builder.config("spark.python.daemon.module", sys.argv[1]).getOrCreate()
 
 def loaded(_):
     import sys
-    return "spark_lance.spark.read" in sys.modules
+    return "spark_lance.spark.scan.rows" in sys.modules
 
 print("loaded", spark.sparkContext.parallelize([0], 1).map(loaded).collect()[0])
 spark.range(100).write.format("lance").mode("append").save(sys.argv[2])

@@ -25,9 +25,9 @@ import spark_lance
 from spark_lance.errors import LanceError
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.history.refs import load_latest, load_version
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.versions import load_latest, load_version
 
 MEMORY = 1 << 30
 # Seconds of work, so that a busy machine does not matter, and seconds with waits.

@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 from hypothesis import strategies as st
 
-import spark_lance.index.dataset as ours
+import spark_lance.datasets.dataset as ours
 
 SPILL: dict[str, str | None] = {
     "lance.row_lineage.spill": "true",

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import spark_lance.index.dataset as ours
+import spark_lance.datasets.dataset as ours
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import BasePath, Bases
-from spark_lance.table.history.refs import load_latest
+from spark_lance.table.bases import BasePath, Bases, options_for
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.versions.versions import load_latest
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 
@@ -203,8 +203,7 @@ def test_another_store(tmp_path: Path, forge: Forge) -> None:
 )
 def test_credentials_go_to_stores_of_their_kind(table: str, base: str, given: bool) -> None:
     store = open_store("memory://x", {"token": "t"})[0]
-    bases = Bases(type(store)(table, store.options), "x")
-    assert (bases._options(f"{base}://bucket/x") is not None) == given
+    assert (options_for(type(store)(table, store.options), f"{base}://bucket/x") is not None) == given
 
 
 def test_an_unknown_base_is_named(tmp_path: Path, forge: Forge) -> None:

@@ -17,8 +17,8 @@ from spark_lance.errors import FormatError
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.deletion import keep_mask, read_deletions
-from spark_lance.table.history.refs import load_latest
 from spark_lance.table.paths import deletion_path
+from spark_lance.table.versions.versions import load_latest
 
 ARROW, BITMAP = table_pb2.DeletionFile.ARROW_ARRAY, table_pb2.DeletionFile.BITMAP
 COLUMN = pa.field("row_id", pa.uint32(), nullable=False)

@@ -14,8 +14,8 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.features import FEATURES, check_readable, check_writable, recompute
-from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.append import append_message
+from spark_lance.table.versions.versions import load_latest
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 Loose = Callable[..., list[table_pb2.DataFragment]]

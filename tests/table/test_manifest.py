@@ -18,10 +18,10 @@ from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.history.refs import list_versions, load_latest, load_version
 from spark_lance.table.manifest import MAX_INLINE_TRANSACTION, Manifest, pack_manifest, read_manifest
 from spark_lance.table.paths import Naming
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 
 ROWS = pa.table(
     {
@@ -167,7 +167,9 @@ def test_what_the_manifest_leaves_out(tmp_path: Path) -> None:
     message = table_pb2.Manifest(version=1)
     manifest = Manifest(message, b"", Naming.V2, "m")
     assert manifest.timestamp.year == 1970
-    assert manifest.file_version is DEFAULT_VERSION
+    assert manifest.file_version is FileVersion.V0_1
+    message.writer_feature_flags = 4
+    assert Manifest(message, b"", Naming.V2, "m").file_version is DEFAULT_VERSION
     assert manifest.max_fragment_id is None
     message.fragments.add().files.add(file_major_version=2, file_minor_version=1)
     assert Manifest(message, b"", Naming.V2, "m").file_version is FileVersion.V2_1

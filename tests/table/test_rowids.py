@@ -18,7 +18,6 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import rowids_pb2, table_pb2
 from spark_lance.table.deletion import keep_mask, read_deletions
-from spark_lance.table.history.refs import list_versions, load_version
 from spark_lance.table.rowids import (
     append_row_ids,
     count_row_ids,
@@ -31,6 +30,7 @@ from spark_lance.table.rowids import (
     pack_row_versions,
     row_addresses,
 )
+from spark_lance.table.versions.versions import list_versions, load_version
 
 Segment = rowids_pb2.U64Segment
 Array = rowids_pb2.EncodedU64Array

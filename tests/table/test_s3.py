@@ -13,21 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
     CommitOutcomeUnknownError,
+    LocationInUseError,
     StoreAccessError,
     StoreError,
     TableExistsError,
     TableNotFoundError,
     VersionNotFoundError,
 )
-from spark_lance.index.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path
+from spark_lance.table.versions.versions import load_latest
 from tests import object_store
 from tests.object_store import (
     Server,
@@ -36,27 +37,24 @@ from tests.object_store import (
     lost_answer,
     make_manifest_table,
     never_arrived,
-    running_server,
     server_error,
     slow,
     storage_options,
     throttled,
 )
 
-pytestmark = pytest.mark.s3
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64()), "b": ["x", "y", "z"]})
 Options = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def services() -> Iterator[tuple[Server, Any, Any]]:
-    with running_server() as server:
-        s3, dynamodb = (object_store.client(server, name) for name in ("s3", "dynamodb"))
-        s3.create_bucket(Bucket="bucket")
-        make_manifest_table(dynamodb, "versions")
-        yield server, s3, dynamodb
-        s3.close()
-        dynamodb.close()
+def services(s3_server: Server) -> Iterator[tuple[Server, Any, Any]]:
+    s3, dynamodb = (object_store.client(s3_server, name) for name in ("s3", "dynamodb"))
+    object_store.make_bucket(s3)
+    make_manifest_table(dynamodb, "versions")
+    yield s3_server, s3, dynamodb
+    s3.close()
+    dynamodb.close()
 
 
 @pytest.fixture
@@ -362,3 +360,30 @@ def test_a_table_without_rows_gets_them(uri: str, options: Options) -> None:
 def test_a_missing_dynamodb_table(options: Options) -> None:
     with pytest.raises(StoreError, match="no DynamoDB table nowhere"):
         ours("s3+ddb://bucket/x?ddbTableName=nowhere", options)
+
+
+def test_a_new_table_looks_once_at_what_is_there(
+    uri: str, options: Options, services: tuple[Server, Any, Any]
+) -> None:
+    """One request for at most one page of names, and none any more once there is a table."""
+    server, s3, _ = services
+    root = uri.partition("?")[0].partition("bucket/")[2]
+    looks = rf"(?=.*max-keys=1000).*prefix={root.replace('/', '%2F')}%2F(&|$)"
+    for number in range(3):
+        s3.put_object(Bucket="bucket", Key=f"{root}/year=2020/part-{number}.parquet", Body=b"x")
+    for mode in ("append", "overwrite"):
+        with pytest.raises(LocationInUseError, match=r"Parquet files .year=2020/part-0.parquet"):
+            write_dataset(ROWS, uri, mode, storage_options=options)
+    assert s3.list_objects_v2(Bucket="bucket", Prefix=root)["KeyCount"] == 3
+    for number in range(3):
+        s3.delete_object(Bucket="bucket", Key=f"{root}/year=2020/part-{number}.parquet")
+    s3.put_object(Bucket="bucket", Key=f"{root}/", Body=b"")
+    s3.put_object(Bucket="bucket", Key=f"{root}/data/left.lance", Body=b"x")
+    server.forget()
+    write_dataset(ROWS, uri, storage_options=options)
+    assert server.count("GET", looks) == 1
+    s3.put_object(Bucket="bucket", Key=f"{root}/notes.txt", Body=b"x")
+    server.forget()
+    write_dataset(ROWS, uri, mode="append", storage_options=options)
+    assert server.count("GET", looks) == 0
+    assert ours(uri, options).count_rows() == 6

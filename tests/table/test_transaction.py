@@ -12,9 +12,9 @@ import pytest
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.history.refs import load_latest
 from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
+from spark_lance.table.versions.versions import load_latest
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 

@@ -22,9 +22,9 @@ import spark_lance
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.history.refs import load_latest
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.versions import load_latest
 from tests.strategies import canonical
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
@@ -49,12 +49,12 @@ TRAPS: dict[int, tuple[str, ...]] = {
     5: (
         "tests/table/test_traps.py::test_trap_05_a_manifest_gets_its_name_when_it_is_whole",
         "tests/table/test_turns_pylance.py::test_four_writers_at_once_lose_nothing",
-        "tests/table/test_race.py::test_few_writers",
+        "tests/table/commits/test_race.py::test_few_writers",
     ),
     # Ids of fragments begin again.
     6: (
         "tests/table/test_turns_pylance.py::test_fragment_ids_go_on_after_overwrite_delete_and_restore",
-        "tests/table/test_restore.py::test_rows_written_after_a_restore_get_new_ids",
+        "tests/table/operations/test_restore.py::test_rows_written_after_a_restore_get_new_ids",
     ),
     # Feature flags are inherited or cleared, not computed.
     7: (
@@ -70,7 +70,7 @@ TRAPS: dict[int, tuple[str, ...]] = {
     ),
     # Deletion files have the schema that is written in the specification.
     9: (
-        "tests/table/test_delete.py::test_our_arrow_files_are_what_pylance_writes",
+        "tests/table/rows/test_delete.py::test_our_arrow_files_are_what_pylance_writes",
         "tests/table/test_deletion.py::test_files_of_pylance",
         "tests/table/test_deletion.py::test_other_arrow_files_are_refused",
     ),
@@ -83,12 +83,12 @@ TRAPS: dict[int, tuple[str, ...]] = {
     ),
     # Deletion files hold ids or addresses, or only the newest deletions.
     11: (
-        "tests/table/test_delete.py::test_taking_turns",
-        "tests/table/test_delete.py::test_manifests_equal_those_of_pylance",
+        "tests/table/rows/test_delete.py::test_taking_turns",
+        "tests/table/rows/test_delete.py::test_manifests_equal_those_of_pylance",
         "tests/table/test_deletion.py::test_a_second_delete_replaces_the_file",
     ),
     # Deleted rows are not counted, or new columns have none for them.
-    12: ("tests/table/test_evolve_cases.py::test_values_stay_with_their_rows_when_some_are_deleted",),
+    12: ("tests/table/columns/test_evolve_cases.py::test_values_stay_with_their_rows_when_some_are_deleted",),
     # The fields of a data file are listed with their parents, or in 2.0 without.
     13: ("tests/table/test_traps.py::test_trap_13_data_files_list_the_fields_that_pylance_lists",),
     # Bitmaps of row ids begin with the highest bit.
@@ -104,68 +104,68 @@ TRAPS: dict[int, tuple[str, ...]] = {
     16: (
         "tests/table/test_traps.py::test_trap_16_versions_of_rows_change_as_with_pylance",
         "tests/table/test_rowids.py::test_version_runs_count_values_of_any_span",
-        "tests/table/test_lineage.py::test_lineage_is_the_same_whoever_writes",
-        "tests/table/test_changes_feed.py::test_any_two_versions_with_stable_row_ids",
+        "tests/table/reading/test_lineage.py::test_lineage_is_the_same_whoever_writes",
+        "tests/table/reading/test_changes_feed.py::test_any_two_versions_with_stable_row_ids",
     ),
     # Ids of fields are used again, or given in another way.
     17: (
         "tests/table/test_traps.py::test_trap_17_a_dropped_field_shifts_nothing_and_an_overwrite_begins_at_zero",
-        "tests/table/test_evolve.py::test_ids_are_given_as_pylance_gives_them",
-        "tests/table/test_evolve.py::test_the_same_steps_give_the_same_versions",
+        "tests/table/columns/test_evolve.py::test_ids_are_given_as_pylance_gives_them",
+        "tests/table/columns/test_evolve.py::test_the_same_steps_give_the_same_versions",
         "tests/table/test_turns_pylance.py::test_field_ids_that_are_never_reused",
     ),
     # A column without a file is an error, or shifts others.
     18: (
         "tests/table/test_traps.py::test_trap_18_columns_without_a_file_are_null",
-        "tests/table/test_evolved_tables.py::test_every_version_reads_as_pylance_reads_it",
-        "tests/table/test_lineage.py::test_every_version_of_a_spilled_table",
+        "tests/table/columns/test_evolved_tables.py::test_every_version_reads_as_pylance_reads_it",
+        "tests/table/reading/test_lineage.py::test_every_version_of_a_spilled_table",
     ),
     # The id of a base path is a place in a list, and every base is a table.
     19: (
         "tests/table/test_bases.py::test_a_clone_of_a_clone_is_read_and_the_ids_of_its_bases_are_keys",
         "tests/table/test_bases.py::test_directories_that_are_no_table",
         "tests/table/test_bases.py::test_a_branch_is_read_and_changed",
-        "tests/table/test_branches.py::test_relative_sources_are_cloned_by_their_absolute_path",
+        "tests/table/versions/test_branches.py::test_relative_sources_are_cloned_by_their_absolute_path",
     ),
     # Branches and tags are looked for beside the branch, or by their plain name.
     20: (
-        "tests/table/test_branches.py::test_branches_of_pylance",
-        "tests/table/test_branches.py::test_branches_are_recorded_as_by_pylance",
-        "tests/table/test_branches.py::test_both_write_to_one_branch",
-        "tests/table/test_branches.py::test_tags_on_branches",
+        "tests/table/versions/test_branches.py::test_branches_of_pylance",
+        "tests/table/versions/test_branches.py::test_branches_are_recorded_as_by_pylance",
+        "tests/table/versions/test_branches.py::test_both_write_to_one_branch",
+        "tests/table/versions/test_branches.py::test_tags_on_branches",
     ),
     # Only changes of one fragment are in conflict.
     21: (
-        "tests/table/test_conflict_grid.py::test_a_sample_of_pairs_ends_as_in_pylance",
-        "tests/table/test_conflict_grid.py::test_all_pairs_end_as_in_pylance",
-        "tests/table/test_conflicts.py::test_pairs_end_as_with_pylance",
-        "tests/table/test_conflicts.py::test_an_unknown_operation_is_incompatible_with_everything",
+        "tests/table/commits/test_conflict_grid.py::test_a_sample_of_pairs_ends_as_in_pylance",
+        "tests/table/commits/test_conflict_grid.py::test_all_pairs_end_as_in_pylance",
+        "tests/table/commits/test_conflicts.py::test_pairs_end_as_with_pylance",
+        "tests/table/commits/test_conflicts.py::test_an_unknown_operation_is_incompatible_with_everything",
     ),
     # Deletions of two writers are merged whatever else happened.
     22: (
-        "tests/table/test_delete.py::test_deletes_of_different_rows_both_survive",
-        "tests/table/test_delete.py::test_delete_after_any_change_that_it_did_not_know",
-        "tests/table/test_update.py::test_stale_handles_on_one_row_are_run_again",
-        "tests/table/test_evolve_cases.py::test_updates_of_columns_meet_other_writers",
+        "tests/table/rows/test_delete.py::test_deletes_of_different_rows_both_survive",
+        "tests/table/rows/test_delete.py::test_delete_after_any_change_that_it_did_not_know",
+        "tests/table/rows/test_update.py::test_stale_handles_on_one_row_are_run_again",
+        "tests/table/columns/test_evolve_cases.py::test_updates_of_columns_meet_other_writers",
     ),
     # Index entries go, cover too much, or lose what is unknown.
     23: (
         "tests/table/test_traps.py::test_trap_23_an_index_answers_as_a_scan_after_every_change",
-        "tests/table/test_index_upkeep.py::test_a_delete_keeps_the_entries_that_pylance_keeps",
-        "tests/table/test_index_upkeep.py::test_what_stays_is_kept_whole",
+        "tests/table/operations/test_index_upkeep.py::test_a_delete_keeps_the_entries_that_pylance_keeps",
+        "tests/table/operations/test_index_upkeep.py::test_what_stays_is_kept_whole",
     ),
     # Any name beside the manifests is one, and the hint is right.
     24: (
-        "tests/table/test_refs.py::test_detached_versions_are_no_history",
-        "tests/table/test_refs.py::test_files_in_the_making_are_no_versions",
-        "tests/table/test_refs.py::test_hints_are_never_trusted",
-        "tests/table/test_refs.py::test_two_naming_schemes_are_refused_but_versions_still_open",
+        "tests/table/versions/test_refs.py::test_detached_versions_are_no_history",
+        "tests/table/versions/test_refs.py::test_files_in_the_making_are_no_versions",
+        "tests/table/versions/test_refs.py::test_hints_are_never_trusted",
+        "tests/table/versions/test_refs.py::test_two_naming_schemes_are_refused_but_versions_still_open",
         "tests/table/test_turns_pylance.py::test_taking_turns",
     ),
     # Clean-up deletes what is young, tagged, branched from, or not of the table.
     25: (
-        "tests/table/test_cleanup.py::test_survivors",
-        "tests/table/test_cleanup.py::test_policies",
+        "tests/table/versions/test_cleanup.py::test_survivors",
+        "tests/table/versions/test_cleanup.py::test_policies",
     ),
 }
 

@@ -2,7 +2,7 @@
 
 A codec knows widths, not types: 32 bits may be an int, a float or a date. It yields one of these blocks; the
 leaf's Arrow type then says what the bits mean. Every block holds one slot per visible item, null items
-included; nulls of the leaf itself come from the levels (`repdef`).
+included; nulls of the leaf itself come from the levels (`levels/unravel.py`).
 """
 
 from __future__ import annotations

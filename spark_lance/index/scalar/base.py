@@ -4,52 +4,23 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
-from spark_lance.file.version import FileVersion
+from spark_lance.index.building import Numbers, Place, Rows
 from spark_lance.index.copies import Whither
 from spark_lance.index.entries import Segment
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.probe import Probe
-from spark_lance.io.store import Store
 
-__all__ = ["Numbers", "Place", "Rows", "ScalarIndex", "grouped", "moved_sets", "united"]
+__all__ = ["ScalarIndex", "grouped", "moved_sets", "united"]
 
-Numbers = npt.NDArray[np.uint64]
 _SHIFT = np.uint64(32)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the files of a segment go, their version, and options of the kind of index."""
-
-    store: Store
-    directory: str
-    version: FileVersion
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of some fragments, as an index is built of them.
-
-    Attributes:
-        pieces: yields (values, row numbers uint64) in scan order: row ids or addresses, see `numbers_of`.
-        kind: type of the values.
-        fragments: fragment id -> physical rows.
-    """
-
-    pieces: Callable[[], Iterator[tuple[pa.Array, Numbers]]]
-    kind: pa.DataType
-    fragments: Mapping[int, int]
 
 
 class ScalarIndex(ABC):

@@ -20,9 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import ExpressionError, FormatError
+from spark_lance.index.building import Place, Rows
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Place, Rows, ScalarIndex
+from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones, zones_of
 from spark_lance.table.predicates.values import common

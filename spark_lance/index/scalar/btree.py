@@ -4,6 +4,8 @@
     page_lookup.lance   min, max: column type, null_count: uint32, page_idx: uint32
                         metadata `batch_size` rows of a page ("4096"), `range_partitioned` "false"
 
+Before Lance 0.21, both were legacy files, and `ids` was `row_ids`.
+
 Page p has rows [p * batch_size, (p + 1) * batch_size) of the data. `min` is the first value of a page, so a
 page that begins with nulls has none. Rows are named by address. Exact. (Lance index format, B-tree.)
 """
@@ -19,16 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
+from spark_lance.index.building import Numbers, Place, Rows
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.copies import Whither
-from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex, grouped
+from spark_lance.index.scalar.base import ScalarIndex, grouped
 from spark_lance.index.scalar.probe import Probe
 
 __all__ = ["BTree", "value_order"]
 
 DATA_FILE, LOOKUP_FILE = "page_data.lance", "page_lookup.lance"
+_IDS, _OLD_IDS = "ids", "row_ids"
 _PAGE_ROWS = 4096
 _NESTED = (pa.types.is_nested, pa.types.is_dictionary, pa.types.is_null)
 # Pages that are read at once.
@@ -91,14 +95,14 @@ class BTree(ScalarIndex):
         parts = [np.empty(0, np.uint64)]
         for run in _runs(np.sort(pages)):
             table = self._read(run[0] * size, (run[-1] + 1) * size)
-            parts.append(table["ids"].to_numpy()[probe.true_for(table["values"])])
+            parts.append(table[_IDS].to_numpy()[probe.true_for(table["values"])])
         return grouped(np.concatenate(parts))
 
     def _read(self, start: int, stop: int) -> pa.Table:
         file = self.segment.file(DATA_FILE)
 
         def read() -> pa.Table:
-            return file.read(["values", "ids"], start, stop)
+            return _rows(file, start, stop)
 
         key = (self.segment.store.uri(file.path), start, stop)
         return _PAGES.get(key, read, lambda table: int(table.nbytes))
@@ -121,11 +125,17 @@ class BTree(ScalarIndex):
 
         def pieces() -> Iterator[Run]:
             for start in range(0, file.num_rows, _RUN_ROWS):
-                table = file.read(["values", "ids"], start, start + _RUN_ROWS)
-                ids, there = whither(table["ids"].to_numpy())
+                table = _rows(file, start, start + _RUN_ROWS)
+                ids, there = whither(table[_IDS].to_numpy())
                 yield _one(table["values"]).filter(pa.array(there)), ids[there]
 
         return _write_runs(_full_runs(pieces()), file.arrow_schema.field("values").type, place)
+
+
+def _rows(file: IndexFile, start: int, stop: int) -> pa.Table:
+    """Return values and ids of rows [start, stop)."""
+    ids = _OLD_IDS if _OLD_IDS in file.arrow_schema.names else _IDS
+    return file.read(["values", ids], start, stop).rename_columns(["values", _IDS])
 
 
 def _full_runs(pieces: Iterable[Run]) -> Iterator[Run]:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from spark_lance.errors import IndexNotFoundError, SchemaError
+from spark_lance.errors import ColumnTypeError, IndexNotFoundError
 from spark_lance.file.schema import Field, Schema
-from spark_lance.index.entries import check_name, index_directory, new_entry, segments_of
-from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex
+from spark_lance.index.building import Numbers, Place, Rows
+from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
+from spark_lance.index.commit import commit_segments, new_segment
+from spark_lance.index.entries import check_extensible, check_name, index_directory, new_entry, segments_of
+from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
@@ -63,8 +62,7 @@ def create_scalar_index(
     index.check(options or {})
     entry = build_segment(store, root, manifest, column, index, name, manifest.fragments, options)
     removed = [old for old in manifest.indices if old.name == name]
-    operation = create_index_message([entry], removed)
-    return commit_operation(store, root, operation, read_version=manifest.version)
+    return commit_segments(store, root, manifest, [entry], removed)
 
 
 def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Field:
@@ -73,15 +71,10 @@ def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Fiel
     Raises:
         SchemaError: it does not exist, or its type cannot be indexed so.
     """
-    field = schema.field(column.split(".")[0])
-    for step in column.split(".")[1:]:
-        children = {child.name: child for child in field.children} if field.kind == "struct" else {}
-        if step not in children:
-            raise SchemaError(f"there is no column {column!r} in the table")
-        field = children[step]
+    field = leaf_field(schema, column)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     if not index.fits(kind):
-        raise SchemaError(
+        raise ColumnTypeError(
             f"column {column!r} is {field.arrow_type()}: that cannot have an index {index.name}"
         )
     return field
@@ -97,19 +90,21 @@ def build_segment(
     fragments: Sequence[table_pb2.DataFragment],
     options: Mapping[str, Any] | None = None,
 ) -> table_pb2.IndexMetadata:
-    """Write a segment that covers some fragments, and return its entry; nothing is committed."""
+    """Write a segment that covers some fragments, and return its entry; nothing is committed.
+
+    If that fails, no files are left.
+    """
     field = indexed_field(manifest.schema, column, index)
     stable = manifest.uses_stable_row_ids
     version = index.index_version(stable)
     by_address = index.by_address or (index.name == "BTREE" and version >= 1)
-    scan = Scan.plan(store, root, manifest, [column.split(".")[0]], fragments=fragments)
+    scan = Scan.plan(store, root, manifest, [top_column(manifest.schema, column)], fragments=fragments)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: physical_rows(store, root, f, scan.bases) for f in fragments}
     rows = Rows(partial(_pieces, scan, column, ROW_ADDRESS if by_address else ROW_ID), kind, physical)
-    number = uuid.uuid4()
-    files = index.build(
-        rows, Place(store, index_directory(root, number), manifest.file_version, options or {})
-    )
+    with new_segment(store, root) as number:
+        place = Place(store, index_directory(root, number), manifest.file_version, options or {})
+        files = index.build(rows, place)
     covered = BitMap(fragment.id for fragment in fragments)
     return new_entry(
         name,
@@ -125,13 +120,10 @@ def build_segment(
 
 
 def _pieces(scan: Scan, column: str, number: str) -> Iterator[tuple[pa.Array, Numbers]]:
-    top, *steps = column.split(".")
-    wanted = Scan.plan(scan.store, scan.root, scan.manifest, [top, number], fragments=scan.fragments)
+    names = [*scan.names, number]
+    wanted = Scan.plan(scan.store, scan.root, scan.manifest, names, fragments=scan.fragments)
     for table in wanted.tables(target_bytes=_WINDOW_BYTES):
-        values = table.column(top)
-        for step in steps:
-            values = pc.struct_field(values, step)
-        values = plain(values)
+        values = plain(column_values(table, column))
         rows = table.column(number).to_numpy()
         first = 0
         for chunk in values.chunks:
@@ -163,6 +155,7 @@ def extend_scalar_index(
             break
     else:
         raise IndexNotFoundError(f"there is no scalar index {name!r} here")
+    check_extensible(manifest, name, segments)
     covered = BitMap().union(*(segment.covered for segment in segments))
     fresh = [fragment for fragment in manifest.fragments if fragment.id not in covered]
     merged = segments if merge is None else segments[max(len(segments) - merge, 0) :]
@@ -170,19 +163,7 @@ def extend_scalar_index(
         return manifest
     again = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
     fragments = [f for f in manifest.fragments if f.id in again or f.id not in covered]
-    column = _path(manifest.schema, int(segments[-1].entry.fields[0]))
+    column = indexed_path(manifest.schema, int(segments[-1].entry.fields[0]))
     options = index(segments[-1]).options()
     entry = build_segment(store, root, manifest, column, index, name, fragments, options)
-    operation = create_index_message([entry], [segment.entry for segment in merged])
-    return commit_operation(store, root, operation, read_version=manifest.version)
-
-
-def _path(schema: Schema, number: int) -> str:
-    """Return the path of the field of an id."""
-    waiting = [(top.name, top) for top in schema.fields]
-    while waiting:
-        path, field = waiting.pop()
-        if field.id == number:
-            return path
-        waiting += [(f"{path}.{child.name}", child) for child in field.children]
-    raise SchemaError(f"the indexed column, field {number}, does not exist")
+    return commit_segments(store, root, manifest, [entry], [segment.entry for segment in merged])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import IndexKindError
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.bloom import BloomFilter
 from spark_lance.index.scalar.btree import BTree
+from spark_lance.index.scalar.inverted import Inverted
 from spark_lance.index.scalar.label_list import LabelList
 from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.zone_map import ZoneMap
-from spark_lance.index.text.index import Inverted
 
 __all__ = ["SCALAR_INDICES", "scalar_kind"]
 
@@ -33,5 +33,5 @@ def scalar_kind(name: str) -> type[ScalarIndex]:
     plain = _ALIASES.get(name.upper().replace("_", ""), name.upper())
     kind = SCALAR_INDICES.get(plain)
     if kind is None:
-        raise OptionError(f"there is no scalar index {name!r}: use one of {', '.join(SCALAR_INDICES)}")
+        raise IndexKindError(f"there is no scalar index {name!r}: use one of {', '.join(SCALAR_INDICES)}")
     return kind

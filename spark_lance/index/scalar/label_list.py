@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from spark_lance.index.building import Place, Rows
 from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile
 from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers
-from spark_lance.index.scalar.base import Place, Rows, ScalarIndex, moved_sets, united
+from spark_lance.index.scalar.base import ScalarIndex, moved_sets, united
 from spark_lance.index.scalar.bitmap import FILE, Bitmap, move_sets, read_sets, write_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.predicates.expressions import Call, Column, Literal

@@ -20,10 +20,11 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from spark_lance.errors import FormatError
+from spark_lance.index.building import Numbers, Place, Rows
 from spark_lance.index.copies import Whither
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Numbers, Place, Rows, ScalarIndex, grouped, moved_sets
+from spark_lance.index.scalar.base import ScalarIndex, grouped, moved_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.text.words import folded
 

@@ -21,6 +21,8 @@ from spark_lance.table.predicates.expressions import Call, Cast, Column, Express
 __all__ = ["Probe", "probe_of"]
 
 _VALUE = Column(("value",))
+# The column itself, also where the sign of NaN does not count: bounds say nothing of NaN anyway.
+_VALUES = (_VALUE, Call("unsigned_nan", (_VALUE,)))
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "is_same": "is_same"}
 _RANGES = ("=", "<", "<=", ">", ">=", "in", "starts_with")
 # Functions whose answer is not the same every time, or that do not belong to a value.
@@ -45,7 +47,7 @@ class Probe:
     def operator(self) -> str:
         """What compares the column itself with literals, such as "<" or "is_null"; "" for anything else."""
         tree = self.tree
-        if not isinstance(tree, Call) or not tree.arguments or tree.arguments[0] != _VALUE:
+        if not isinstance(tree, Call) or not tree.arguments or tree.arguments[0] not in _VALUES:
             return ""
         plain = all(isinstance(argument, Literal) for argument in tree.arguments[1:])
         lists = all(_constants(argument) is not None for argument in tree.arguments[1:])
@@ -76,8 +78,8 @@ class Probe:
     def maybe_between(self, low: pa.Array, high: pa.Array) -> Mask | None:
         """Return where a value between two bounds, inclusive, may fulfil the condition; None: not known.
 
-        A lower bound of null is none at all; where the upper one is null, there are only nulls. NaN is
-        greater than all other numbers here, but files may have it at either end: it bounds nothing.
+        A lower bound of null is none at all; where the upper one is null, there are only nulls. NaN may be
+        at either end: it bounds nothing.
 
         Raises:
             ExpressionError: the condition does not fit the values.
@@ -147,7 +149,7 @@ def _renamed(node: Expression) -> Expression:
     if isinstance(node, Column):
         return _VALUE
     if isinstance(node, Cast):
-        return Cast(_renamed(node.argument), node.type)
+        return Cast(_renamed(node.argument), node.type, node.or_null)
     if isinstance(node, Call):
         return Call(node.function, tuple(_renamed(argument) for argument in node.arguments))
     return node

@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.index.building import Place, Rows
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Place, Rows, ScalarIndex
+from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.scalar.zones import ZONE_FIELDS, ZONE_ROWS, rows_of_zones, zones_of

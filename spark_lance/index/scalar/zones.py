@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
+from spark_lance.index.building import Rows
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import Rows
 
 __all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "rows_of_zones", "zones_of"]
 

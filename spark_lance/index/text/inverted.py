@@ -28,9 +28,9 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
+from spark_lance.index.building import Numbers, Place, Rows
 from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.scalar.base import Numbers, Place, Rows
 from spark_lance.index.text.automaton import read_words
 from spark_lance.index.text.positions import POSITIONS, pack_positions
 from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list

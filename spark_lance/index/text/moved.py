@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
+from spark_lance.index.building import Place
 from spark_lance.index.copies import Whither, copy_file, copy_renumbered
 from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFileWriter
-from spark_lance.index.scalar.base import Place
 from spark_lance.index.text.inverted import LISTS, METADATA, TextPart, text_parts, write_docs, write_tokens
 from spark_lance.index.text.positions import POSITIONS
 from spark_lance.index.text.postings import BLOCK, pack_list

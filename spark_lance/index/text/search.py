@@ -3,7 +3,7 @@
 The words of the query are looked up in every partition of the index, and in the texts of the fragments that
 it does not cover; how rare a word is counts over all of them together. Rows that do not count are left out,
 so k rows come back if there are as many. A phrase is looked for in the texts of the rows that have all its
-words.
+words. Of several indices on the column the newest is used.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.errors import OptionError, SchemaError
-from spark_lance.index.entries import label_of, segments_of
+from spark_lance.errors import ColumnTypeError, OptionError
+from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
+from spark_lance.index.entries import label_of, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.words import Cutter
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses
 
 __all__ = ["TextFound", "TextQuery", "TextSearch", "parse_text_query"]
@@ -70,7 +71,8 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
 
     Args:
         manifest: the version that is searched.
-        asked: `query`, and perhaps `column`, `operator`, `phrase` and `fast_search`.
+        asked: `query`, words or a phrase in double quotes, and perhaps `column`, `operator`, `phrase` and
+            `fast_search`.
         k: rows that are wanted.
 
     Raises:
@@ -83,16 +85,20 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
     if not named:
         entries = [entry for entry in manifest.indices if label_of(entry) == INVERTED_LABEL]
         ids = {number for entry in entries for number in entry.fields}
-        named = [field.name for field in manifest.schema.fields if field.id in ids]
+        known = [field.id for field in manifest.schema.walk() if field.id in ids]
+        named = [indexed_path(manifest.schema, number) for number in known]
     if len(named) != 1:
         raise OptionError(
             f"a text query is for one column: say which (indexed: {', '.join(named) or 'none'})"
         )
+    text = asked["query"]
+    # Quotes around all of it; around a part of it they mean nothing.
+    is_quoted = len(text) > 1 and text[0] == text[-1] == '"'
     query = TextQuery(
-        asked["query"],
+        text[1:-1] if is_quoted else text,
         k,
         str(asked.get("operator", "or")).lower(),  # type: ignore[arg-type]
-        bool(asked.get("phrase", False)),
+        is_quoted or bool(asked.get("phrase", False)),
         bool(asked.get("fast_search", False)),
     )
     return str(named[0]), query
@@ -143,22 +149,24 @@ class TextSearch:
     """Searches one column of text of one version.
 
     Args:
-        store, root, manifest: the version.
-        column: a column of text.
+        snapshot: the version.
+        column: a column of text; with dots, in a struct column.
 
     Raises:
         SchemaError: the column does not exist, or holds no text.
     """
 
-    def __init__(self, store: Store, root: str, manifest: Manifest, column: str) -> None:
-        field = manifest.schema.field(column)
+    def __init__(self, snapshot: Snapshot, column: str) -> None:
+        store, root, manifest = snapshot.store, snapshot.root, snapshot.manifest
+        field = leaf_field(manifest.schema, column)
         kind = field.arrow_type()
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise SchemaError(f"column {column!r} is {kind}: it holds no text")
-        self._scan = Scan.plan(store, root, manifest, [column], with_row_address=True)
+            raise ColumnTypeError(f"column {column!r} is {kind}: it holds no text")
+        self._scan = snapshot.scan([top_column(manifest.schema, column)], with_row_address=True)
         self._column = column
-        self._segments = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
-        self._rows = RowResolver(store, root, manifest)
+        usable = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        self._segments = newest_index(usable)
+        self._rows = RowResolver(snapshot)
 
     @cached_property
     def _parts(self) -> list[TextPart]:
@@ -211,7 +219,7 @@ class TextSearch:
         wanted = pa.array(words)
         part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
         for table in part.tables(target_bytes=_WINDOW_BYTES):
-            column = plain(table.column(self._column)).combine_chunks()
+            column = plain(column_values(table, self._column)).combine_chunks()
             texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
             cut = self._cutter.cut(texts)
             lengths = np.bincount(cut.text, minlength=len(texts))
@@ -266,7 +274,7 @@ class TextSearch:
         step = max(_MARGIN, 4 * (k or 0))
         for start in range(0, len(found.addresses), step):
             part = found.addresses[start : start + step]
-            texts = plain(take_addresses(self._scan, part).column(self._column)).combine_chunks()
+            texts = plain(column_values(take_addresses(self._scan, part), self._column)).combine_chunks()
             one = texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
             hits = np.flatnonzero(_have_phrase(self._cutter, one, words, places))
             kept.append(hits + start)

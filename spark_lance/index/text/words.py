@@ -14,15 +14,16 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import snowballstemmer
 
-from spark_lance.errors import FormatError, OptionError, StoreError, UnsupportedFormatError
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.index.text.stop_words import LANGUAGES, stop_words
 from spark_lance.proto import index_pb2
 
 __all__ = ["Cutter", "Words", "folded"]
@@ -33,11 +34,6 @@ _BREAKS = {"simple": r"[^\pL\pN\pM]+", "whitespace": r"\s+"}
 _SAID_ALIKE = (
     "with_position", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length",
     "max_ngram_length", "prefix_only",
-)  # fmt: skip
-_ENGLISH_STOPS = frozenset(
-    {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no",
-     "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to",
-     "was", "will", "with"}
 )  # fmt: skip
 # Letters of which Unicode does not tell the ASCII form; after lower and upper case of those it does.
 _SPECIAL = {
@@ -84,8 +80,8 @@ class Cutter:
     language: str = "English"
     max_length: int | None = 40
     lower: bool = True
-    stem: bool = False
-    stops: bool = False
+    stem: bool = True
+    stops: bool = True
     fold: bool = True
     own_stops: tuple[str, ...] = ()
     positions: bool = False
@@ -93,8 +89,8 @@ class Cutter:
     def __post_init__(self) -> None:
         if self.base not in (*_BREAKS, "raw"):
             raise UnsupportedFormatError(f"text cut by {self.base!r}: here are {', '.join(_BREAKS)} and raw")
-        if self.stops and self.language != "English":
-            raise UnsupportedFormatError(f"stop words of {self.language}")
+        if (self.stem or self.stops) and self.language not in LANGUAGES:
+            raise UnsupportedFormatError(f"text in {self.language!r}: here are {', '.join(LANGUAGES)}")
 
     @classmethod
     def of(cls, text: str) -> Cutter:
@@ -194,21 +190,11 @@ class Cutter:
 
     @cached_property
     def _stop_words(self) -> frozenset[str]:
-        return frozenset([*(_ENGLISH_STOPS if self.stops else ()), *self.own_stops])
+        return frozenset([*(stop_words(self.language) if self.stops else ()), *self.own_stops])
 
     @cached_property
     def _stemmer(self) -> Any:
-        try:
-            snowballstemmer = import_module("snowballstemmer")
-        except ImportError:
-            raise StoreError(
-                "this index of text stems its words, which takes the package snowballstemmer: install "
-                "spark-lance[text]"
-            ) from None
-        try:
-            return snowballstemmer.stemmer(self.language.lower())
-        except KeyError:
-            raise OptionError(f"there is no stemmer for {self.language!r}") from None
+        return snowballstemmer.stemmer(self.language.lower())
 
 
 def _positions(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import ColumnTypeError, IndexKindError, OptionError
 from spark_lance.file.version import FileVersion
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.ivf import Ivf, prepared
@@ -84,7 +84,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.kind not in INDEX_TYPES:
-            raise OptionError(f"there is no vector index {self.kind!r}: use one of {', '.join(INDEX_TYPES)}")
+            names = ", ".join(INDEX_TYPES)
+            raise IndexKindError(f"there is no vector index {self.kind!r}: use one of {names}")
         metric_named(self.metric)
         if self.metric == "hamming" and self.kind != "IVF_FLAT":
             raise OptionError("the metric hamming goes with IVF_FLAT only")
@@ -120,7 +121,7 @@ def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
     """
     fits = pa.types.is_fixed_size_list(kind) and kind.value_type in _VALUE_TYPES
     if not fits or (kind.value_type == pa.uint8()) != (metric == "hamming"):
-        raise SchemaError(
+        raise ColumnTypeError(
             f"a column of type {kind} cannot have a vector index of metric {metric}: it takes a "
             "fixed_size_list of float16, float32 or float64, or of uint8 for hamming"
         )

@@ -6,14 +6,23 @@ The parts (`sample_vectors`, `segment_rows`, `entry_of`) are what a Spark job pu
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import IndexNotFoundError, OptionError
-from spark_lance.index.entries import Segment, check_name, index_directory, new_entry, segments_of
+from spark_lance.index.columns import column_values, indexed_path, leaf_field, top_column
+from spark_lance.index.commit import commit_segments, new_segment
+from spark_lance.index.entries import (
+    Segment,
+    check_extensible,
+    check_name,
+    index_directory,
+    new_entry,
+    segments_of,
+)
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.build import (
     Recipe,
@@ -39,16 +48,14 @@ from spark_lance.index.vector.storage import (
 )
 from spark_lance.io.store import Store
 from spark_lance.proto import index_pb2, table_pb2
-from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.scan import ROW_ID, Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions
 
 __all__ = [
     "VECTOR_LABEL",
     "VECTOR_NEWEST",
-    "commit_segments",
     "create_vector_index",
     "entry_of",
     "extend_vector_index",
@@ -78,7 +85,7 @@ def create_vector_index(
     """Build an index over all rows of a version and commit it.
 
     Args:
-        column: a fixed-size list of numbers.
+        column: a fixed-size list of numbers; with dots, in a struct column.
         recipe: what is built.
         name: of the index, `{column}_idx` by default.
         replace: whether an index of the name may be replaced; if not, one is an OptionError.
@@ -88,31 +95,32 @@ def create_vector_index(
         OptionError: the recipe does not fit the rows.
         CommitError: the commit failed; see its subclasses.
     """
-    field = manifest.schema.field(column)
+    field = leaf_field(manifest.schema, column)
     vector_type(field.arrow_type(), recipe.metric)
     name = name or f"{column}_idx"
     check_name(manifest, name, field.id, replace)
     rows = sum(Scan.plan(store, root, manifest, []).live_rows(fragment) for fragment in manifest.fragments)
     trained = train(recipe, sample_vectors(store, root, manifest, column, recipe.sample_size(rows)), rows)
-    segment = uuid.uuid4()
     covered = BitMap(fragment.id for fragment in manifest.fragments)
     pieces = segment_rows(store, root, manifest, column, manifest.fragments)
-    files = write_rows(trained, store, index_directory(root, segment), pieces, manifest.file_version)
+    with new_segment(store, root) as segment:
+        files = write_rows(trained, store, index_directory(root, segment), pieces, manifest.file_version)
     entry = entry_of(trained, name, segment, field.id, manifest.version, covered, files)
-    return commit_segments(store, root, manifest, name, [entry])
+    removed = [old for old in manifest.indices if old.name == name]
+    return commit_segments(store, root, manifest, [entry], removed)
 
 
 def sample_vectors(store: Store, root: str, manifest: Manifest, column: str, size: int) -> Vectors:
     """Return vectors of rows chosen at random, (n, dim) with n at most `size`, in the column's type."""
-    scan = Scan.plan(store, root, manifest, [column])
+    scan = Scan.plan(store, root, manifest, [top_column(manifest.schema, column)])
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
     if size >= rows:
-        parts = [as_matrix(table.column(column))[0] for table in scan.tables()]
-        kind = manifest.schema.field(column).arrow_type()
+        parts = [as_matrix(column_values(table, column))[0] for table in scan.tables()]
+        kind = leaf_field(manifest.schema, column).arrow_type()
         empty = np.empty((0, kind.list_size), dtype=kind.value_type.to_pandas_dtype())
         return np.concatenate([empty, *parts])
     chosen = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
-    matrix = as_matrix(take_positions(scan, chosen).column(column))[0]
+    matrix = as_matrix(column_values(take_positions(scan, chosen), column))[0]
     return np.random.default_rng(43).permutation(matrix)
 
 
@@ -120,9 +128,10 @@ def segment_rows(
     store: Store, root: str, manifest: Manifest, column: str, fragments: Sequence[table_pb2.DataFragment]
 ) -> Iterator[tuple[RowIds, Vectors]]:
     """Yield row ids and vectors of the rows of some fragments that have a vector."""
-    scan = Scan.plan(store, root, manifest, [column], with_row_id=True, fragments=fragments)
+    top = top_column(manifest.schema, column)
+    scan = Scan.plan(store, root, manifest, [top], with_row_id=True, fragments=fragments)
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
-        vectors, there = as_matrix(table.column(column))
+        vectors, there = as_matrix(column_values(table, column))
         yield table.column(ROW_ID).to_numpy()[there], vectors
 
 
@@ -140,19 +149,6 @@ def entry_of(
     index_version = _RQ_VERSION if recipe.kind == "IVF_RQ" else _VERSION
     details = _details(trained).SerializeToString()
     return new_entry(name, segment, [field], version, covered, _TYPE_URL, details, index_version, files)
-
-
-def commit_segments(
-    store: Store, root: str, manifest: Manifest, name: str, entries: Iterable[table_pb2.IndexMetadata]
-) -> Manifest:
-    """Commit segments as the index of a name; those it has now go.
-
-    Raises:
-        CommitError: the commit failed; see its subclasses.
-    """
-    removed = [entry for entry in manifest.indices if entry.name == name]
-    operation = create_index_message(entries, removed)
-    return commit_operation(store, root, operation, read_version=manifest.version)
 
 
 def open_segment(segment: Segment) -> VectorSegment:
@@ -208,6 +204,7 @@ def extend_vector_index(
     segments = [s for s in segments_of(store, root, manifest, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
     if not segments:
         raise IndexNotFoundError(f"there is no vector index {name!r} here")
+    check_extensible(manifest, name, segments)
     newest = open_segment(segments[-1])
     trained = reopen(newest, recipe_of(segments[-1].entry, newest))
     covered = BitMap().union(*(segment.covered for segment in segments))
@@ -217,17 +214,16 @@ def extend_vector_index(
     if not fresh and len(merged) < 2:
         return manifest
     field = int(segments[-1].entry.fields[0])
-    column = next(top.name for top in manifest.schema.fields if top.id == field)
-    number = uuid.uuid4()
-    resolver = RowResolver(store, root, manifest)
-    with coded_rows(trained, segment_rows(store, root, manifest, column, fresh)) as added:
+    column = indexed_path(manifest.schema, field)
+    resolver = RowResolver(Snapshot(store, root, manifest))
+    rows = segment_rows(store, root, manifest, column, fresh)
+    with new_segment(store, root) as number, coded_rows(trained, rows) as added:
         parts = [_counting(segment, resolver, manifest) for segment in merged] + [added]
         files = merge_segments(trained, store, index_directory(root, number), parts, manifest.file_version)
     covers = BitMap(fragment.id for fragment in fresh).union(*(segment.covered for segment in merged))
     version = min([manifest.version, *(segment.entry.dataset_version for segment in merged)])
     entry = entry_of(trained, name, number, field, version, covers, files)
-    operation = create_index_message([entry], [segment.entry for segment in merged])
-    return commit_operation(store, root, operation, read_version=manifest.version)
+    return commit_segments(store, root, manifest, [entry], [segment.entry for segment in merged])
 
 
 def _counting(segment: Segment, resolver: RowResolver, manifest: Manifest) -> Iterator[Partition]:

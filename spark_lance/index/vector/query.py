@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
 
 __all__ = ["VectorQuery"]
@@ -83,7 +83,7 @@ class VectorQuery:
             )
         missing = [key for key in ("column", "q") if nearest.get(key) is None]
         if missing:
-            raise OptionError(f"nearest needs {' and '.join(missing)}")
+            raise OptionTypeError(f"nearest needs {' and '.join(missing)}")
         _check_types(nearest)
         given: dict[str, Any] = {key: nearest[key] for key in _PLAIN if nearest.get(key) is not None}
         if nearest.get("nprobes") is not None:
@@ -104,7 +104,7 @@ class VectorQuery:
             OptionError: the dimensions differ, or the values do not fit.
         """
         if not pa.types.is_fixed_size_list(kind):
-            raise OptionError(f"column {self.column!r} is {kind}: it holds no vectors of one length")
+            raise OptionTypeError(f"column {self.column!r} is {kind}: it holds no vectors of one length")
         dim = kind.list_size
         if self.vectors.shape[1] != dim:
             raise OptionError(

@@ -1,7 +1,8 @@
 """Searching the vectors of one version of a table: index partitions, fragments without an index, exact
 distances.
 
-    1  every segment of an index with the right metric gives its best candidates, from its nearest partitions
+    1  every segment of the newest index with the right metric gives its best candidates, from its nearest
+       partitions; the first index of the column says which metric that is, if the query does not
     2  rows of fragments that no segment covers are compared exactly
     3  candidates are compared exactly if a refine factor asks for it or there are rows of step 2
     4  the k best of all
@@ -24,7 +25,8 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
-from spark_lance.index.entries import Segment, segments_of
+from spark_lance.index.columns import column_values, leaf_field, top_column
+from spark_lance.index.entries import Segment, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.best import BestOfMany, Found, merged, smallest
 from spark_lance.index.vector.build import as_matrix
@@ -34,12 +36,9 @@ from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_d
 from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses
 
 __all__ = ["VectorSearch"]
@@ -76,16 +75,17 @@ class VectorSearch:
     """Searches one column of one version.
 
     Args:
-        store, root, manifest: the version.
-        column: a fixed-size list of numbers.
+        snapshot: the version.
+        column: a fixed-size list of numbers; with dots, in a struct column.
     """
 
-    def __init__(self, store: Store, root: str, manifest: Manifest, column: str) -> None:
-        self._scan = Scan.plan(store, root, manifest, [column], with_row_address=True)
+    def __init__(self, snapshot: Snapshot, column: str) -> None:
+        self._snapshot = snapshot
+        self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column
-        self._kind = manifest.schema.field(column).arrow_type()
-        self._field = manifest.schema.field(column).id
-        self._rows = RowResolver(store, root, manifest)
+        field = leaf_field(snapshot.schema, column)
+        self._kind, self._field = field.arrow_type(), field.id
+        self._rows = RowResolver(snapshot)
         self._allowed: dict[tuple[str, frozenset[int]], Addresses] = {}
 
     @cached_property
@@ -110,11 +110,8 @@ class VectorSearch:
             return None
         key = (filter, frozenset(fragments))
         if key not in self._allowed:
-            scan = self._scan
-            condition = compile_predicate(filter, nameable(scan.manifest.schema))
-            chosen = tuple(self.fragments(key[1]))
-            part = Scan(scan.store, scan.root, scan.manifest, (ROW_ADDRESS,), chosen)
-            found = [table[ROW_ADDRESS].to_numpy() for table in part.tables(condition)]
+            part = self._snapshot.scan([ROW_ADDRESS], fragments=self.fragments(key[1]))
+            found = [table[ROW_ADDRESS].to_numpy() for table in part.tables(filter)]
             self._allowed[key] = np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
         return self._allowed[key]
 
@@ -161,11 +158,12 @@ class VectorSearch:
         return [_within(part, query) for part in merged(sources, query.k)]
 
     def used_segments(self, query: VectorQuery, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
-        """Return the segments of the one index that a query is answered with, none if there is none."""
+        """Return the segments of the newest index of a metric; none if there is none, or none is wanted."""
         if not query.use_index:
             return []
-        fitting = [pair for pair in self._segments if pair[1].metric == metric]
-        return [pair for pair in fitting if pair[0].name == fitting[0][0].name]
+        stored = {pair[0].entry.uuid.uuid: pair[1] for pair in self._segments if pair[1].metric == metric}
+        fitting = [pair[0] for pair in self._segments if pair[0].entry.uuid.uuid in stored]
+        return [(segment, stored[segment.entry.uuid.uuid]) for segment in newest_index(fitting)]
 
     def in_segment(
         self, query: VectorQuery, segment: Segment, stored: VectorSegment, allowed: Addresses | None
@@ -350,7 +348,7 @@ class VectorSearch:
         scan = self._scan
         part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
         for table in part.tables(target_bytes=_WINDOW_BYTES):
-            matrix, there = as_matrix(table.column(self._column))
+            matrix, there = as_matrix(column_values(table, self._column))
             addresses = table.column(ROW_ADDRESS).to_numpy()[there]
             if allowed is not None:
                 counts = _contains(allowed, addresses)
@@ -368,7 +366,7 @@ class VectorSearch:
         """Return rows with their exact distances to each of some vectors."""
         wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in found)]))
         table = take_addresses(self._scan, wanted)
-        matrix, there = as_matrix(table.column(self._column))
+        matrix, there = as_matrix(column_values(table, self._column))
         addresses = table.column(ROW_ADDRESS).to_numpy()[there]
         exact = []
         for vector, part in zip(vectors, found, strict=True):

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.entries import Segment
 from spark_lance.index.vector.best import Found, merged
 from spark_lance.index.vector.metrics import Metric
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.storage import VectorSegment
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.history.refs import load_version
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import compile_predicate
+from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.reading.system_columns import nameable
 
 __all__ = ["SearchPlan", "Share", "chosen_segments", "plan_search", "run_share"]
@@ -43,7 +42,7 @@ class SearchPlan:
     """A search of one version of a table.
 
     Attributes:
-        store, root, version: of the table.
+        table: the version.
         query: what is searched; its vectors are those of `run_share`.
         metric: by which rows are compared.
         exactly: whether candidates of the index are compared exactly.
@@ -51,9 +50,7 @@ class SearchPlan:
         shares: the parts of the search.
     """
 
-    store: Store
-    root: str
-    version: int
+    table: SnapshotRef
     query: VectorQuery
     metric: Metric
     exactly: bool
@@ -62,33 +59,30 @@ class SearchPlan:
 
     def open(self) -> VectorSearch:
         """Open the version for searching."""
-        manifest = load_version(self.store, self.root, self.version)
-        return VectorSearch(self.store, self.root, manifest, self.query.column)
+        return VectorSearch(self.table.load(), self.query.column)
 
 
-def plan_search(
-    store: Store, root: str, manifest: Manifest, query: VectorQuery, filter: str | None = None
-) -> SearchPlan:
+def plan_search(snapshot: Snapshot, query: VectorQuery, filter: str | None = None) -> SearchPlan:
     """Cut a search into shares: a segment each, and fragments by rows.
 
     Raises:
         OptionError: the query does not fit the column.
         ExpressionError: the filter does not fit the table.
     """
-    search = VectorSearch(store, root, manifest, query.column)
-    query = query.fitted(manifest.schema.field(query.column).arrow_type())
+    search = VectorSearch(snapshot, query.column)
+    query = query.fitted(leaf_field(snapshot.schema, query.column).arrow_type())
     if filter is not None:
-        compile_predicate(filter, nameable(manifest.schema))
+        compile_predicate(filter, nameable(snapshot.schema))
     metric = search.metric(query)
     used = search.used_segments(query, metric)
     covered = BitMap().union(*(pair[0].covered for pair in used)) if used else BitMap()
-    loose = [fragment for fragment in manifest.fragments if fragment.id not in covered]
+    loose = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
     if used and query.fast_search:
         loose = []
     shares = [Share(segments=(segment.entry.uuid.uuid,)) for segment, _ in used]
     shares += [Share(fragments=tuple(f.id for f in part)) for part in _by_rows(loose)]
     exactly = query.refine_factor is not None or bool(used and loose)
-    return SearchPlan(store, root, manifest.version, query, metric, exactly, filter, tuple(shares))
+    return SearchPlan(snapshot.ref(), query, metric, exactly, filter, tuple(shares))
 
 
 def _by_rows(fragments: Sequence[table_pb2.DataFragment]) -> list[list[table_pb2.DataFragment]]:

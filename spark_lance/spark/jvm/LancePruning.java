@@ -8,7 +8,7 @@
 //
 // Spark's own push-down is not relied upon: it keeps what a Python data source has planned for one query of a
 // DataFrame, filters included, and uses it for the next query. Every scan made here has a plan of its own, and says
-// so to the reader by marks in its schema (spark/hints.py).
+// so to the reader by marks in its schema (spark/session/planner_marks.py).
 //
 // Compiled in the driver by Janino, which comes with Spark; hence no generics, no lambdas. What differs between
 // Spark versions is reached by reflection. Whatever goes wrong leaves the plan as it was.

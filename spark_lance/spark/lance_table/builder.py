@@ -12,13 +12,14 @@ import pyspark.sql.types as st
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
 from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store, open_store
-from spark_lance.spark.new_fields import new_field
-from spark_lance.spark.options import WriteOptions, write_options
-from spark_lance.spark.types import VECTOR_SIZE
+from spark_lance.spark.options.options import WriteOptions, write_options
+from spark_lance.spark.schema.new_fields import new_field
+from spark_lance.spark.schema.types import VECTOR_SIZE
+from spark_lance.spark.sink.write_schema import check_names
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.history.refs import load_latest
+from spark_lance.table.inserts.write_plan import WritePlan, commit_write, plan_write
 from spark_lance.table.operations.overwrite import overwrite_message
-from spark_lance.table.writing.write_plan import WritePlan, commit_write, plan_write
+from spark_lance.table.versions.versions import load_latest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,10 +163,14 @@ class TableBuilder(Generic[Table]):
 
     def _make(self, store: Store, root: str, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")
+        schema = self._schema()
+        named = [st.StructField(name, st.NullType()) for name in schema.names]
+        case_sensitive = self.spark.conf.get("spark.sql.caseSensitive") == "true"
+        check_names(st.StructType(named), options.caseSensitive or case_sensitive)
         plan = plan_write(
             store,
             root,
-            self._schema(),
+            schema,
             "overwrite" if replaces else "create",
             data_storage_version=options.data_storage_version,
             stable_row_ids=bool(options.enable_stable_row_ids),

@@ -30,8 +30,8 @@ from spark_lance.spark.lance_table.row_commits import (
 from spark_lance.spark.lance_table.row_tasks import Action, ChangeRows, MarkRows
 from spark_lance.spark.lance_table.targets import Assignments
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.row_lookup import find_rows
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_moves import check_movable
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Changing(TableFace):
 
         def attempt(at: Attempt) -> Changed:
             if condition is None:
-                return at.delete_all(find_rows(at.store, at.root, at.manifest, None))
+                return at.delete_all(find_rows(at.base.snapshot, None))
             frame = _where(self, at.manifest, condition, [])
             marked = frame.select(quoted(ROW_ADDRESS))
             return at.delete_rows(gather(marked, MarkRows()), text_of(condition))
@@ -153,7 +153,14 @@ def _new_values(table: TableFace, frame: DataFrame, assigned: Assignments) -> Da
         raw = [as_column(functions, expression) for expression in assigned.expressions]
         types = types_of(frame, raw)
     ansi = is_ansi(table.spark)
-    values = assigned.columns(functions, raw, types, ansi, lambda name: functions.col(quoted(name)))
+    values = assigned.columns(
+        functions,
+        raw,
+        types,
+        ansi,
+        lambda name: functions.col(quoted(name)),
+        assigned.referenced(types),
+    )
     head = [
         functions.lit(0).cast("int").alias("action"),
         functions.col(quoted(ROW_ADDRESS)).alias("address"),

@@ -24,10 +24,10 @@ from spark_lance.errors import OptionError
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.spark.convert import BatchConverter
 from spark_lance.spark.jobs import gather, scatter
 from spark_lance.spark.lance_table.expressions import functions_of
-from spark_lance.spark.types import arrow_schema, spark_field
+from spark_lance.spark.schema.convert import BatchConverter
+from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.table.maintenance.cluster import (
     ClusterPart,
     ClusterWriter,

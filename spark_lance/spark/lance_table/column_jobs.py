@@ -23,9 +23,7 @@ from pyspark.errors import PySparkException
 
 from spark_lance.errors import (
     CommitError,
-    CommitOutcomeUnknownError,
     IncompatibleConflictError,
-    LanceError,
     UnsupportedFormatError,
 )
 from spark_lance.file.schema import Field
@@ -38,15 +36,16 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.columns.schema_changes import Alteration, add_fields
 from spark_lance.table.columns.work import ColumnWork, Others
 from spark_lance.table.commits.commit import REAL, commit_operation
 from spark_lance.table.commits.commit_options import commit_options
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import rerun
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.schema.changes import Alteration, add_fields
 from spark_lance.table.writing.column_files import delete_column_files
 
 __all__ = ["ColumnJob", "Outcome", "cast_columns"]
@@ -158,6 +157,11 @@ class ColumnJob:
 
         return self._run(f"update {', '.join(names)}: {self.source.describe()}", attempt)
 
+    def _discard(self) -> None:
+        """Delete what a job has left that failed, unless it is to be resumed."""
+        if self.resume is None:
+            clean_up(self._records, set())
+
     def _run(self, request: str, attempt: Callable[[Manifest], Manifest]) -> Outcome:
         store, root = self._start.store, self._start.root
         self._records = JobRecords(store, root, self.resume or f"auto-{uuid.uuid4().hex}", request)
@@ -166,16 +170,9 @@ class ColumnJob:
                 self._files.keep(done)
                 self._found.update(_paths([done]))
         message = self.table._parsed.commit_message
-        try:
-            with nullcontext() if message is None else commit_options(message=message):
-                version = rerun(store, root, self._start.manifest, attempt, _ROUNDS)
-        except CommitOutcomeUnknownError:
-            raise
-        except (LanceError, OSError, PySparkException):
-            # Every other failure says that nothing was committed.
-            if self.resume is None:
-                clean_up(self._records, set())
-            raise
+        options = nullcontext() if message is None else commit_options(message=message)
+        with discarding(self._discard, PySparkException), options:
+            version = rerun(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
         files = [done for done in self._used.values() if done.file is not None]
         # What an earlier run has left is not touched: that run may have committed it.
         clean_up(self._records, _paths(files) | self._found)
@@ -300,13 +297,8 @@ def cast_columns(table: TableFace, alterations: Sequence[Alteration]) -> None:
         with from_tasks():
             return over_fragments(table.spark, fragments, cast.recorded(records))
 
-    try:
+    with discarding(lambda: clean_up(records, set()), PySparkException):
         committed = alter_columns(store, root, dataset.manifest, alterations, execute=execute)
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError, PySparkException):
-        clean_up(records, set())
-        raise
     clean_up(records, {file.path for fragment in committed.fragments for file in fragment.files})
 
 

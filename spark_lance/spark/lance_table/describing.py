@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
-from spark_lance.index.dataset import LanceDataset
 from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.table.history.branches import branch_root
-from spark_lance.table.history.references import MAIN, Reference, version_at
 from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.metadata.detail import table_detail
+from spark_lance.table.versions.branches import branch_root
+from spark_lance.table.versions.resolve import MAIN, Reference, version_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql import DataFrame
 
+from spark_lance.datasets.columns import read_alteration
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, SchemaError
-from spark_lance.index.dataset import LanceDataset
-from spark_lance.spark.column_options import VECTOR_SIZE
-from spark_lance.spark.fit import find_column
 from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome, cast_columns
 from spark_lance.spark.lance_table.column_sources import Expressions, Function, Joined
 from spark_lance.spark.lance_table.expressions import (
@@ -25,15 +24,17 @@ from spark_lance.spark.lance_table.expressions import (
 )
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression
-from spark_lance.spark.new_fields import Wishes, new_field
-from spark_lance.spark.types import spark_type
+from spark_lance.spark.options.column_options import VECTOR_SIZE
+from spark_lance.spark.schema.blobs import holds_descriptions
+from spark_lance.spark.schema.new_fields import Wishes, new_field
+from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
-from spark_lance.table.columns.schema_changes import Alteration
 from spark_lance.table.columns.work import Others
-from spark_lance.table.faces.evolving import read_alteration
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.schema.changes import Alteration
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -107,21 +108,43 @@ class Evolving(TableFace):
         self._check(columns, on=on, inputs=inputs, schema=schema)
         nulls = _null_columns(columns, sizes)
         if nulls is not None:
+            self._check_case(nulls.names)
             dataset = self._dataset().add_columns(nulls)
             return self._metrics(Outcome(dataset.version))
         if isinstance(columns, DataFrame):
             joined = self._joined(columns, on)
+            self._check_case(joined.values)
             kinds = [columns.schema[name] for name in joined.values.values()]
             target = _new_fields(kinds, list(joined.values), sizes)
             return self._metrics(ColumnJob(self, joined, Others.NULL, resume).add(target))
         if isinstance(columns, Mapping):
+            self._check_case(columns)
             source = Expressions(self, columns)
             frame = source.frame(*_all_of(self._dataset()))
             kinds = [field for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
             return self._metrics(ColumnJob(self, source, Others.FORBIDDEN, resume).add(target))
         made, target = self._function(cast("_Batches", columns), inputs, schema, batch_size, sizes)
+        self._check_case(target.names)
         return self._metrics(ColumnJob(self, made, Others.FORBIDDEN, resume).add(target))
+
+    def _check_case(self, names: Iterable[str], renamed: Collection[str] = ()) -> None:
+        """Refuse new columns that Spark could not tell from others of the table.
+
+        Raises:
+            SchemaError: a name is that of another column but for the case.
+        """
+        if self.spark.conf.get("spark.sql.caseSensitive") == "true":
+            return
+        there = [field.name for field in self._dataset().lance_schema.fields if field.name not in renamed]
+        for name in names:
+            alike = [other for other in there if other.lower() == name.lower() and other != name]
+            if alike:
+                raise SchemaError(
+                    f"column {name!r} and column {alike[0]!r} differ in case alone, so Spark could select "
+                    "neither: choose another name, or set spark.sql.caseSensitive"
+                )
+            there.append(name)
 
     def updateColumns(
         self,
@@ -214,6 +237,8 @@ class Evolving(TableFace):
 
     def renameColumns(self, names: Mapping[str, str]) -> None:
         """Rename several columns at once; keys are present names, see `renameColumn`."""
+        tops = {path: name for path, name in names.items() if "." not in path}
+        self._check_case(tops.values(), tops)
         cast_columns(self, [Alteration(path, name=name) for path, name in names.items()])
 
     def alterColumn(
@@ -393,8 +418,13 @@ def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Wi
     """Return the Arrow schema of new columns with values of Spark types.
 
     Raises:
-        SchemaError: Lance has no type for one, or one cannot be stored as vectors.
+        SchemaError: Lance has no type for one, or one cannot be stored as vectors, or describes blobs.
     """
+    if blobs := [name for kind, name in zip(kinds, names, strict=True) if holds_descriptions(kind.dataType)]:
+        raise SchemaError(
+            f"column {blobs[0]!r} would hold descriptions of blobs: read them with blob_handling=all_binary, "
+            "or add a blob column by a schema and merge the values into it"
+        )
     fields = [new_field(kind, sizes).with_name(name) for kind, name in zip(kinds, names, strict=True)]
     return pa.schema(fields)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spark_lance.index.dataset import LanceDataset
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.io.store import open_store
-from spark_lance.spark.options import WriteOptions, write_options
-from spark_lance.table.history.refs import load_latest
+from spark_lance.spark.options.options import WriteOptions, write_options
+from spark_lance.table.versions.versions import load_latest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

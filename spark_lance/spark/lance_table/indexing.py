@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap
+from pyspark.errors import PySparkException
 
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.index import known_indices
 from spark_lance.errors import IndexNotFoundError
-from spark_lance.index.dataset import LanceDataset
+from spark_lance.index.columns import leaf_field
+from spark_lance.index.commit import commit_segments, delete_segments, new_segment
 from spark_lance.index.entries import Segment, check_name, index_directory
-from spark_lance.index.face import known_indices
 from spark_lance.index.scalar.create import build_segment, indexed_field
 from spark_lance.index.scalar.kinds import scalar_kind
 from spark_lance.index.vector.build import (
@@ -32,14 +35,12 @@ from spark_lance.index.vector.build import (
     write_rows,
 )
 from spark_lance.index.vector.create import entry_of, open_segment, recipe_with, sample_vectors, segment_rows
-from spark_lance.index.vector.storage import AUXILIARY_FILE, INDEX_FILE, INDEX_TYPES, all_partitions
-from spark_lance.io.store import Store
+from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.history.refs import load_version
-from spark_lance.table.operations.create_index import create_index_message
+from spark_lance.table.commits.discard import discarding
+from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,12 +100,12 @@ class Indexing(TableFace):
         """
         table = self._dataset()
         recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, options)
-        field = table.manifest.schema.field(column)
+        field = leaf_field(table.manifest.schema, column)
         vector_type(field.arrow_type(), recipe.metric)
         name = name or f"{column}_idx"
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
-        work = _Work(table.store, table.root, table.version, column, name)
+        work = _Work(table.snapshot.ref(), column, name)
         (trained,) = spread(self.spark, [(work, recipe, rows)], _train)
         plan = (work, recipe, trained)
         parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.spark))))
@@ -112,15 +113,16 @@ class Indexing(TableFace):
         has_graph = INDEX_TYPES[recipe.kind][1]
         if has_graph and numSegments is None:
             wanted = len(parts)
-        written = spread(self.spark, [(*plan, part) for part in parts], _code)
-        if len(written) > wanted:
-            bundles = [written[i::wanted] for i in range(wanted)]
-            merged = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
-            result = self._commit(table, name, merged)
-            _delete(table, {trained, *written} - set(merged))
-            return result
-        result = self._commit(table, name, written)
-        _delete(table, [trained])
+        made = [trained]
+        with discarding(lambda: _delete(table.snapshot, made), PySparkException):
+            written = spread(self.spark, [(*plan, part) for part in parts], _code)
+            made += written
+            if len(written) > wanted:
+                bundles = [written[i::wanted] for i in range(wanted)]
+                written = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
+                made += written
+            result = self._commit(table, name, written)
+        _delete(table.snapshot, set(made) - set(written))
         return result
 
     def createScalarIndex(
@@ -164,7 +166,7 @@ class Indexing(TableFace):
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
         groups = _groups(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
-        work = _Work(table.store, table.root, table.version, column, name)
+        work = _Work(table.snapshot.ref(), column, name)
         written = spread(self.spark, [(work, kind.name, group, options) for group in groups], _build)
         return self._commit(table, name, written)
 
@@ -224,8 +226,7 @@ class Indexing(TableFace):
     def _commit(self, table: LanceDataset, name: str, written: Sequence[bytes]) -> DataFrame:
         entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
         removed = [entry for entry in table.manifest.indices if entry.name == name]
-        operation = create_index_message(entries, removed)
-        commit_operation(table.store, table.root, operation, read_version=table.version)
+        commit_segments(table.store, table.root, table.manifest, entries, removed)
         covered = BitMap().union(*(BitMap.deserialize(e.fragment_bitmap) for e in entries))
         return self.spark.createDataFrame([(len(covered), name)], _RESULT)
 
@@ -253,37 +254,33 @@ def _groups(table: LanceDataset, rows: int) -> list[tuple[int, ...]]:
 class _Work:
     """The version and column that tasks work on."""
 
-    store: Store
-    root: str
-    version: int
+    table: SnapshotRef
     column: str
     name: str
-
-    def open(self) -> LanceDataset:
-        manifest = load_version(self.store, self.root, self.version)
-        return LanceDataset(self.root, self.store, self.root, manifest)
 
 
 def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     """Write what training finds as a segment without rows, and return its entry."""
     work, recipe, rows = task
-    table = work.open()
+    table = work.table.load()
     size = recipe.sample_size(rows)
     sample = sample_vectors(table.store, table.root, table.manifest, work.column, size)
     trained = train(recipe, sample, rows)
-    segment = uuid.uuid4()
-    directory = index_directory(table.root, segment)
-    files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
-    field = table.manifest.schema.field(work.column).id
-    return entry_of(trained, work.name, segment, field, work.version, BitMap(), files).SerializeToString()
+    with new_segment(table.store, table.root) as segment:
+        directory = index_directory(table.root, segment)
+        files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
+    field = leaf_field(table.manifest.schema, work.column).id
+    return entry_of(
+        trained, work.name, segment, field, work.table.version, BitMap(), files
+    ).SerializeToString()
 
 
-def _trained(table: LanceDataset, recipe: Recipe, written: bytes) -> Trained:
+def _trained(table: Snapshot, recipe: Recipe, written: bytes) -> Trained:
     """Return what training found."""
     return reopen(open_segment(_segment(table, written)), recipe)
 
 
-def _segment(table: LanceDataset, written: bytes) -> Segment:
+def _segment(table: Snapshot, written: bytes) -> Segment:
     entry = table_pb2.IndexMetadata.FromString(written)
     covered = BitMap.deserialize(entry.fragment_bitmap)
     return Segment(entry, covered, table.store, index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid)))
@@ -292,16 +289,16 @@ def _segment(table: LanceDataset, written: bytes) -> Segment:
 def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
     """Write a segment of some fragments, and return its entry."""
     work, recipe, training, numbers = task
-    table = work.open()
+    table = work.table.load()
     trained = _trained(table, recipe, training)
     manifest = table.manifest
     fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
     rows = segment_rows(table.store, table.root, manifest, work.column, fragments)
-    segment = uuid.uuid4()
-    directory = index_directory(table.root, segment)
-    files = write_rows(trained, table.store, directory, rows, manifest.file_version)
-    field = manifest.schema.field(work.column).id
-    entry = entry_of(trained, work.name, segment, field, work.version, BitMap(numbers), files)
+    with new_segment(table.store, table.root) as segment:
+        directory = index_directory(table.root, segment)
+        files = write_rows(trained, table.store, directory, rows, manifest.file_version)
+    field = leaf_field(manifest.schema, work.column).id
+    entry = entry_of(trained, work.name, segment, field, work.table.version, BitMap(numbers), files)
     return entry.SerializeToString()
 
 
@@ -310,32 +307,29 @@ def _merge(task: tuple[_Work, Recipe, bytes, Sequence[bytes]]) -> bytes:
     work, recipe, training, written = task
     if len(written) == 1:
         return written[0]
-    table = work.open()
+    table = work.table.load()
     trained = _trained(table, recipe, training)
     segments = [_segment(table, data) for data in written]
     covered = BitMap().union(*(segment.covered for segment in segments))
     opened = [open_segment(segment) for segment in segments]
-    segment = uuid.uuid4()
-    directory = index_directory(table.root, segment)
     parts = [all_partitions(part) for part in opened]
-    files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
+    with new_segment(table.store, table.root) as segment:
+        directory = index_directory(table.root, segment)
+        files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
     field = int(segments[0].entry.fields[0])
-    merged = entry_of(trained, work.name, segment, field, work.version, covered, files)
+    merged = entry_of(trained, work.name, segment, field, work.table.version, covered, files)
     return merged.SerializeToString()
 
 
-def _delete(table: LanceDataset, written: Iterable[bytes]) -> None:
-    """Delete the files of segments that were put together to others."""
-    for data in written:
-        number = uuid.UUID(bytes=table_pb2.IndexMetadata.FromString(data).uuid.uuid)
-        place = index_directory(table.root, number)
-        table.store.delete_many([f"{place}/{name}" for name in (INDEX_FILE, AUXILIARY_FILE)])
+def _delete(table: Snapshot, written: Iterable[bytes]) -> None:
+    """Delete the files of segments that are not part of the index."""
+    delete_segments(table.store, table.root, map(table_pb2.IndexMetadata.FromString, written))
 
 
 def _build(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:
     """Write a segment of a scalar index over some fragments, and return its entry."""
     work, kind, numbers, options = task
-    table = work.open()
+    table = work.table.load()
     fragments = [fragment for fragment in table.manifest.fragments if fragment.id in set(numbers)]
     index = scalar_kind(kind)
     entry = build_segment(

@@ -8,27 +8,28 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import (
-    CommitOutcomeUnknownError,
-    LanceError,
     OptionError,
     RetryableConflictError,
     SchemaError,
 )
-from spark_lance.index.dataset import LanceDataset
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.clustering import Clustering
 from spark_lance.spark.lance_table.expressions import analysed
 from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import rerun
-from spark_lance.table.maintenance.cleanup import CleanupFile, CleanupStats
 from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
 from spark_lance.table.maintenance.compact import compact_table
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
+from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.versions.cleanup import CleanupFile, CleanupStats
 from spark_lance.table.writing.write import delete_fragment_files
 
 if TYPE_CHECKING:
@@ -70,17 +71,25 @@ class Maintaining(TableFace):
         *,
         retainVersions: int | None = None,
         deleteUnverified: bool = False,
+        allowShortRetention: bool = False,
     ) -> DataFrame:
         """Delete old versions and the files that only they need.
 
         The newest version stays, and so do tagged versions, those at which a branch begins, and every file
         that one of these or a branch needs. Files that no version names go when they are seven days old.
 
+        A DataFrame reads the version that was the newest when it was made, and a stream that of its last
+        micro-batch: keep versions for as long as the longest of them takes. Versions younger than 24 hours
+        therefore stay unless `allowShortRetention` is given; the table's config
+        `spark_lance.vacuum.min_retention`, such as `3days`, raises these 24 hours.
+
         Args:
             retentionHours: age of the versions that go; two weeks if neither this nor `retainVersions` is
                 given.
-            dryRun: delete nothing.
-            retainVersions: how many of the newest versions stay, whatever their age.
+            dryRun: delete nothing; may show what a shorter retention would delete.
+            retainVersions: how many of the newest versions stay; older ones go once they are 24 hours old,
+                or `retentionHours` if both are given.
+            allowShortRetention: let younger versions go. Only while nothing reads older versions.
             deleteUnverified: delete files that no version names whatever their age. Do so only while nobody
                 writes to the table.
 
@@ -89,13 +98,22 @@ class Maintaining(TableFace):
             file that would go.
 
         Raises:
-            OptionError: a number cannot be used.
+            OptionError: a number cannot be used, or retentionHours is too short.
             FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
         """
         if retentionHours is not None and retentionHours < 0:
             raise OptionError(f"retentionHours cannot be negative: {retentionHours}")
-        stats = self._dataset().cleanup_old_versions(
-            older_than=None if retentionHours is None else timedelta(hours=retentionHours),
+        dataset = self._dataset()
+        age = guarded_age(
+            dataset.manifest,
+            None if retentionHours is None else timedelta(hours=retentionHours),
+            retainVersions is not None,
+            allow_short=allowShortRetention or (dryRun and retentionHours is not None),
+            given=f"retentionHours={retentionHours:g}" if retentionHours is not None else "",
+            remedy="allowShortRetention=True",
+        )
+        stats = dataset.cleanup_old_versions(
+            older_than=age,
             retain_versions=retainVersions,
             delete_unverified=deleteUnverified,
             error_if_tagged_old_versions=False,
@@ -108,7 +126,10 @@ class Maintaining(TableFace):
     def cleanup_old_versions(
         self, older_than: timedelta | None = None, retain_versions: int | None = None, **options: Any
     ) -> DataFrame:
-        """Delete old versions: `LanceDataset.cleanup_old_versions`, with the numbers as a DataFrame."""
+        """Delete old versions: `LanceDataset.cleanup_old_versions`, with the numbers as a DataFrame.
+
+        As with pylance, whose method this is, no version is too young to go; `vacuum` guards running readers.
+        """
         return self._removed(self._dataset().cleanup_old_versions(older_than, retain_versions, **options))
 
     def _removed(self, stats: CleanupStats) -> DataFrame:
@@ -218,10 +239,10 @@ class Optimizing:
         if chosen.defer_index_remap:
             raise OptionError("defer_index_remap is for compaction: it cannot tell where sorted rows went")
 
-        def attempt(manifest: Manifest) -> CompactionMetrics:
-            return self._cluster_once(dataset._at(manifest), tuple(columns), chosen, interleaved)
+        def attempt(at: Snapshot) -> CompactionMetrics:
+            return self._cluster_once(dataset._at(at.manifest), tuple(columns), chosen, interleaved)
 
-        return self._metrics(rerun(dataset.store, dataset.root, dataset.manifest, attempt))
+        return self._metrics(rerun(dataset.snapshot, attempt))
 
     def _cluster_once(
         self, dataset: LanceDataset, columns: tuple[str, ...], options: CompactionOptions, interleaved: bool
@@ -236,16 +257,13 @@ class Optimizing:
             return CompactionMetrics()
         work = Clustering(self.table.spark, store, root, manifest, frozenset(old), columns, options)
         parts = work.run(interleaved=interleaved)
+        new = [data for part in parts for data in part.new]
         try:
-            check_parts(store, root, manifest, old, parts)
-            commit_parts(store, root, manifest, old, parts)
-        except CommitOutcomeUnknownError:
-            raise
-        except (LanceError, OSError) as error:
-            # Every other failure says that nothing was committed.
-            delete_fragment_files(store, root, [data for part in parts for data in part.new])
-            if isinstance(error, RetryableConflictError):
-                logger.info("sorting %s: %s", root, error)
+            with discarding(lambda: delete_fragment_files(store, root, new)):
+                check_parts(store, root, manifest, old, parts)
+                commit_parts(store, root, manifest, old, parts)
+        except RetryableConflictError as error:
+            logger.info("sorting %s: %s", root, error)
             raise
         return _moved(manifest, old, parts)
 

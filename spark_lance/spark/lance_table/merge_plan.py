@@ -39,10 +39,10 @@ from spark_lance.spark.lance_table.needs import Expression, needed_columns, text
 from spark_lance.spark.lance_table.reading import few_partitions, read_needed
 from spark_lance.spark.lance_table.row_tasks import Action
 from spark_lance.spark.lance_table.targets import Assignments
-from spark_lance.spark.types import spark_type
+from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
-from spark_lance.table.rows.keys import primary_key
+from spark_lance.table.schema.keys import primary_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -378,14 +378,22 @@ class _Join:
         fields = [top for top in self.manifest.schema.fields if top.name in set_anywhere]
         cases: dict[str, Any] = {}
         actions = []
-        kinds = iter(self._types(chosen, values))
+        every = iter(self._types(chosen, values))
+        given = [[next(every) for _ in each] for each in values]
+        referenced: set[str] = set()
+        for assigned, types in zip(self.assigned, given, strict=True):
+            referenced |= set() if assigned is None else assigned.referenced(types)
         for number, (clause, assigned) in enumerate(zip(self.clauses, self.assigned, strict=True)):
             if assigned is None:
                 actions.append(Action("delete"))
                 continue
-            types = [next(kinds) for _ in values[number]]
             columns = assigned.columns(
-                F, values[number], types, ansi, lambda name: F.col(quoted(f"{_OLD}{name}"))
+                F,
+                values[number],
+                given[number],
+                ansi,
+                lambda name: F.col(quoted(f"{_OLD}{name}")),
+                referenced,
             )
             for top, column in zip(assigned.fields, columns, strict=True):
                 case = cases.get(top.name)

@@ -20,7 +20,7 @@ from spark_lance.spark.lance_table.row_commits import (
     run_attempts,
 )
 from spark_lance.spark.lance_table.row_tasks import ChangeRows
-from spark_lance.spark.new_fields import new_field
+from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.rows.row_moves import check_movable
 

@@ -19,24 +19,25 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import (
     CommitError,
-    CommitOutcomeUnknownError,
     LanceError,
     MergeError,
     OptionError,
 )
-from spark_lance.index.dataset import LanceDataset
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.spark.lance_table.row_tasks import Pinned, TaskAnswer
+from spark_lance.spark.lance_table.row_tasks import TaskAnswer
 from spark_lance.table.commits.commit import REAL, commit_operation
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import rerun
 from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import DATA_DIR
+from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.row_moves import commit_moves
 
@@ -105,9 +106,9 @@ class Attempt:
         """The version."""
         return self.base.manifest
 
-    def pinned(self) -> Pinned:
+    def pinned(self) -> SnapshotRef:
         """Return the version as something for tasks."""
-        return Pinned(self.store, self.root, self.manifest.version)
+        return self.base.snapshot.ref()
 
     def run(self, job: Callable[[], list[TaskAnswer]]) -> list[TaskAnswer]:
         """Run a Spark job; if it fails, delete the data files that its tasks wrote."""
@@ -143,7 +144,7 @@ class Attempt:
     def _delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
         if not changes.rows:
             return Changed(self.manifest.version)
-        try:
+        with discarding(lambda: changes.discard(self.store, self.root)):
             outcome = changes.apply(self.store, self.root, self.manifest)
             committed = commit_operation(
                 self.store,
@@ -152,12 +153,6 @@ class Attempt:
                 read_version=self.manifest.version,
                 rows=changes,
             )
-        except CommitOutcomeUnknownError:
-            raise
-        except (LanceError, OSError):
-            # Every other failure says that nothing was committed.
-            changes.discard(self.store, self.root)
-            raise
         changes.discard(self.store, self.root, committed)
         return Changed(committed.version, deleted=deleted, bytes_written=_kept_bytes(changes))
 
@@ -233,11 +228,10 @@ def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], rer
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
 
-    def once(manifest: Manifest) -> Changed:
-        base = LanceDataset(table.uri, table.store, table.root, manifest)
-        return attempt(Attempt(base, secrets.token_hex(8)))
+    def once(at: Snapshot) -> Changed:
+        return attempt(Attempt(table._at(at.manifest), secrets.token_hex(8)))
 
-    return rerun(table.store, table.root, table.manifest, once, reruns)
+    return rerun(table.snapshot, once, reruns)
 
 
 def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:

@@ -20,14 +20,14 @@ from pyroaring import BitMap
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store
-from spark_lance.table.history.refs import load_version
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.row_lookup import read_rows
+from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.rows.key_filter import key_filter
 from spark_lance.table.rows.row_moves import MovedIds, write_moved
 from spark_lance.table.writing.align import Aligner
 
-__all__ = ["Action", "ChangeRows", "MarkRows", "Pinned", "TaskAnswer"]
+__all__ = ["Action", "ChangeRows", "MarkRows", "TaskAnswer"]
 
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -35,19 +35,6 @@ UInt64Array = npt.NDArray[np.uint64]
 _WINDOW_BYTES = 32 << 20
 _WINDOW_ROWS = 1 << 19
 _PIECE_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class Pinned:
-    """A version of a table, as something that travels to tasks."""
-
-    store: Store
-    root: str
-    version: int
-
-    def open(self) -> tuple[Store, str, Manifest]:
-        """Return the store, the table's root path and the version."""
-        return self.store, self.root, load_version(self.store, self.root, self.version)
 
 
 @dataclass(frozen=True)
@@ -148,7 +135,7 @@ class ChangeRows:
         repeated: whether a row may be met several times, because it is deleted in any case.
     """
 
-    pinned: Pinned
+    pinned: SnapshotRef
     actions: tuple[Action, ...]
     operation: str
     key: tuple[str, ...] | None = None
@@ -177,7 +164,8 @@ class _Changes:
 
     @classmethod
     def of(cls, work: ChangeRows) -> _Changes:
-        store, root, manifest = work.pinned.open()
+        at = work.pinned.load()
+        store, root, manifest = at.store, at.root, at.manifest
         ids = MovedIds(store, root, manifest)
         return cls(work, store, root, manifest, ids, _Marks(work.repeated), TaskAnswer())
 
@@ -343,4 +331,6 @@ def _repeated(addresses: UInt64Array) -> int:
 def _whole(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
     names = new.schema.names
     columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
-    return pa.Table.from_arrays(columns, schema=pa.schema([f.arrow_field() for f in fields]))
+    # New values may be references to blobs.
+    kinds = [f.arrow_field().with_type(column.type) for f, column in zip(fields, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))

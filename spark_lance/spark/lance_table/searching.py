@@ -24,21 +24,22 @@ import pyspark.sql.functions as F
 import pyspark.sql.types as st
 from pyspark.sql.window import Window
 
+from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError
-from spark_lance.index.dataset import LanceDataset
-from spark_lance.index.face import DISTANCE, SCORE
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.shares import SearchPlan, Share, chosen_segments, plan_search, run_share
-from spark_lance.io.store import Store
-from spark_lance.spark.convert import BatchConverter
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.fit import described, fit
 from spark_lance.spark.jobs import scatter
 from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.spark.types import arrow_schema
-from spark_lance.table.history.refs import load_version
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.spark.schema.blobs import taken_with_sources
+from spark_lance.spark.schema.convert import BatchConverter
+from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.reading.take import take_addresses
 
 if TYPE_CHECKING:
@@ -98,10 +99,10 @@ class Searching(TableFace):
         query = _query(
             vector, column, k, metric, nprobes, refineFactor, ef, fastSearch=fastSearch, useIndex=useIndex
         )
-        plan = plan_search(table.store, table.root, table.manifest, query, filter if prefilter else None)
+        plan = plan_search(table.snapshot, query, filter if prefilter else None)
         later = None if prefilter else filter
-        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
-        wanted = schema if later is None else described(table.manifest.schema, None, ())
+        schema = _shown(table.manifest, columns, DISTANCE)
+        wanted = schema if later is None else _shown(table.manifest, None, DISTANCE)
         tasks = [(plan, share) for share in plan.shares] or [(plan, Share())]
         best = scatter(self.spark, tasks, _run, _FOUND).orderBy(DISTANCE, "_address").limit(k)
         found = best.coalesce(1).mapInArrow(_fetch(plan, wanted, ()), _with(wanted, ()))
@@ -143,8 +144,8 @@ class Searching(TableFace):
         """
         table = self._dataset()
         if column not in table.manifest.schema.to_arrow().names:
-            table.manifest.schema.field(column)
-        dim = getattr(table.manifest.schema.field(column).arrow_type(), "list_size", 1)
+            leaf_field(table.manifest.schema, column)
+        dim = getattr(leaf_field(table.manifest.schema, column).arrow_type(), "list_size", 1)
         query = _query(
             [0.0] * dim,
             column,
@@ -156,8 +157,8 @@ class Searching(TableFace):
             fastSearch=fastSearch,
             useIndex=useIndex,
         )
-        plan = plan_search(table.store, table.root, table.manifest, query, filter)
-        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
+        plan = plan_search(table.snapshot, query, filter)
+        schema = _shown(table.manifest, columns, DISTANCE, _QUERY_ID)
         id_type = queries.schema[queryId].dataType
         identity = st.StructField(_QUERY_ID, id_type, queries.schema[queryId].nullable)
         asked = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector).alias("_vector"))
@@ -217,9 +218,9 @@ class Searching(TableFace):
         table = self._dataset()
         asked = {"query": query, "column": column, "operator": operator, "phrase": phrase}
         column, parsed = parse_text_query(table.manifest, {**asked, "fast_search": fastSearch}, k)
-        TextSearch(table.store, table.root, table.manifest, column)
-        schema = described(table.manifest.schema, None if columns is None else tuple(columns), ())
-        plan = _TextPlan(table.store, table.root, table.version, column, parsed, filter)
+        TextSearch(table.snapshot, column)
+        schema = _shown(table.manifest, columns, SCORE)
+        plan = _TextPlan(table.snapshot.ref(), column, parsed, filter)
         found = scatter(self.spark, [plan], _answer_text, _SCORED)
         fetched = found.coalesce(1).mapInArrow(_fetch(plan, schema, (), SCORE), _with(schema, (), SCORE))
         return fetched.orderBy(F.desc(SCORE))
@@ -229,22 +230,20 @@ class Searching(TableFace):
 class _TextPlan:
     """A search for words in one version of a table."""
 
-    store: Store
-    root: str
-    version: int
+    table: SnapshotRef
     column: str
     query: TextQuery
     filter: str | None
 
 
 def _answer_text(plan: _TextPlan) -> Iterator[pa.RecordBatch]:
-    manifest = load_version(plan.store, plan.root, plan.version)
-    table = LanceDataset(plan.root, plan.store, plan.root, manifest)
+    snapshot = plan.table.load()
     allowed = None
     if plan.filter is not None:
-        rows = table.to_table([ROW_ADDRESS], plan.filter)
-        allowed = np.sort(rows[ROW_ADDRESS].to_numpy())
-    found = TextSearch(plan.store, plan.root, manifest, plan.column).run(plan.query, allowed)
+        parts = snapshot.scan([ROW_ADDRESS]).tables(plan.filter)
+        found_rows = [np.empty(0, np.uint64), *(part[ROW_ADDRESS].to_numpy() for part in parts)]
+        allowed = np.sort(np.concatenate(found_rows))
+    found = TextSearch(snapshot, plan.column).run(plan.query, allowed)
     yield _batch(found.addresses, found.scores, _SCORED)
 
 
@@ -300,6 +299,12 @@ def _measured(name: str) -> st.StructType:
 _FOUND, _SCORED = _measured(DISTANCE), _measured(SCORE)
 
 
+def _shown(manifest: Manifest, columns: Sequence[str] | None, *made: str) -> st.StructType:
+    """Return the Spark schema of the table's columns in a result, less those that a search hides."""
+    names = [field.name for field in manifest.schema.fields] if columns is None else columns
+    return described(manifest.schema, tuple(name for name in names if name not in made), ())
+
+
 def _with(schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE) -> st.StructType:
     return st.StructType([*before, *schema.fields, _measured(name).fields[1]])
 
@@ -317,10 +322,10 @@ def _fetch(
 
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
-            manifest = load_version(plan.store, plan.root, plan.version)
-            names, _ = fit(manifest.schema, schema)
-            scan = Scan.plan(plan.store, plan.root, manifest, names)
-            convert = BatchConverter.plan(scan.arrow_schema, arrow_schema(schema))
+            snapshot = plan.table.load()
+            names, _ = fit(snapshot.schema, schema)
+            scan = snapshot.scan(names)
+            convert: BatchConverter | None = None
             target = arrow_schema(_with(schema, before, measure))
             for batch in batches:
                 for start in range(0, batch.num_rows, _FETCH):
@@ -328,7 +333,10 @@ def _fetch(
                     addresses = part["_address"].to_numpy().view(np.uint64)
                     done = 0
                     # Without columns there are no batches, but rows.
-                    for rows in take_addresses(scan, addresses).to_batches() or [None]:
+                    taken = take_addresses(scan, addresses)
+                    taken = taken_with_sources(taken, addresses, schema, snapshot.manifest, scan.bases)
+                    convert = convert or BatchConverter.plan(taken.schema, arrow_schema(schema))
+                    for rows in taken.to_batches() or [None]:
                         these = part if rows is None else part.slice(done, rows.num_rows)
                         values = [] if rows is None else convert(rows).columns
                         columns = [*(these[field.name] for field in before), *values, these[measure]]

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
-from spark_lance.spark.fit import find_column
 from spark_lance.spark.lance_table.expressions import quoted, stored
 from spark_lance.spark.lance_table.needs import Expression
-from spark_lance.spark.types import spark_type
+from spark_lance.spark.schema.blobs import BlobValue, is_description
+from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.types import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 __all__ = ["Assignments"]
 
+_BYTES = (pa.binary(), pa.large_binary())
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
 
 # The number of the value of a column or field, or values by the lower-cased names of the fields inside.
@@ -68,6 +71,21 @@ class Assignments:
         """The ids of these columns and of all fields inside them."""
         return sorted(node.id for field in self.fields for node in field.walk())
 
+    def referenced(self, types: Sequence[st.DataType]) -> set[str]:
+        """Return the columns that are given descriptions of blobs, or bytes for blobs of version 2.
+
+        Args:
+            types: of the expressions.
+        """
+        found = set()
+        for field in self.fields:
+            tree = self.targets[field.name]
+            if isinstance(tree, int) and (field.is_blob or field.arrow_type() in _BYTES):
+                is_struct = field.is_blob and field.logical_type == "struct"
+                if is_description(types[tree]) or (is_struct and isinstance(types[tree], st.BinaryType)):
+                    found.add(field.name)
+        return found
+
     @property
     def partly(self) -> list[str]:
         """The columns of which only fields get values: their old values are needed, too."""
@@ -80,6 +98,7 @@ class Assignments:
         types: Sequence[st.DataType],
         ansi: bool,
         old: Callable[[str], Column],
+        referenced: Collection[str] = (),
     ) -> list[Column]:
         """Return the new values of `fields`, in their types.
 
@@ -89,6 +108,7 @@ class Assignments:
             types: their types.
             ansi: whether casts fail where a value does not fit.
             old: returns the present values of a column.
+            referenced: columns whose values are to be of the type `BlobValue`.
 
         Raises:
             SchemaError: values of such a type do not fit a column.
@@ -108,15 +128,39 @@ class Assignments:
             made: Column = functions.struct(*parts)
             return made
 
-        return [
-            build(
-                self.targets[field.name],
-                spark_type(field.arrow_type()),
-                lambda name=field.name: old(name),  # type: ignore[misc]
-                quoted(field.name),
-            )
-            for field in self.fields
-        ]
+        made = []
+        for field in self.fields:
+            tree = self.targets[field.name]
+            if field.name in referenced and isinstance(tree, int):
+                made.append(_blob_value(functions, values[tree], types[tree], quoted(field.name)))
+                continue
+            target = spark_type(field.arrow_type())
+            made.append(build(tree, target, lambda name=field.name: old(name), quoted(field.name)))  # type: ignore[misc]
+        return made
+
+
+def _blob_value(functions: Any, value: Column, given: st.DataType, place: str) -> Column:
+    """Return bytes, a description or null as a `BlobValue`.
+
+    Raises:
+        SchemaError: values of the type are none of these.
+    """
+    if isinstance(given, st.NullType):
+        return value.cast(BlobValue)
+    if isinstance(given, st.BinaryType):
+        named = {"data": value}
+    elif is_description(given):
+        assert isinstance(given, st.StructType)
+        named = {name: value.getField(name) for name in given.names}
+    else:
+        raise SchemaError(
+            f"column {place} gets blobs; values of type {given.simpleString()} are neither binary nor "
+            "descriptions of blobs"
+        )
+    nothing = functions.lit(None)
+    parts = [named.get(part.name, nothing).cast(part.dataType).alias(part.name) for part in BlobValue]
+    made: Column = functions.when(value.isNotNull(), functions.struct(*parts))
+    return made
 
 
 def _path(schema: Schema, name: str, alias: str | None) -> list[str]:

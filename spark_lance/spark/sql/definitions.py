@@ -15,8 +15,8 @@ import pyspark.sql.types as st
 from spark_lance.errors import NamespaceNotFoundError, OptionError, TableExistsError, TableNotFoundError
 from spark_lance.spark.lance_table.builder import TableBuilder
 from spark_lance.spark.lance_table.table import LanceTable
-from spark_lance.spark.new_fields import new_field
-from spark_lance.spark.options import write_options
+from spark_lance.spark.options.options import write_options
+from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
 from spark_lance.spark.sql.tables import load_table
 

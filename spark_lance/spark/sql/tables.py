@@ -15,6 +15,7 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.catalog.names import Name, shown
+from spark_lance.datasets.dataset import dataset
 from spark_lance.errors import (
     NamespaceNotFoundError,
     OptionError,
@@ -22,11 +23,11 @@ from spark_lance.errors import (
     TableNotFoundError,
     UnsupportedFormatError,
 )
-from spark_lance.index.dataset import dataset
-from spark_lance.spark import metadata, read
-from spark_lance.spark.fit import system_field
 from spark_lance.spark.lance_table.table import LanceTable
-from spark_lance.spark.options import read_options
+from spark_lance.spark.options.options import read_options
+from spark_lance.spark.scan import metadata
+from spark_lance.spark.scan import rows as read
+from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
 from spark_lance.table.metadata import METADATA_TABLES
 

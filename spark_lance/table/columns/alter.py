@@ -18,7 +18,6 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.columns.casts import cast_column
 from spark_lance.table.columns.evolve import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -28,14 +27,6 @@ from spark_lance.table.columns.evolve import (
     with_files,
 )
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.columns.schema_changes import (
-    Alteration,
-    Casts,
-    alter_fields,
-    drop_fields,
-    schema_protos,
-    tightened_fields,
-)
 from spark_lance.table.columns.work import ColumnWork, Others
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
 from spark_lance.table.commits.reruns import RERUNS, rerun
@@ -43,6 +34,16 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.operations.project import drop_idle_files, project_message
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.schema.casts import cast_column
+from spark_lance.table.schema.changes import (
+    Alteration,
+    Casts,
+    alter_fields,
+    drop_fields,
+    schema_protos,
+    tightened_fields,
+)
 from spark_lance.table.writing.column_files import each_fragment
 
 __all__ = ["Cast", "Execute", "alter_columns", "drop_columns"]
@@ -64,14 +65,15 @@ def drop_columns(
         CommitError: other writers were in the way; see its subclasses.
     """
 
-    def attempt(version: Manifest) -> Manifest:
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         schema = drop_fields(version.schema, paths)
         operation = project_message(schema_protos(schema, version))
         return commit_operation(
             store, root, operation, read_version=version.version, surroundings=surroundings
         )
 
-    return rerun(store, root, manifest, attempt, reruns, surroundings)
+    return rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings)
 
 
 def alter_columns(
@@ -105,7 +107,8 @@ def alter_columns(
     """
     files = ColumnFiles(store, root)
 
-    def attempt(version: Manifest) -> Manifest:
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         altered = alter_fields(version, alterations)
         tightened = tightened_fields(version.schema, alterations)
         if altered.replaced:
@@ -122,7 +125,7 @@ def alter_columns(
             store, root, operation, read_version=version.version, surroundings=surroundings
         )
 
-    return with_files(files, lambda: rerun(store, root, manifest, attempt, reruns, surroundings))
+    return with_files(files, lambda: rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings))
 
 
 def _refuse_indexed(version: Manifest, altered: Casts) -> None:

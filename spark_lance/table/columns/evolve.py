@@ -14,9 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import (
-    CommitOutcomeUnknownError,
     IncompatibleConflictError,
-    LanceError,
     SchemaError,
     UnsupportedFormatError,
 )
@@ -27,13 +25,15 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
-from spark_lance.table.columns.schema_changes import add_fields, schema_protos
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
-from spark_lance.table.commits.conflict_rules import MEM_WAL
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.scan import Scan, rows_without_columns
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reserved_names import MEM_WAL
+from spark_lance.table.schema.changes import add_fields, schema_protos
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import delete_column_files, each_fragment, write_live_rows
 
@@ -127,7 +127,8 @@ def add_null_columns(
         CommitError: other writers were in the way; see its subclasses.
     """
 
-    def attempt(version: Manifest) -> Manifest:
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         schema, added = add_fields(version, columns)
         known = {field.id for field in version.schema.walk()}
         for column in added:
@@ -138,7 +139,7 @@ def add_null_columns(
                     )
         return commit_files(store, root, version, schema, version.fragments, surroundings)
 
-    return rerun(store, root, manifest, attempt, reruns, surroundings)
+    return rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings)
 
 
 def _outermost(column: Field, known: set[int]) -> list[Field]:
@@ -180,7 +181,8 @@ def add_columns(
     """
     files = ColumnFiles(store, root)
 
-    def attempt(version: Manifest) -> Manifest:
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
         refuse_mem_wal(version)
         schema, added = add_fields(version, source.schema)
         writer = _Adding(files, version, added, source, batch_rows)
@@ -192,7 +194,7 @@ def add_columns(
             source.finish()
         return commit_files(store, root, version, schema, fragments, surroundings)
 
-    return with_files(files, lambda: rerun(store, root, manifest, attempt, reruns, surroundings))
+    return with_files(files, lambda: rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings))
 
 
 class _Adding:
@@ -253,14 +255,8 @@ def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
 
     If it is not known whether the change was committed, all files stay.
     """
-    try:
+    with discarding(files.discard):
         committed = change()
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        files.discard()
-        raise
     files.discard(committed)
     return committed
 

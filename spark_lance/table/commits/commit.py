@@ -16,19 +16,22 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from google.protobuf.message import Message
 
 from spark_lance.errors import (
     AtomicPutUnsupportedError,
+    CommitError,
     CommitOutcomeUnknownError,
     FormatError,
     IncompatibleConflictError,
     LanceError,
+    LockNotReleasedError,
     RetriesExhaustedError,
     RetryableConflictError,
+    StoreError,
     TableExistsError,
     UnsupportedFormatError,
     VersionNotFoundError,
@@ -41,18 +44,19 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.conflicts import Verdict, verdict
 from spark_lance.table.commits.once import RECORD, Ledger, Once, carried
-from spark_lance.table.commits.publish import finish_version, publish
 from spark_lance.table.commits.rebase import REBASES, Ground
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.features import check_writable
-from spark_lance.table.history.refs import list_versions, load_latest, load_version, write_hint
-from spark_lance.table.maintenance.auto_cleanup import after_commit
-from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
+from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
+from spark_lance.table.old_writers import check_successor
 from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
+from spark_lance.table.versions.auto_cleanup import after_commit
+from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
+from spark_lance.table.versions.versions import list_versions, load_latest, load_version, write_hint
 
 __all__ = [
     "REAL",
@@ -338,6 +342,8 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
         return _Landed(candidate)
+    except LockReleaseError as error:
+        raise _after_lock_failure(commit, candidate, error) from error.lock_error
     except AtomicPutUnsupportedError:
         raise
     except OSError as error:
@@ -346,6 +352,31 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
             # As good as surely another's version; whose it is shows when the next attempt reads it.
             return None
         return _read_back(commit, candidate, error)
+
+
+def _may_land(commit: _Commit) -> bool:
+    return commit.doubt is not None and not isinstance(commit.doubt, FileExistsError)
+
+
+def _after_lock_failure(commit: _Commit, candidate: Manifest, failed: LockReleaseError) -> CommitError:
+    """Look what became of a version whose lock was not released; return what the caller is to be told."""
+    where = f"version {candidate.version} of {commit.root}"
+    commit.doubt = failed.failure if isinstance(failed.failure, OSError) else StoreError(str(failed))
+    landed = _read_back(commit, candidate, commit.doubt)
+    if landed is not None:
+        _landed(commit, landed)
+        return LockNotReleasedError(
+            f"{where} was committed, but its commit lock was not released: {failed}. Do not repeat the "
+            "commit; free the lock",
+            candidate.version,
+        )
+    if _may_land(commit):
+        return _unknown(commit)
+    commit.doubt = None
+    return CommitError(
+        f"{where} is another writer's, and the commit lock was not released: {failed}. Nothing was "
+        "committed; free the lock before a retry"
+    )
 
 
 def _read_back(commit: _Commit, candidate: Manifest, failure: OSError) -> _Landed | None:
@@ -388,7 +419,9 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
         commit.transaction = _fitted(commit, latest)
         commit.unfit = []
     current = with_present_coverage(commit.store, commit.root, latest)
-    return build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
+    built = build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
+    check_successor(commit.restored or latest, built)
+    return replace(built, inferred=latest.inferred) if latest.inferred else built
 
 
 def _look_up(commit: _Commit, once: Once, latest: Manifest) -> Manifest | None:

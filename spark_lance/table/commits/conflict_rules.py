@@ -17,14 +17,12 @@ from google.protobuf.message import Message
 from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
-__all__ = ["FRAGMENT_REUSE", "MEM_WAL", "RULES", "Rule", "Verdict"]
+__all__ = ["RULES", "Rule", "Verdict"]
 
 pb = transaction_pb2.Transaction
 
-# Index entries that belong to the format itself.
-FRAGMENT_REUSE = "__lance_frag_reuse"
-MEM_WAL = "__lance_mem_wal"
 # Indices whose row addresses a fragment-reuse entry cannot translate.
 _UNTRANSLATED = "ngramindexdetails"
 

@@ -33,9 +33,9 @@ from dataclasses import dataclass, field
 
 from spark_lance.errors import AlreadyCommittedError, FormatError, OptionError
 from spark_lance.io.store import Store
-from spark_lance.table.history.refs import list_versions
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.versions import list_versions
 
 __all__ = ["RECORD", "Ledger", "Once", "carried", "pair_of"]
 

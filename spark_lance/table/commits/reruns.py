@@ -8,12 +8,11 @@ from typing import TypeVar
 
 from spark_lance.errors import RetryableConflictError
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import REAL, Surroundings
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.features import check_writable
-from spark_lance.table.history.refs import load_latest
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.versions.versions import load_latest
 
 __all__ = ["RERUNS", "rerun", "rerun_policy"]
 
@@ -29,19 +28,15 @@ def rerun_policy() -> RetryPolicy:
 
 
 def rerun(
-    store: Store,
-    root: str,
-    manifest: Manifest,
-    attempt: Callable[[Manifest], Result],
+    snapshot: Snapshot,
+    attempt: Callable[[Snapshot], Result],
     policy: RetryPolicy = RERUNS,
     surroundings: Surroundings = REAL,
 ) -> Result:
-    """Return what an attempt on `manifest` gives, or one on the newest version after each conflict.
+    """Return what an attempt on a version gives, or one on the newest version after each conflict.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
-        manifest: the version that the first attempt is computed from.
+        snapshot: the version that the first attempt is computed from.
         attempt: computes the operation from a version and commits it; it leaves nothing behind if it fails.
         policy: how often and how patiently to try again.
         surroundings: clock, sleep and random numbers.
@@ -56,10 +51,10 @@ def rerun(
             if surroundings.monotonic() + wait > deadline:
                 break
             surroundings.sleep(wait)
-            manifest = load_latest(store, root)
-        check_writable(manifest.message, manifest.path)
+            snapshot = snapshot.at(load_latest(snapshot.store, snapshot.root))
+        check_writable(snapshot.manifest.message, snapshot.manifest.path)
         try:
-            return attempt(manifest)
+            return attempt(snapshot)
         except RetryableConflictError as error:
             conflict = error
     raise conflict

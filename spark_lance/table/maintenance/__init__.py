@@ -1,1 +1,1 @@
-"""Keeping a table small: compaction, clean-up, entries of indices."""
+"""Keeping a table small and whole: compaction, clustering, dropping indices, checks."""

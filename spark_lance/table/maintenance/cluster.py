@@ -31,15 +31,15 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.features import check_writable
-from spark_lance.table.history.refs import load_version
-from spark_lance.table.lineage import LINEAGE_COLUMNS, SPILL, mark_spilled, with_lineage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, mark_spilled, with_lineage
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.take import take_addresses
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions, row_addresses
+from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
 

@@ -14,17 +14,13 @@ Without either, rewritten rows are no longer covered, and readers of the index l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pyroaring import BitMap
 
 from spark_lance.errors import (
-    CommitOutcomeUnknownError,
-    LanceError,
-    OptionError,
     RetryableConflictError,
     UnsupportedFormatError,
 )
@@ -33,30 +29,31 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
-from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
-from spark_lance.table.faces.base import Face
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.features import check_writable
-from spark_lance.table.history.refs import load_latest
-from spark_lance.table.lineage import SPILL
-from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group, plan_groups, read_options
-from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
-from spark_lance.table.maintenance.fragment_reuse import extend_history
-from spark_lance.table.maintenance.index_remap import (
+from spark_lance.table.indices.fragment_reuse import extend_history
+from spark_lance.table.indices.remap import (
     IndexRemap,
     MovedGroup,
     RewrittenIndex,
     delete_rewritten,
 )
+from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group, plan_groups
+from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.lineage import SPILL
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import delete_fragment_files
 
 __all__ = [
-    "Compaction",
     "CompactionMetrics",
     "CompactionPlan",
     "CompactionTask",
     "RewriteResult",
+    "commit_compaction",
     "compact_table",
+    "plan_compaction",
 ]
 
 logger = logging.getLogger(__name__)
@@ -82,56 +79,6 @@ class CompactionPlan:
     def num_tasks(self) -> int:
         """Return the number of tasks."""
         return len(self.tasks)
-
-
-class Compaction:
-    """Compaction in steps that can run on different machines: plan, execute each task, commit the results."""
-
-    @staticmethod
-    def plan(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionPlan:
-        """Return what there is to rewrite in a version.
-
-        Args:
-            dataset: the version, as a LanceDataset.
-            options: options of `compact_files` by name.
-
-        Raises:
-            OptionError: an option cannot be used.
-            UnsupportedFormatError: the table uses what is not rewritten here.
-        """
-        chosen = read_options(dataset.manifest.config, options or {})
-        return _plan(dataset.store, dataset.root, dataset.manifest, chosen, None, dataset._index_remap)
-
-    @staticmethod
-    def commit(
-        dataset: Face, rewrites: Sequence[RewriteResult], options: Mapping[str, Any] | None = None
-    ) -> CompactionMetrics:
-        """Commit the results of tasks of one plan, all or none of them.
-
-        Args:
-            dataset: the table.
-            rewrites: the results; none is fine and commits nothing.
-            options: not needed; taken because pylance takes them.
-
-        Raises:
-            RetryableConflictError: a rewritten fragment has been changed meanwhile. The new files stay: plan
-                anew, or commit fewer results.
-            CommitError: the commit failed; see its other subclasses.
-        """
-        if not rewrites:
-            return CompactionMetrics()
-        versions = {result.read_version for result in rewrites}
-        if len(versions) > 1:
-            raise OptionError(f"results of several plans, made from the versions {sorted(versions)}")
-        return _commit(dataset.store, dataset.root, versions.pop(), rewrites, REAL, dataset._index_remap)
-
-    @staticmethod
-    def execute(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
-        """Plan, rewrite and commit; the same as `compact_files`."""
-        chosen = read_options(dataset.manifest.config, options or {})
-        return compact_table(
-            dataset.store, dataset.root, dataset.manifest, chosen, remap=dataset._index_remap
-        )
 
 
 def compact_table(
@@ -169,7 +116,7 @@ def compact_table(
     """
     total = CompactionMetrics()
     for _ in range(_ROUNDS):
-        plan = _plan(store, root, manifest, options, only, remap)
+        plan = plan_compaction(store, root, manifest, options, only, remap)
         if not plan.tasks:
             return total
         if execute is None:
@@ -185,7 +132,7 @@ def compact_table(
     raise RetryableConflictError(f"other writers were in the way of {_ROUNDS} attempts to compact {root}")
 
 
-def _plan(
+def plan_compaction(
     store: Store,
     root: str,
     manifest: Manifest,
@@ -193,6 +140,11 @@ def _plan(
     only: Iterable[int] | None,
     remap: IndexRemap | None,
 ) -> CompactionPlan:
+    """Return what there is to rewrite in a version.
+
+    Raises:
+        UnsupportedFormatError: the table uses what is not rewritten here.
+    """
     check_writable(manifest.message, manifest.path)
     for top in manifest.schema.fields:
         if not top.is_blob and any(node.is_blob for node in top.walk()):
@@ -289,10 +241,15 @@ def _commit_untouched(
     The files of the others are deleted, and all files if nothing can be committed.
     """
     left: list[RewriteResult] = []
-    try:
+
+    def discard() -> None:
+        for result in results:
+            delete_fragment_files(store, root, result.new)
+
+    with discarding(discard):
         for _ in range(_ROUNDS):
             try:
-                return _commit(store, root, read_version, results, surroundings, remap), left
+                return commit_compaction(store, root, read_version, results, surroundings, remap), left
             except RetryableConflictError as error:
                 logger.info("compaction of %s: %s", root, error)
             latest = load_latest(store, root)
@@ -306,16 +263,9 @@ def _commit_untouched(
             if not results:
                 return CompactionMetrics(), left
         raise RetryableConflictError(f"other writers were in the way of compacting {root} each time")
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        for result in results:
-            delete_fragment_files(store, root, result.new)
-        raise
 
 
-def _commit(
+def commit_compaction(
     store: Store,
     root: str,
     read_version: int,
@@ -342,16 +292,10 @@ def _commit(
         groups=[group(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results],
         rewritten_indices=rewritten,
     )
-    try:
+    with discarding(lambda: delete_rewritten(store, root, rewritten)):
         commit_operation(
             store, root, operation, read_version=read_version, reuse=reuse, surroundings=surroundings
         )
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        delete_rewritten(store, root, rewritten)
-        raise
     return sum((result.metrics for result in results), CompactionMetrics())
 
 

@@ -19,10 +19,10 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
-from spark_lance.table.maintenance.fragment_reuse import with_present_coverage
+from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.writing.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
 __all__ = ["CONFIG_PREFIX", "CompactionOptions", "Group", "plan_groups", "read_options"]

@@ -22,18 +22,17 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask, read_deletions
-from spark_lance.table.faces.base import Face
-from spark_lance.table.lineage import (
+from spark_lance.table.indices.fragment_reuse import pack_addresses
+from spark_lance.table.maintenance.compact_plan import CompactionOptions
+from spark_lance.table.reading.blob_values import blob_values
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.lineage import (
     LINEAGE_COLUMNS,
     Lineage,
     fragment_lineage,
     mark_spilled,
     with_lineage,
 )
-from spark_lance.table.maintenance.compact_plan import CompactionOptions
-from spark_lance.table.maintenance.fragment_reuse import pack_addresses
-from spark_lance.table.reading.blob_values import blob_values
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask, in_batches
 from spark_lance.table.reading.small_fragments import read_tasks
@@ -145,7 +144,7 @@ class CompactionTask:
         """The fragments to rewrite."""
         return [table_pb2.DataFragment.FromString(data) for data in self.old]
 
-    def execute(self, dataset: Face | None = None) -> RewriteResult:
+    def execute(self, dataset: object = None) -> RewriteResult:
         """Write the new files; nothing is committed.
 
         Args:

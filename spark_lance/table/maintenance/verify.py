@@ -6,7 +6,8 @@ What is looked at, in this order:
     fragments    ids are in use once and below the mark; data files have the size that the manifest tells
     rows         every page of every column decodes; the fragment's deletion file fits it; counts agree
     row ids      sequences fit their fragments; no id is in use twice, none is at or above the mark
-    indices      entries name fields that exist and fragments that are not from the future; files are there
+    indices      entries name fields that exist and fragments that are not from the future; files are there;
+                 no fragment is covered twice, and no two indices are of one kind on one column
     orphans      files that no version of any line names
 
 A finding of level "damage" means that rows, or a promise of the format, are lost. A "warning" costs something
@@ -29,20 +30,22 @@ from spark_lance.file.schema import Field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.data_files import known_size
 from spark_lance.table.deletion import keep_mask, read_deletions
-from spark_lance.table.history.branches import Branches, branch_root
-from spark_lance.table.history.references import main_root
-from spark_lance.table.history.refs import find_version, latest_version, list_versions
-from spark_lance.table.history.tag_files import list_tags
-from spark_lance.table.lineage import fragment_lineage
-from spark_lance.table.maintenance.cleanup import CleanupPolicy, cleanup
+from spark_lance.table.indices.describe import describe_indices, field_path
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.reading.blob_values import blob_values
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.lineage import fragment_lineage
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan import Scan, ScanTask
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
+from spark_lance.table.versions.resolve import main_root
+from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.versions import find_version, latest_version, list_versions
 
 __all__ = ["Finding", "Verification", "verify"]
 
@@ -208,7 +211,7 @@ class _Line:
             except (LanceError, OSError) as error:
                 yield _damage(f"data file {file.path}", error)
                 continue
-            if file.file_size_bytes and size != file.file_size_bytes:
+            if size != (known_size(file) or size):
                 message = f"has {size} bytes, and {file.file_size_bytes} in the manifest"
                 yield _damage(f"data file {file.path}", message)
 
@@ -282,6 +285,34 @@ class _Line:
             yield from self._coverage(entry, where)
             if entry.name not in (FRAGMENT_REUSE, MEM_WAL):
                 yield from self._index_files(entry, where)
+        yield from self._doubled()
+
+    def _doubled(self) -> Iterator[Finding]:
+        """Look for indices of one kind on one column, of which a search uses one, and for double coverage."""
+        try:
+            indices = describe_indices(self._store, self._root, self._manifest)
+        except (LanceError, OSError) as error:
+            yield _damage("indices", error)
+            return
+        alike: dict[tuple[tuple[int, ...], str], list[str]] = {}
+        for index in indices:
+            covered = [number for part in index.segments for number in part.fragment_ids or ()]
+            if len(set(covered)) < len(covered):
+                twice = sorted({number for number in covered if covered.count(number) > 1})
+                yield Finding("warning", f"index {index.name}", f"several segments cover fragments {twice}")
+            # Vector indices are of one kind if they have one metric; unknown kinds are not compared.
+            kind = str(index.details.get("metric_type", index.index_type))
+            if index.name not in (FRAGMENT_REUSE, MEM_WAL) and kind not in ("Unknown", "Vector"):
+                alike.setdefault((index.fields, kind), []).append(index.name)
+        for (fields, kind), names in alike.items():
+            if len(names) > 1:
+                column = ", ".join(field_path(self._manifest, number) for number in fields)
+                yield Finding(
+                    "warning",
+                    f"column {column}",
+                    f"has several {kind} indices, and a search uses one of them: drop all but one of "
+                    f"{', '.join(names)}",
+                )
 
     def _coverage(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
         if not entry.fragment_bitmap:

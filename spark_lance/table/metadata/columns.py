@@ -17,9 +17,9 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError
 from spark_lance.io.store import Store
 from spark_lance.table.bases import Bases
-from spark_lance.table.history.references import main_root
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.versions.resolve import main_root
 
 __all__ = ["TEXTS", "TEXT_MAP", "TIME", "Column", "MetadataTable", "Subject"]
 

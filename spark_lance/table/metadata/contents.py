@@ -14,7 +14,7 @@ from spark_lance.file.schema import Field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.maintenance.indices import field_path
+from spark_lance.table.indices.describe import field_path
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable, Subject
 from spark_lance.table.paths import TRANSACTIONS_DIR
 from spark_lance.table.reading.fragment import physical_rows

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spark_lance.table.features import feature_names
-from spark_lance.table.history.refs import list_versions
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.rows.keys import primary_key
+from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.versions.versions import list_versions
 
 __all__ = ["TableDetail", "table_detail"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import TableNotFoundError
-from spark_lance.table.history.branches import Branches, branch_root
-from spark_lance.table.history.refs import latest_version
-from spark_lance.table.history.tag_files import list_tags
-from spark_lance.table.maintenance.indices import IndexDescription, describe_indices
+from spark_lance.table.indices.describe import IndexDescription, describe_indices
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, Subject
 from spark_lance.table.metadata.operations import live_rows
+from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.versions import latest_version
 
 __all__ = ["BRANCHES", "INDICES", "TAGS"]
 

@@ -13,12 +13,14 @@ import pyarrow as pa
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.history.refs import VersionFile, list_versions
-from spark_lance.table.history.tag_files import list_tags
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, Subject
 from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
+from spark_lance.table.old_writers import completed
+from spark_lance.table.operations.next_version import writer_name
 from spark_lance.table.transaction import Transaction, read_transaction
+from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.versions import VersionFile, list_versions
 
 __all__ = ["HISTORY", "TRANSACTIONS", "VERSIONS"]
 
@@ -60,10 +62,10 @@ class _Version:
         """The manifest; None if a clean-up took it since the versions were listed."""
         with self._lock:
             if not self._manifest:
+                subject = self.subject
                 try:
-                    self._manifest.append(
-                        read_manifest(self.subject.store, self._file.path, self._file.naming)
-                    )
+                    stored = read_manifest(subject.store, self._file.path, self._file.naming)
+                    self._manifest.append(completed(subject.store, subject.root, stored))
                 except FileNotFoundError:
                     self._manifest.append(None)
             return self._manifest[0]
@@ -115,11 +117,7 @@ def _timestamp(row: _Version) -> datetime | None:
 
 
 def _writer(row: _Version) -> str | None:
-    if row.message is None or not row.message.HasField("writer_version"):
-        return None
-    writer = row.message.writer_version
-    ending = f"-{writer.prerelease}" if writer.prerelease else ""
-    return f"{writer.library} {writer.version}{ending}"
+    return None if row.message is None else writer_name(row.message)
 
 
 def _rows(row: _Version) -> int | None:

@@ -29,10 +29,14 @@ __all__ = [
     "number_fragments",
     "replace_schema",
     "start_version",
+    "writer_name",
 ]
 
 WRITER_LIBRARY = "spark_lance"
-WRITER_VERSION = "0.1.0"
+# The package's version with 100 added to its first number. Lance before 0.39 looks at the number only,
+# whatever the library: below 0.8.15 it takes it for its own old one, with the mistakes that it made then.
+WRITER_VERSION = "100.1.0"
+_ADDED = 100
 MAX_FRAGMENT_ID = 2**32 - 1
 _NANOS = 1_000_000_000
 # Up to so many fragments are taken out of a list one by one, which moves those behind them each time.
@@ -99,6 +103,19 @@ def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
     message.writer_version.library = WRITER_LIBRARY
     message.writer_version.version = WRITER_VERSION
     return message
+
+
+def writer_name(message: table_pb2.Manifest) -> str | None:
+    """Return who wrote a version, library and version as people know them; None if it does not say."""
+    if not message.HasField("writer_version"):
+        return None
+    writer = message.writer_version
+    major, _, rest = writer.version.partition(".")
+    version = writer.version
+    if writer.library == WRITER_LIBRARY and major.isdecimal() and int(major) >= _ADDED:
+        version = f"{int(major) - _ADDED}.{rest}"
+    ending = f"-{writer.prerelease}" if writer.prerelease else ""
+    return f"{writer.library} {version}{ending}"
 
 
 def keep_marks(message: table_pb2.Manifest) -> None:

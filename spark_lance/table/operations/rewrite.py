@@ -23,7 +23,6 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.conflict_rules import FRAGMENT_REUSE
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import (
     MAX_FRAGMENT_ID,
@@ -33,6 +32,7 @@ from spark_lance.table.operations.next_version import (
     keep_marks,
     start_version,
 )
+from spark_lance.table.reserved_names import FRAGMENT_REUSE
 from spark_lance.table.rowids import count_row_ids
 
 __all__ = ["rewrite"]

@@ -20,9 +20,20 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
 from spark_lance.table.predicates.functions import FUNCTIONS
-from spark_lance.table.predicates.values import Value, as_column, cast, plain
+from spark_lance.table.predicates.values import Value, as_column, cast, is_typed, plain, try_cast
 
-__all__ = ["Call", "Cast", "Column", "Expression", "Literal", "bind", "columns", "compute", "describe"]
+__all__ = [
+    "Call",
+    "Cast",
+    "Column",
+    "Expression",
+    "Literal",
+    "bind",
+    "columns",
+    "compute",
+    "describe",
+    "type_of",
+]
 
 
 @dataclass(frozen=True)
@@ -41,10 +52,11 @@ class Literal:
 
 @dataclass(frozen=True)
 class Cast:
-    """A value in another type; fails where a value does not fit, but cuts fractions off."""
+    """A value in another type; where one does not fit it fails, or is null. Fractions are cut off."""
 
     argument: Expression
     type: pa.DataType
+    or_null: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class Call:
     function: str
     arguments: tuple[Expression, ...]
 
+
+_COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
 
 Expression = Union[Column, Literal, Cast, Call]  # noqa: UP007 (evaluated at run time on Python 3.10)
 
@@ -82,7 +96,7 @@ def describe(node: Expression) -> str:
     if isinstance(node, Literal):
         return repr(node.value)
     if isinstance(node, Cast):
-        return f"cast({describe(node.argument)} as {node.type})"
+        return f"{'try_' if node.or_null else ''}cast({describe(node.argument)} as {node.type})"
     return f"{node.function}({', '.join(map(describe, node.arguments))})"
 
 
@@ -97,7 +111,7 @@ def bind(node: Expression, schema: pa.Schema) -> Expression:
     if isinstance(node, Column):
         return Column(_find(node.path, schema))
     if isinstance(node, Cast):
-        return Cast(bind(node.argument, schema), node.type)
+        return Cast(bind(node.argument, schema), node.type, node.or_null)
     if isinstance(node, Call):
         return Call(node.function, tuple(bind(argument, schema) for argument in node.arguments))
     return node
@@ -120,6 +134,14 @@ def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
         found.append(name)
     return tuple(found)
+
+
+def type_of(column: Column, schema: pa.Schema) -> pa.DataType:
+    """Return the type of a column, or of a field in one, that `bind` has found."""
+    kind = schema.field(column.path[0]).type
+    for step in column.path[1:]:
+        kind = kind.field(step).type
+    return kind
 
 
 def compute(node: Expression, table: pa.Table) -> pa.ChunkedArray:
@@ -152,6 +174,14 @@ def _compute(node: Expression, table: pa.Table) -> Value:
     if isinstance(node, Literal):
         return node.value
     if isinstance(node, Cast):
-        return cast(_compute(node.argument, table), node.type)
+        return (try_cast if node.or_null else cast)(_compute(node.argument, table), node.type)
     function: Callable[..., Value] = FUNCTIONS[node.function].compute
-    return function(*(_compute(argument, table) for argument in node.arguments))
+    values = [_compute(argument, table) for argument in node.arguments]
+    if node.function in _COMPARISONS and not any(isinstance(part, Column) for part in node.arguments):
+        # Only beside a column itself does a number take the precision of that.
+        values = [_precise(value) for value in values]
+    return function(*values)
+
+
+def _precise(value: Value) -> Value:
+    return cast(value, pa.float64()) if is_typed(value) and pa.types.is_float32(value.type) else value

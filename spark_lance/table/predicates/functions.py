@@ -9,15 +9,17 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
-from spark_lance.table.predicates.list_functions import element, has, has_all, has_any, length
+from spark_lance.table.predicates.comparisons import equal, extreme, is_in, less, unsigned_nan
+from spark_lance.table.predicates.date_part import date_part
+from spark_lance.table.predicates.list_functions import element, has, has_all, has_any, length, make_list
+from spark_lance.table.predicates.numbers import arithmetic, bits, divide, modulo, number, shift
+from spark_lance.table.predicates.patterns import regexp_like, regexp_match
 from spark_lance.table.predicates.values import Value, cast, common, is_typed, typed
 
 __all__ = ["FUNCTIONS", "Function"]
@@ -32,26 +34,6 @@ class Function:
     compute: Callable[..., Value]
     least: int
     most: int
-
-
-def _equal(left: Value, right: Value) -> Value:
-    left, right = common(left, right)
-    result = pc.equal(left, right)
-    if _is_float(left):
-        result = pc.or_kleene(result, pc.and_kleene(pc.is_nan(left), pc.is_nan(right)))
-    return result
-
-
-def _less(left: Value, right: Value) -> Value:
-    left, right = common(left, right)
-    result = pc.less(left, right)
-    if _is_float(left):
-        result = pc.or_kleene(result, pc.and_kleene(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
-    return result
-
-
-def _is_float(value: Any) -> bool:
-    return bool(pa.types.is_floating(value.type))
 
 
 def _not(value: Value) -> Value:
@@ -88,87 +70,7 @@ def _is_null(value: Value) -> Value:
 def _is_same(left: Value, right: Value) -> Value:
     """Equality that takes two nulls for equal and never answers null."""
     both_null = pc.and_(_is_null(left), _is_null(right))
-    return pc.or_(both_null, pc.fill_null(_equal(left, right), False))
-
-
-def _in(value: Value, *options: Value) -> Value:
-    """Membership; without a match the answer is null if one of the options is."""
-    known = [option for option in options if option is not None]
-    if any(is_typed(option) for option in known) or not is_typed(value):
-        return _or(*(_equal(value, option) for option in options)) if options else False
-    groups: dict[pa.DataType, tuple[Any, list[Any]]] = {}
-    if pa.types.is_integer(value.type) and all(type(option) is int for option in known):
-        # Many numbers are the usual case, and those that the column cannot hold match nothing.
-        low, high = _integer_range(value.type)
-        groups[value.type] = (value, [option for option in known if low <= option <= high])
-        known_pairs: list[tuple[Value, Value]] = []
-    else:
-        known_pairs = [common(value, option) for option in known]
-    for column, option in known_pairs:
-        groups.setdefault(column.type, (column, []))[1].append(option.as_py())
-    found: Value = pa.scalar(False)
-    for kind, (column, values) in groups.items():
-        if pa.types.is_floating(kind) and 0.0 in values:
-            values += [0.0, -0.0]
-        found = pc.or_(found, pc.is_in(column, pa.array(values, kind)))
-    unknown = pc.is_null(value)
-    if len(known) < len(options):
-        unknown = pc.or_(unknown, pc.invert(found))
-    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
-
-
-def _integer_range(kind: pa.DataType) -> tuple[int, int]:
-    bits = kind.bit_width
-    return (
-        (-(1 << bits - 1), (1 << bits - 1) - 1) if pa.types.is_signed_integer(kind) else (0, (1 << bits) - 1)
-    )
-
-
-def _arithmetic(name: str) -> Callable[[Value, Value], Value]:
-    function = getattr(pc, f"{name}_checked")
-
-    def compute(left: Value, right: Value) -> Value:
-        return function(*_operands(left, right))
-
-    return compute
-
-
-def _operands(left: Value, right: Value) -> tuple[Value, Value]:
-    """Return two numbers in one type; with a fraction, integers become floats."""
-    pair = [left, right]
-    for i, value in enumerate(pair):
-        other = pair[1 - i]
-        fraction = isinstance(value, float | Decimal) and is_typed(other) and pa.types.is_integer(other.type)
-        if fraction:
-            pair[i] = pa.scalar(float(value))
-    return common(*pair)
-
-
-def _divide(left: Value, right: Value) -> Value:
-    """Division; of integers without the fraction, of floats by zero infinite."""
-    left, right = _operands(left, right)
-    return pc.divide(left, right) if _is_float(left) else pc.divide_checked(left, right)
-
-
-def _modulo(left: Value, right: Value) -> Value:
-    """The rest of a division, with the sign of the dividend."""
-    left, right = _operands(left, right)
-    if _is_float(left):
-        return _fmod(left, right)
-    return pc.subtract_checked(left, pc.multiply_checked(pc.divide_checked(left, right), right))
-
-
-def _fmod(left: Any, right: Any) -> Value:
-    with np.errstate(invalid="ignore"):
-        rest = np.fmod(_numbers(left), _numbers(right))
-    null = pc.or_(pc.is_null(left), pc.is_null(right))
-    return pc.if_else(null, pa.scalar(None, left.type), pa.array(np.atleast_1d(rest), left.type))
-
-
-def _numbers(value: Any) -> Any:
-    if isinstance(value, pa.Scalar):
-        return np.nan if value.as_py() is None else value.as_py()
-    return value.to_numpy()
+    return pc.or_(both_null, pc.fill_null(equal(left, right), False))
 
 
 def _negate(value: Value) -> Value:
@@ -187,10 +89,11 @@ def _case(*values: Value) -> Value:
 
 def _same_type(values: list[Value]) -> list[Any]:
     """Return values in one type."""
+    values = [number(value) for value in values]
     first: Value = None
     for value in values:
-        first = _operands(first, value)[0] if first is not None or is_typed(value) else value
-    return [typed(value) if first is None else _operands(first, value)[1] for value in values]
+        first = common(first, value)[0] if first is not None or is_typed(value) else value
+    return [typed(value) if first is None else common(first, value)[1] for value in values]
 
 
 def _coalesce(*values: Value) -> Value:
@@ -198,13 +101,8 @@ def _coalesce(*values: Value) -> Value:
 
 
 def _null_if(left: Value, right: Value) -> Value:
-    left = typed(left)
-    return pc.if_else(pc.fill_null(_equal(left, right), False), pa.scalar(None, left.type), left)
-
-
-def _extreme(name: str) -> Callable[..., Value]:
-    function = getattr(pc, f"{name}_element_wise")
-    return lambda *values: function(*_same_type(list(values)))
+    left, right = _same_type([left, right])
+    return pc.if_else(pc.fill_null(equal(left, right), False), pa.scalar(None, left.type), left)
 
 
 def _text(value: Value) -> Value:
@@ -276,7 +174,7 @@ def _round(value: Value, digits: Value = 0) -> Value:
 
 def _is_nan(value: Value) -> Value:
     value = typed(value)
-    return pc.is_nan(value if _is_float(value) else cast(value, pa.float64()))
+    return pc.is_nan(value if pa.types.is_floating(value.type) else cast(value, pa.float64()))
 
 
 def _part(name: str) -> Callable[[Value], Value]:
@@ -301,32 +199,40 @@ def _today() -> Value:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "=": Function(_equal, 2, 2),
-    "!=": Function(lambda left, right: _not(_equal(left, right)), 2, 2),
-    "<": Function(_less, 2, 2),
-    "<=": Function(lambda left, right: _not(_less(right, left)), 2, 2),
-    ">": Function(lambda left, right: _less(right, left), 2, 2),
-    ">=": Function(lambda left, right: _not(_less(left, right)), 2, 2),
+    "=": Function(equal, 2, 2),
+    "!=": Function(lambda left, right: _not(equal(left, right)), 2, 2),
+    "<": Function(less, 2, 2),
+    "<=": Function(lambda left, right: _not(less(right, left)), 2, 2),
+    ">": Function(lambda left, right: less(right, left), 2, 2),
+    ">=": Function(lambda left, right: _not(less(left, right)), 2, 2),
     "is_same": Function(_is_same, 2, 2),
     "and": Function(_and, 1, _MANY),
     "or": Function(_or, 1, _MANY),
     "not": Function(_not, 1, 1),
     "is_null": Function(_is_null, 1, 1),
-    "in": Function(_in, 1, _MANY),
-    "+": Function(_arithmetic("add"), 2, 2),
-    "-": Function(_arithmetic("subtract"), 2, 2),
-    "*": Function(_arithmetic("multiply"), 2, 2),
-    "/": Function(_divide, 2, 2),
-    "%": Function(_modulo, 2, 2),
+    "in": Function(is_in, 1, _MANY),
+    "+": Function(arithmetic("add"), 2, 2),
+    "-": Function(arithmetic("subtract"), 2, 2),
+    "*": Function(arithmetic("multiply"), 2, 2),
+    "/": Function(divide, 2, 2),
+    "%": Function(modulo, 2, 2),
+    "<<": Function(shift("left"), 2, 2),
+    ">>": Function(shift("right"), 2, 2),
+    "&": Function(bits("and"), 2, 2),
+    "|": Function(bits("or"), 2, 2),
+    "^": Function(bits("xor"), 2, 2),
+    "~": Function(lambda value: pc.bit_wise_not(typed(value)), 1, 1),
     "negate": Function(_negate, 1, 1),
+    "unsigned_nan": Function(unsigned_nan, 1, 1),
     "case": Function(_case, 3, _MANY),
     "coalesce": Function(_coalesce, 1, _MANY),
     "nullif": Function(_null_if, 2, 2),
-    "greatest": Function(_extreme("max"), 1, _MANY),
-    "least": Function(_extreme("min"), 1, _MANY),
+    "greatest": Function(lambda *values: extreme(_same_type(list(values)), True), 1, _MANY),
+    "least": Function(lambda *values: extreme(_same_type(list(values)), False), 1, _MANY),
     "like": Function(_like(False), 2, 2),
     "ilike": Function(_like(True), 2, 2),
-    "regexp_like": Function(_on_text(pc.match_substring_regex), 2, 2),
+    "regexp_like": Function(_on_text(regexp_like), 2, 3),
+    "regexp_match": Function(_on_text(regexp_match), 2, 3),
     "starts_with": Function(_on_text(pc.starts_with), 2, 2),
     "ends_with": Function(_on_text(pc.ends_with), 2, 2),
     "contains": Function(_on_text(pc.match_substring), 2, 2),
@@ -357,6 +263,7 @@ FUNCTIONS: dict[str, Function] = {
     "hour": Function(_part("hour"), 1, 1),
     "minute": Function(_part("minute"), 1, 1),
     "second": Function(_part("second"), 1, 1),
+    "date_part": Function(date_part, 2, 2),
     "date_trunc": Function(_date_trunc, 2, 2),
     "now": Function(_now, 0, 0),
     "current_date": Function(_today, 0, 0),
@@ -365,5 +272,5 @@ FUNCTIONS: dict[str, Function] = {
     "array_has_all": Function(has_all, 2, 2),
     "array_length": Function(length, 1, 1),
     "element": Function(element, 2, 2),
-    "array": Function(lambda *values: list(values), 0, _MANY),
+    "array": Function(make_list, 0, _MANY),
 }

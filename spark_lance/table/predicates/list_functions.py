@@ -9,9 +9,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
-from spark_lance.table.predicates.values import Value, common, is_typed, plain, typed
+from spark_lance.table.predicates.values import Value, as_column, common, is_list, is_typed, plain, typed
 
-__all__ = ["element", "has", "has_all", "has_any", "length"]
+__all__ = ["element", "has", "has_all", "has_any", "length", "make_list"]
+
+
+def make_list(*values: Value) -> Value:
+    """Return lists of as many elements as there are values; constant ones stay literals."""
+    if not any(is_typed(value) for value in values):
+        return list(values)
+    first: Value = None
+    for value in (typed(value) for value in values if value is not None):
+        first = value if first is None else common(first, value)[0]
+    same = [common(first, value if value is None else typed(value))[1] for value in values]
+    rows = max([len(value) for value in same if not isinstance(value, pa.Scalar)], default=1)
+    parts = [as_column(value, rows).combine_chunks() for value in same]
+    flat = [part if isinstance(part, pa.Array) else pa.concat_arrays(part.chunks) for part in parts]
+    # The elements of a row lie `rows` apart from each other.
+    order = np.arange(rows)[:, None] + rows * np.arange(len(flat))[None, :]
+    offsets = np.arange(rows + 1, dtype=np.int32) * len(flat)
+    items = pa.concat_arrays(flat).take(pa.array(order.reshape(-1)))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)
 
 
 def element(value: Value, position: Value) -> Value:
@@ -73,7 +91,7 @@ def _lists(value: Value) -> Any:
     """Return a list column as one array."""
     value = typed(value)
     kind = value.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+    if not is_list(kind):
         raise ExpressionError(f"a list is needed here, not {kind}")
     if isinstance(value, pa.Scalar):
         return pa.array([value.as_py()], kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Union
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from spark_lance.errors import ExpressionError
 from spark_lance.file.arrays import kept_rows
 from spark_lance.table.predicates.expressions import (
     Call,
+    Cast,
     Column,
     Expression,
     Literal,
@@ -24,6 +26,7 @@ from spark_lance.table.predicates.expressions import (
     columns,
     compute,
     describe,
+    type_of,
 )
 
 __all__ = ["Computed", "Condition", "Predicate", "compile_expression", "compile_predicate", "compile_tree"]
@@ -32,6 +35,9 @@ Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no ope
 
 # Comparisons, and what they are with their sides exchanged.
 _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+# Operators by which a number beside a column takes the column's type, if a computed column is nothing else.
+_IN_OWN_TYPE = frozenset({"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^"})
 
 _FAILURES = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
@@ -142,7 +148,7 @@ def compile_predicate(predicate: Predicate, schema: pa.Schema) -> Condition:
     """
     empty = _empty(schema)
     if isinstance(predicate, str):
-        tree = bind(_parse(predicate), schema)
+        tree = bind(_parse_condition(predicate), schema)
         condition = Condition(predicate, columns(tree), _tree=tree)
     else:
         condition = Condition(str(predicate), (), _native=predicate)
@@ -169,8 +175,35 @@ def compile_expression(sql: str, schema: pa.Schema) -> Computed:
     Raises:
         ExpressionError: it is no expression over these columns.
     """
-    tree = bind(_parse(sql), schema)
+    tree = _with_own_type(bind(_parse(sql), schema), schema)
     return Computed(sql, columns(tree), compute(tree, _empty(schema)).type, tree)
+
+
+def _with_own_type(tree: Expression, schema: pa.Schema) -> Expression:
+    """Return an expression of which `column + number`, if it is all there is, has the column's type."""
+    if not isinstance(tree, Call) or tree.function not in _IN_OWN_TYPE:
+        return tree
+    left, right = tree.arguments
+    if isinstance(left, Column) and isinstance(right, Literal):
+        return Call(tree.function, (left, _as_type_of(left, right, schema)))
+    if isinstance(left, Literal) and isinstance(right, Column):
+        return Call(tree.function, (_as_type_of(right, left, schema), right))
+    return tree
+
+
+def _as_type_of(column: Column, literal: Literal, schema: pa.Schema) -> Expression:
+    kind, value = type_of(column, schema), literal.value
+    whole = type(value) is int
+    if pa.types.is_floating(kind) and (whole or isinstance(value, float | Decimal)):
+        return Cast(literal, pa.float32() if pa.types.is_float16(kind) else kind)
+    if whole and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+        typed = Cast(literal, kind)
+        try:
+            compute(typed, _empty(schema))
+        except ExpressionError:
+            return literal
+        return typed
+    return literal
 
 
 def _parse(sql: str) -> Expression:
@@ -178,6 +211,12 @@ def _parse(sql: str) -> Expression:
     from spark_lance.table.predicates.sql import parse_sql
 
     return parse_sql(sql)
+
+
+def _parse_condition(sql: str) -> Expression:
+    from spark_lance.table.predicates.sql import as_condition
+
+    return as_condition(_parse(sql))
 
 
 def _checked(condition: Condition, empty: pa.Table) -> Condition:

@@ -19,8 +19,9 @@ from sqlglot.errors import SqlglotError
 from spark_lance.errors import ExpressionError
 from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
 from spark_lance.table.predicates.functions import FUNCTIONS
+from spark_lance.table.predicates.type_names import SQL_TYPES, arrow_type
 
-__all__ = ["parse_sql", "parse_type"]
+__all__ = ["as_condition", "parse_sql", "parse_type"]
 
 
 class _LanceSql(Dialect):
@@ -51,6 +52,12 @@ _OPERATORS: dict[type[exp.Expression], str] = {
     exp.DPipe: "||",
     exp.Concat: "concat",
     exp.Array: "array",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
+    exp.BitwiseNot: "~",
 }
 
 # What sqlglot notes beside a node's operands, and which changes nothing here or is looked at. Any other mark
@@ -74,7 +81,9 @@ _ALIASES = {
     "is_nan": "isnan",
     "startswith": "starts_with",
     "endswith": "ends_with",
-    "regexp_match": "regexp_like",
+    "make_array": "array",
+    "make_list": "array",
+    "datepart": "date_part",
     "pow": "power",
     "ceiling": "ceil",
     "current_timestamp": "now",
@@ -86,32 +95,10 @@ _ALIASES = {
     "day_of_month": "day",
 }
 
+# What no text can ask for.
+_INTERNAL = frozenset({"unsigned_nan", "element"})
+_CONNECTIVES = frozenset({"and", "or", "not"})
 _CASTS = {"to_timestamp": pa.timestamp("us"), "to_date": pa.date32()}
-
-_TYPES: dict[str, pa.DataType] = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UTINYINT": pa.uint8(),
-    "USMALLINT": pa.uint16(),
-    "UINT": pa.uint32(),
-    "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "TEXT": pa.string(),
-    "VARCHAR": pa.string(),
-    "CHAR": pa.string(),
-    "BINARY": pa.binary(),
-    "VARBINARY": pa.binary(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us"),
-    "TIMESTAMPNTZ": pa.timestamp("us"),
-    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
-    "DATETIME": pa.timestamp("us"),
-    "TIME": pa.time64("us"),
-}
 
 
 def parse_sql(text: str) -> Expression:
@@ -185,7 +172,16 @@ def _call(name: str, arguments: list[Expression]) -> Call:
     function = FUNCTIONS[name]
     if not function.least <= len(arguments) <= function.most:
         raise ExpressionError(f"{name} does not take {len(arguments)} arguments")
+    if name in _CONNECTIVES:
+        arguments = [as_condition(argument) for argument in arguments]
     return Call(name, tuple(arguments))
+
+
+def as_condition(node: Expression) -> Expression:
+    """Return what an expression says as a condition: a regular expression's match, whether there is one."""
+    if isinstance(node, Call) and node.function == "regexp_match":
+        return Call("not", (Call("is_null", (node,)),))
+    return node
 
 
 def _function(node: Any) -> Expression:
@@ -194,7 +190,9 @@ def _function(node: Any) -> Expression:
     name = _ALIASES.get(name, name)
     if name in _CASTS and len(node.expressions) == 1:
         return _to_type(_convert(node.expressions[0]), _CASTS[name])
-    if name not in FUNCTIONS:
+    if name == "arrow_cast":
+        return _arrow_cast(node.expressions)
+    if name not in FUNCTIONS or name in _INTERNAL:
         raise ExpressionError(f"the function {name} is not supported")
     children = node.expressions if isinstance(node, exp.Anonymous) else _children(node)
     return _call(name, [_convert(child) for child in children])
@@ -245,8 +243,14 @@ def _negative(node: exp.Neg) -> Expression:
 
 def _cast(node: exp.Cast) -> Expression:
     if isinstance(node, exp.TryCast):
-        raise ExpressionError("try_cast is not supported")
+        return Cast(_convert(node.this), _type(node.to), or_null=True)
     return _to_type(_convert(node.this), _type(node.to))
+
+
+def _arrow_cast(arguments: list[Any]) -> Expression:
+    if len(arguments) != 2 or not isinstance(name := _convert(arguments[1]), Literal):
+        raise ExpressionError("arrow_cast takes a value and the name of a type, such as 'Int8'")
+    return _to_type(_convert(arguments[0]), arrow_type(str(name.value)))
 
 
 def _to_type(value: Expression, target: pa.DataType) -> Expression:
@@ -272,9 +276,9 @@ def _type(node: exp.DataType) -> pa.DataType:
     sizes = [int(param.name) for param in node.expressions if isinstance(param, exp.DataTypeParam)]
     if name == "DECIMAL" and len(sizes) in (1, 2):
         return pa.decimal128(sizes[0], sizes[1] if len(sizes) == 2 else 0)
-    if name not in _TYPES:
+    if name not in SQL_TYPES:
         raise ExpressionError(f"the type {node.sql()} is not supported")
-    return _TYPES[name]
+    return SQL_TYPES[name]
 
 
 def _chain(name: str) -> Callable[[Any], Expression]:
@@ -355,6 +359,6 @@ _NODES: dict[type, Callable[[Any], Expression]] = {
     exp.If: _if,
     exp.TimestampTrunc: _date_trunc,
     exp.DateTrunc: _date_trunc,
-    exp.Extract: lambda node: _function(exp.Anonymous(this=node.name, expressions=[node.expression])),
+    exp.Extract: lambda node: _call("date_part", [Literal(node.name), _convert(node.expression)]),
     exp.Trim: _trim,
 }

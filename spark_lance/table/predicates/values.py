@@ -1,9 +1,7 @@
 """The values that expressions compute with: columns, typed scalars, and literals that have no type yet.
 
-Rules where SQL dialects differ: NaN equals NaN and is greater than every other number; 0.0 equals -0.0. A
-literal takes the type of what it meets if it fits, otherwise both become a type that holds both exactly.
-Integers that overflow are an error. (These are the rules of the reference and of Spark, except that the
-reference lets integers wrap.)
+A literal that is compared with a column takes the column's type if it fits, otherwise both become a type that
+holds both exactly; arithmetic has rules of its own (numbers.py). How floats compare: comparisons.py.
 """
 
 from __future__ import annotations
@@ -18,15 +16,34 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
 
-__all__ = ["Value", "as_column", "cast", "common", "is_typed", "plain", "typed"]
+__all__ = [
+    "INTEGER_DIGITS",
+    "Value",
+    "as_column",
+    "cast",
+    "common",
+    "is_list",
+    "is_typed",
+    "plain",
+    "try_cast",
+    "typed",
+]
 
-# A ChunkedArray, Array or Scalar; or a literal: None, bool, int, float, str, bytes, Decimal, date, datetime.
+# Digits of the longest integers, by bits.
+INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
+# A ChunkedArray, Array or Scalar; or a literal: None, bool, int, float, str, bytes, Decimal, date, datetime,
+# or a list of literals.
 Value = Any
 
 
 def is_typed(value: Value) -> bool:
     """Whether a value has an Arrow type, which literals do not have."""
     return isinstance(value, pa.ChunkedArray | pa.Array | pa.Scalar)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of a type are lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def as_column(value: Value, rows: int) -> pa.ChunkedArray:
@@ -38,7 +55,8 @@ def as_column(value: Value, rows: int) -> pa.ChunkedArray:
     scalar = value if isinstance(value, pa.Scalar) else typed(value)
     if scalar.type == pa.null():
         return pa.chunked_array([pa.nulls(rows)])
-    return pa.chunked_array([pa.repeat(scalar, rows)])
+    # Repeating a nested value no times fails.
+    return pa.chunked_array([pa.repeat(scalar, 1).take(pa.repeat(pa.scalar(0), rows))])
 
 
 def plain(value: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -57,6 +75,8 @@ def typed(value: Value) -> pa.Scalar | pa.ChunkedArray | pa.Array:
     """Return a literal in the type that it has by itself: int64, double, string, ..."""
     if is_typed(value):
         return value
+    if isinstance(value, list):
+        return _list(value)
     if isinstance(value, Decimal):
         return pa.scalar(float(value), pa.float64())
     if isinstance(value, bool) or not isinstance(value, int):
@@ -66,6 +86,21 @@ def typed(value: Value) -> pa.Scalar | pa.ChunkedArray | pa.Array:
     if value < 2**64:
         return pa.scalar(value, pa.uint64())
     return pa.scalar(Decimal(value))
+
+
+def _list(values: list[Any]) -> pa.Scalar:
+    """Return a list of literals as one value; its elements take the type that holds all of them."""
+    kind: pa.DataType = pa.null()
+    for value in values:
+        kind = _common_type(kind, typed(value).type) if value is not None else kind
+    return pa.scalar([_in_python(value) for value in values], pa.list_(kind))
+
+
+def _in_python(value: Any) -> Any:
+    """Return a literal as pyarrow takes it inside a list."""
+    if isinstance(value, list):
+        return [_in_python(item) for item in value]
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.Array:
@@ -82,9 +117,59 @@ def cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.
         if pa.types.is_float16(target):
             # Arrow casts to half floats from floats only.
             return pc.cast(pc.cast(value, pa.float32()), target)
+        if pa.types.is_decimal(value.type) and pa.types.is_float32(target):
+            # Directly, Arrow computes in single precision.
+            value = pc.cast(value, pa.float64())
+        if pa.types.is_floating(value.type) and pa.types.is_integer(target):
+            value = pc.trunc(value)
+            options = pc.CastOptions(target)
+        if (
+            pa.types.is_decimal(value.type)
+            and pa.types.is_decimal(target)
+            and value.type.scale > target.scale
+        ):
+            value = pc.round(value, ndigits=target.scale, round_mode="half_towards_infinity")
+        if pa.types.is_integer(value.type) and pa.types.is_decimal(target):
+            # Arrow wants room for all numbers of the type, even if these need less.
+            value = pc.cast(value, pa.decimal128(INTEGER_DIGITS[value.type.bit_width], 0))
         return pc.cast(value, options=options)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ExpressionError(f"a value of type {value.type} cannot become {target}: {error}") from error
+
+
+def try_cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.Array:
+    """Return a value in another type, with null where it does not fit the type.
+
+    Raises:
+        ExpressionError: no value of its type can become that type.
+    """
+    value = typed(value)
+    if isinstance(value, pa.Scalar):
+        return as_column(try_cast(pa.repeat(value, 1), target), 1).chunk(0)[0]
+    try:
+        return cast(value, target)
+    except ExpressionError:
+        cast(pa.array([], value.type), target)
+    parts = value.chunks if isinstance(value, pa.ChunkedArray) else [value]
+    fitted = []
+    for part in parts:
+        encoded = part.dictionary_encode()
+        distinct = _cast_halves(encoded.dictionary, target)
+        fitted.append(distinct.take(encoded.indices))
+    return pa.chunked_array(fitted, target)
+
+
+def _cast_halves(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast distinct values; those that fail are found by halving."""
+    try:
+        return cast(values, target)
+    except ExpressionError:
+        if len(values) == 1:
+            return pa.nulls(1, target)
+    half = len(values) // 2
+    return pa.concat_arrays(
+        [_cast_halves(values.slice(0, half), target), _cast_halves(values.slice(half), target)]
+    )
 
 
 def common(left: Value, right: Value) -> tuple[Value, Value]:
@@ -122,6 +207,8 @@ def _with_literal(column: Any, literal: Any) -> tuple[Value, Value]:
     if pa.types.is_null(kind):
         other = typed(literal)
         return pa.scalar(None, other.type), other
+    if isinstance(literal, list):
+        return _with_list(column, literal)
     number = isinstance(literal, int | float | Decimal) and not isinstance(literal, bool)
     if number and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
         return _with_number(column, literal)
@@ -144,6 +231,20 @@ def _with_literal(column: Any, literal: Any) -> tuple[Value, Value]:
     if pa.types.is_fixed_size_binary(kind):
         return pc.cast(column, pa.binary()), pa.scalar(literal, pa.binary())
     return column, pa.scalar(literal, kind)
+
+
+def _with_list(column: Any, literal: list[Any]) -> tuple[Value, Value]:
+    """Return lists and a constant list, whose elements take the type of the lists'."""
+    kind: pa.DataType = column.type
+    if not is_list(kind):
+        raise ExpressionError(f"a value of type {kind} cannot be compared or combined with {literal!r}")
+    own = typed(literal)
+    try:
+        return column, pa.scalar(_in_python(literal), pa.list_(kind.value_type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        # Its elements do not fit: they are compared in a type that holds both.
+        wide = pa.list_(_common_type(kind.value_type, own.type.value_type))
+        return pc.cast(column, wide), pc.cast(own, wide)
 
 
 def _with_number(column: Any, literal: Any) -> tuple[Value, Value]:
@@ -196,26 +297,32 @@ def _moment(value: datetime.date, kind: pa.TimestampType) -> pa.Scalar:
 
 def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return a type that holds the values of both."""
+    if left == right:
+        return left
     for one, other in ((left, right), (right, left)):
         if pa.types.is_null(one):
             return other
         if pa.types.is_floating(one) and (pa.types.is_integer(other) or pa.types.is_decimal(other)):
-            return pa.float64()
+            return one
         if pa.types.is_floating(one) and pa.types.is_floating(other):
-            return pa.float64()
+            return max(one, other, key=lambda kind: int(kind.bit_width))
+        if is_list(one) and is_list(other):
+            return pa.list_(_common_type(one.value_type, other.value_type))
         if pa.types.is_decimal(one) and pa.types.is_integer(other):
-            return pa.decimal256(76, one.scale)
+            return _common_decimal(one, pa.decimal128(INTEGER_DIGITS[other.bit_width], 0))
         if pa.types.is_timestamp(one) and pa.types.is_date(other):
             return one
         if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
             unit = max(one.unit, other.unit, key=("s", "ms", "us", "ns").index)
             return pa.timestamp(unit, one.tz or other.tz)
     if pa.types.is_integer(left) and pa.types.is_integer(right):
+        if pa.types.is_unsigned_integer(left) and pa.types.is_unsigned_integer(right):
+            return max(left, right, key=lambda kind: int(kind.bit_width))
         low = min(_integer_range(left)[0], _integer_range(right)[0])
         high = max(_integer_range(left)[1], _integer_range(right)[1])
         return next((kind for kind in _INTEGERS if _holds(kind, low, high)), pa.decimal128(20, 0))
     if pa.types.is_decimal(left) and pa.types.is_decimal(right):
-        return pa.decimal256(76, max(left.scale, right.scale))
+        return _common_decimal(left, right)
     if _is_text(left) and _is_text(right):
         return pa.large_string()
     if _is_bytes(left) and _is_bytes(right):
@@ -223,6 +330,13 @@ def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if pa.types.is_date(left) and pa.types.is_date(right):
         return pa.date64()
     raise ExpressionError(f"values of {left} and of {right} cannot be compared or combined: use cast()")
+
+
+def _common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    scale = max(left.scale, right.scale)
+    digits = max(left.precision - left.scale, right.precision - right.scale) + scale
+    wide = digits > 38 or pa.types.is_decimal256(left) or pa.types.is_decimal256(right)
+    return pa.decimal256(min(digits, 76), scale) if wide else pa.decimal128(digits, scale)
 
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64())
@@ -239,7 +353,11 @@ def _holds(kind: pa.DataType, low: int, high: int) -> bool:
 
 
 def _to(value: Any, kind: pa.DataType) -> Any:
-    return value if value.type == kind else pc.cast(value, kind, safe=not pa.types.is_floating(kind))
+    if value.type == kind:
+        return value
+    if pa.types.is_decimal(value.type):
+        return cast(value, kind)
+    return pc.cast(value, kind, safe=not pa.types.is_floating(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:

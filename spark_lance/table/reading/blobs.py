@@ -29,6 +29,7 @@ from spark_lance.file.sidecars import sidecar_path
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.data_files import known_size
 
 __all__ = ["BlobFile", "blob_path", "descriptors", "open_blobs"]
 
@@ -188,8 +189,8 @@ class _Place:
         self._bases = bases
         self._store, self._path = bases.data_file(file)
         self._sizes = sizes
-        if file.file_size_bytes:
-            sizes.setdefault((self._store.protocol, self._path), file.file_size_bytes)
+        if size := known_size(file):
+            sizes.setdefault((self._store.protocol, self._path), size)
 
     def open(self, descriptor: Mapping[str, Any]) -> BlobFile:
         position, size = descriptor["position"], descriptor["size"]

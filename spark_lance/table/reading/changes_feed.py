@@ -23,18 +23,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.history.refs import load_version
-from spark_lance.table.lineage import LineageReader
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
 from spark_lance.table.rowids import row_addresses
 from spark_lance.table.transaction import Transaction, read_transaction
+from spark_lance.table.versions.versions import load_version
 
 __all__ = ["Changes", "changes_between"]
 
@@ -166,9 +167,9 @@ class Changes:
                 offsets = rows.offsets.get(task.message.id)
                 if offsets is not None:
                     for table in task.rows(offsets, _BATCH_BYTES):
-                        yield from table.cast(scan.arrow_schema).to_batches()
+                        yield from known_table(table.cast(scan.arrow_schema)).to_batches()
 
-        return pa.RecordBatchReader.from_batches(scan.arrow_schema, batches())
+        return pa.RecordBatchReader.from_batches(known_schema(scan.arrow_schema), batches())
 
 
 def changes_between(store: Store, root: str, begin: Manifest | None, end: Manifest) -> Changes:

@@ -21,60 +21,23 @@ from spark_lance.errors import ExpressionError, FormatError, UnsupportedFormatEr
 from spark_lance.file.arrays import join as join_arrays
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.nested import has_lists, merge_paths
-from spark_lance.file.opening import DataFileReader, open_file
+from spark_lance.file.opening import DataFileReader
 from spark_lance.file.pages import FieldReader, RowReader
 from spark_lance.file.reader import read_field, take_field
 from spark_lance.file.schema import Field
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
-from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.data_files import open_data_file, physical_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.predicates.values import common
-from spark_lance.table.rowids import LINEAGE_FIELDS
 
 __all__ = ["FragmentReader", "physical_rows"]
 
 # Rows looked up together are read in one go when they are no further apart than this.
 _TAKE_GAP = 1024
 _PARALLEL_COLUMNS = 16
-
-
-def physical_rows(
-    store: Store, root: str, fragment: table_pb2.DataFragment, bases: Bases | None = None
-) -> int:
-    """Return the rows of a fragment, deleted ones included; from a data file if the manifest is silent.
-
-    Raises:
-        FormatError: neither tells.
-    """
-    if fragment.physical_rows or not fragment.files:
-        return fragment.physical_rows
-    return _open_file(bases or Bases(store, root), fragment.files[0]).num_rows
-
-
-def _open_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:
-    version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
-    store, path = bases.data_file(file)
-    try:
-        return open_file(
-            store, path, version=version, size=file.file_size_bytes or None, columns=_columns(file, version)
-        )
-    except FileNotFoundError as error:
-        raise FormatError("the manifest names a data file that does not exist", path) from error
-
-
-def _columns(file: table_pb2.DataFile, version: FileVersion) -> dict[int, int]:
-    """Return field id -> column number; legacy files have no columns, only fields."""
-    if version is FileVersion.V0_1:
-        return dict.fromkeys((field for field in file.fields if field >= 0), 0)
-    if len(file.fields) != len(file.column_indices):
-        raise FormatError(
-            f"{len(file.fields)} fields but {len(file.column_indices)} column indices", file.path
-        )
-    pairs = zip(file.fields, file.column_indices, strict=True)
-    return {field: column for field, column in pairs if field >= 0 or field in LINEAGE_FIELDS}
 
 
 @dataclass(frozen=True)
@@ -127,7 +90,7 @@ class FragmentReader:
         for message in fragment.files:
             provided = wanted.intersection(message.fields) - taken
             if provided:
-                file = _open_file(bases, message)
+                file = open_data_file(bases, message)
                 self._files.append(file)
                 self._add_parts(file, {id for id in file.columns if id in provided})
                 taken |= self._leaves_of(provided)

@@ -16,8 +16,8 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.lineage import LineageReader
 from spark_lance.table.reading.fragment import FragmentReader
+from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.system_columns import (
     CREATED_AT,
     FRAGMENT_ID,

@@ -1,11 +1,11 @@
 """Leaving out fragments, and rows of fragments, that a condition cannot keep: what is known without reading.
 
-Several things know where the rows are that a condition keeps: a `Knower` answers for one condition with the
+Several things know where the rows are that a condition keeps: a `Pruner` answers for one condition with the
 fragments that may hold such rows, and with these rows themselves if it can tell them. None is the answer of
 one that knows nothing. What is left out by any of them is not read. The condition is still applied to all
-that is read, so a knower may name too many rows, but never too few.
+that is read, so a pruner may name too many rows, but never too few.
 
-Here are the knowers of row numbers, by conditions on `_rowaddr`, `_rowid` and `_fragid`. Others, such as
+Here are the pruners of row numbers, by conditions on `_rowaddr`, `_rowid` and `_fragid`. Others, such as
 indices, are handed to `prune`.
 """
 
@@ -22,15 +22,15 @@ from pyroaring import BitMap
 from spark_lance.proto import table_pb2
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
 from spark_lance.table.predicates.predicate import Condition
-from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
 from spark_lance.table.rowids import locate_row_ids
 
-__all__ = ["Knower", "Where", "prune"]
+__all__ = ["Pruner", "RowSelection", "prune"]
 
 # Fragment id -> the physical rows that may be kept, None for any; no other fragment has a row that is kept.
-Where: TypeAlias = Mapping[int, BitMap | None]
+RowSelection: TypeAlias = Mapping[int, BitMap | None]
 Fragments: TypeAlias = Sequence[table_pb2.DataFragment]
-Knower: TypeAlias = Callable[[Condition, Fragments], Where | None]
+Pruner: TypeAlias = Callable[[Condition, Fragments], RowSelection | None]
 
 _OFFSET_BITS = 32
 _OFFSETS = 2**32 - 1
@@ -41,7 +41,8 @@ def prune(
     condition: Condition | None,
     fragments: Fragments,
     stable_row_ids: bool,
-    others: Iterable[Knower] = (),
+    others: Iterable[Pruner] = (),
+    system: Sequence[str] = SYSTEM_COLUMNS,
 ) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
     """Return the fragments that may have rows that a condition keeps, in their order.
 
@@ -50,6 +51,7 @@ def prune(
         fragments: those of the version that are asked for.
         stable_row_ids: whether the table has stable row ids.
         others: what knows more of the table.
+        system: the names that mean system columns in this table.
 
     Returns:
         The fragments, and by id those physical rows of a fragment beyond which none is kept, for fragments of
@@ -62,9 +64,10 @@ def prune(
         return list(fragments), {}
     rows: dict[int, BitMap] = {}
     kept = list(fragments)
-    own: tuple[Knower, ...] = (_by_fragment, _by_address, partial(_by_row_id, stable_row_ids))
-    for knower in (*own, *others):
-        where = knower(condition, kept)
+    own: list[Pruner] = [_by_fragment] if FRAGMENT_ID in system else []
+    own += [_by_address, partial(_by_row_id, stable_row_ids)]
+    for pruner in (*own, *others):
+        where = pruner(condition, kept)
         if where is None:
             continue
         for fragment, here in where.items():
@@ -74,18 +77,18 @@ def prune(
     return kept, {fragment.id: rows[fragment.id] for fragment in kept if fragment.id in rows}
 
 
-def _by_fragment(condition: Condition, fragments: Fragments) -> Where | None:
+def _by_fragment(condition: Condition, fragments: Fragments) -> RowSelection | None:
     allowed = _Allowed.of(condition, FRAGMENT_ID)
     if allowed == _ANY:
         return None
     return {fragment.id: None for fragment in fragments if allowed.has(fragment.id)}
 
 
-def _by_address(condition: Condition, fragments: Fragments) -> Where | None:
+def _by_address(condition: Condition, fragments: Fragments) -> RowSelection | None:
     return _addressed(_Allowed.of(condition, ROW_ADDRESS), fragments)
 
 
-def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> Where | None:
+def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowSelection | None:
     allowed = _Allowed.of(condition, ROW_ID)
     if not stable:
         return _addressed(allowed, fragments)
@@ -104,7 +107,7 @@ def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> Wher
     return where
 
 
-def _addressed(allowed: _Allowed, fragments: Fragments) -> Where | None:
+def _addressed(allowed: _Allowed, fragments: Fragments) -> RowSelection | None:
     if allowed.values is None:
         if allowed == _ANY:
             return None

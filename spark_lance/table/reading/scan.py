@@ -6,11 +6,12 @@ it reads no manifest. Rows come out in physical order without the deleted ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field
@@ -21,14 +22,14 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
-from spark_lance.table.reading.pruning import Knower, prune
+from spark_lance.table.reading.pruning import Pruner, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_ID,
     ROW_OFFSET,
-    SYSTEM_COLUMNS,
     nameable,
+    system_names,
 )
 
 __all__ = ["ROW_ADDRESS", "ROW_ID", "Filter", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
@@ -45,7 +46,7 @@ class Scan:
         manifest: the version.
         names: the columns in order, system columns too.
         fragments: the fragments to read, in scan order.
-        knowers: what knows where rows of certain values are, see `pruning`.
+        pruners: what knows where rows of certain values are, see `pruning`.
     """
 
     store: Store
@@ -53,7 +54,7 @@ class Scan:
     manifest: Manifest
     names: tuple[str, ...]
     fragments: tuple[table_pb2.DataFragment, ...]
-    knowers: tuple[Knower, ...] = ()
+    pruners: tuple[Pruner, ...] = ()
 
     @classmethod
     def plan(
@@ -75,12 +76,13 @@ class Scan:
             SchemaError: a column does not exist or is named twice.
         """
         names = [field.name for field in manifest.schema.fields] if columns is None else list(columns)
-        names += [ROW_ID] if with_row_id and ROW_ID not in names else []
-        names += [ROW_ADDRESS] if with_row_address and ROW_ADDRESS not in names else []
+        flagged = [name for name, asked in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if asked]
+        names = [name for name in names if name not in flagged] + flagged
         if len(set(names)) != len(names):
             raise SchemaError(f"a column is named twice in {', '.join(names)}")
+        system = system_names(field.name for field in manifest.schema.fields)
         for name in names:
-            if name not in SYSTEM_COLUMNS:
+            if name not in system:
                 manifest.schema.field(name)
         chosen = manifest.fragments if fragments is None else fragments
         return cls(store, root, manifest, tuple(names), tuple(chosen))
@@ -130,10 +132,48 @@ class Scan:
         """
         if condition is None:
             return self.tasks()
-        fragments, rows = prune(condition, self.fragments, self.manifest.uses_stable_row_ids, self.knowers)
-        tasks = replace(self, fragments=tuple(fragments)).tasks(condition.columns)
-        if not rows:
-            return tasks
+        fragments, rows = self._pruned(condition)
+        return self._narrowed(fragments, rows, condition.columns)
+
+    def tasks_for_any(self, conditions: Iterable[Condition]) -> list[ScanTask]:
+        """Return one task for each fragment that may have rows that one of several conditions keeps.
+
+        The conditions are asked for one by one, and no more of them once every fragment has to be read whole.
+        The tasks' rows are not tested: others may be among them.
+
+        Args:
+            conditions: fitted to the table; without any, no row is kept.
+        """
+        kept: dict[int, BitMap | None] = {}
+        for condition in conditions:
+            fragments, rows = self._pruned(condition)
+            for fragment in fragments:
+                known, here = kept.get(fragment.id, BitMap()), rows.get(fragment.id)
+                kept[fragment.id] = None if known is None or here is None else known | here
+            if len(kept) == len(self.fragments) and all(rows is None for rows in kept.values()):
+                break
+        chosen = [fragment for fragment in self.fragments if fragment.id in kept]
+        known_rows = {number: rows for number, rows in kept.items() if rows is not None}
+        return self._narrowed(chosen, known_rows, ())
+
+    def _pruned(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
+        """Return the fragments that a condition may keep rows of, and these rows where they are known."""
+        return prune(
+            condition,
+            self.fragments,
+            self.manifest.uses_stable_row_ids,
+            self.pruners,
+            system_names(field.name for field in self.manifest.schema.fields),
+        )
+
+    def _narrowed(
+        self,
+        fragments: Sequence[table_pb2.DataFragment],
+        rows: Mapping[int, BitMap],
+        filter_columns: Sequence[str],
+    ) -> list[ScanTask]:
+        """Return the tasks of some fragments, of some of them only these rows."""
+        tasks = replace(self, fragments=tuple(fragments)).tasks(filter_columns)
         return [
             replace(task, only=rows[fragment.id].serialize()) if fragment.id in rows else task
             for fragment, task in zip(fragments, tasks, strict=True)
@@ -203,7 +243,8 @@ class Scan:
         )
 
     def _fields_of(self, names: Sequence[str]) -> tuple[Field, ...]:
-        named = (self.manifest.schema.field(name) for name in names if name not in SYSTEM_COLUMNS)
+        system = system_names(field.name for field in self.manifest.schema.fields)
+        named = (self.manifest.schema.field(name) for name in names if name not in system)
         return tuple(field.described() for field in named)
 
     @cached_property

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from spark_lance.errors import ExpressionError
+from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.file.arrays import join, kept_rows
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
@@ -32,7 +32,13 @@ from spark_lance.table.reading.fragment_rows import (
     common_runs,
     rows_without_columns,
 )
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS, system_field
+from spark_lance.table.reading.system_columns import (
+    ROW_ADDRESS,
+    ROW_OFFSET,
+    SYSTEM_COLUMNS,
+    system_field,
+    system_names,
+)
 from spark_lance.table.rowids import locate_among
 
 __all__ = ["Filter", "ScanTask", "in_batches"]
@@ -188,7 +194,7 @@ class ScanTask:
         """
         rows = self._open(self.fields)
         if len(offsets) and int(offsets[-1]) >= rows.num_rows:
-            raise IndexError(
+            raise RowNotFoundError(
                 f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"
             )
         gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
@@ -241,7 +247,7 @@ class ScanTask:
 
     def _condition(self, filter: Predicate) -> Condition:
         columns = [field.arrow_field() for field in self._readable().values()]
-        system = [system_field(name) for name in SYSTEM_COLUMNS if name != ROW_OFFSET]
+        system = [system_field(n) for n in system_names(self._readable()) if n != ROW_OFFSET]
         return compile_predicate(filter, pa.schema([*columns, *system]))
 
     def _head(self, condition: Condition) -> Columns:

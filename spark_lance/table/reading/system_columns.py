@@ -6,14 +6,19 @@ _rowoffset                      the position among the table's live rows in scan
 _fragid                         the id of the fragment that holds the row
 _row_created_at_version         the version that brought the row; 1 in tables without stable row ids
 _row_last_updated_at_version    the version that last changed it; likewise
+
+Lance reserves these names but `_fragid`, which is a system column here alone: where a table has a column of
+that name, it is the table's. A column of a reserved name, which some writers make by mistake, is hidden.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from spark_lance.file.schema import Schema
-from spark_lance.table.lineage import CREATED_AT, ROW_ID, UPDATED_AT
+from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT
 
 __all__ = [
     "CREATED_AT",
@@ -25,6 +30,7 @@ __all__ = [
     "UPDATED_AT",
     "nameable",
     "system_field",
+    "system_names",
 ]
 
 ROW_ADDRESS = "_rowaddr"
@@ -43,5 +49,12 @@ def nameable(schema: Schema) -> pa.Schema:
 
     The row offset is not among them: filters decide which rows count, and offsets count rows.
     """
-    columns = [field.described().arrow_field() for field in schema.fields]
-    return pa.schema([*columns, *(system_field(name) for name in SYSTEM_COLUMNS if name != ROW_OFFSET)])
+    system = system_names(field.name for field in schema.fields)
+    columns = [field.described().arrow_field() for field in schema.fields if field.name not in system]
+    return pa.schema([*columns, *(system_field(name) for name in system if name != ROW_OFFSET)])
+
+
+def system_names(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that mean system columns in a table with some columns of its own."""
+    own = FRAGMENT_ID in columns
+    return tuple(name for name in SYSTEM_COLUMNS if not (own and name == FRAGMENT_ID))

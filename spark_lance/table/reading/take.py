@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.proto import table_pb2
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.lineage import LineageReader
+from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID
 from spark_lance.table.rowids import locate_among, locate_row_ids, row_addresses
@@ -44,7 +44,7 @@ def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
     ends = np.cumsum([scan.live_rows(fragment) for fragment in scan.fragments], dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
-        raise IndexError(f"row positions must be within 0 and {total - 1}")
+        raise RowNotFoundError(f"row positions must be within 0 and {total - 1}")
     order, back = np.unique(wanted, return_inverse=True)
     homes = np.searchsorted(ends, order, side="right")
     parts = [_nothing(scan)]

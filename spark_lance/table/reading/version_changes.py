@@ -31,9 +31,9 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.lineage import LineageReader
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.system_columns import ROW_ID, UPDATED_AT
 from spark_lance.table.transaction import Transaction
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from spark_lance.errors import CommitOutcomeUnknownError, LanceError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.predicates.predicate import Predicate
-from spark_lance.table.reading.row_lookup import find_rows
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.rows.find_rows import find_rows
 
 __all__ = ["delete_rows"]
 
 
 def delete_rows(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     predicate: Predicate,
     *,
     reruns: RetryPolicy = RERUNS,
@@ -27,7 +26,7 @@ def delete_rows(
 ) -> Manifest:
     """Delete the rows for which a predicate is true and return the version without them.
 
-    A version is committed even if no row matches. Rows are looked for in `manifest`; where another writer
+    A version is committed even if no row matches. Rows are looked for in `snapshot`; where another writer
     changed the same rows or moved them meanwhile, they are looked for again in the newest version.
 
     Raises:
@@ -37,17 +36,17 @@ def delete_rows(
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
 
-    def attempt(base: Manifest) -> Manifest:
-        changes = find_rows(store, root, base, predicate)
-        return _commit(store, root, changes, str(predicate), surroundings)
+    def attempt(base: Snapshot) -> Manifest:
+        changes = find_rows(base, predicate)
+        return _commit(base.store, base.root, changes, str(predicate), surroundings)
 
-    return rerun(store, root, manifest, attempt, reruns, surroundings)
+    return rerun(snapshot, attempt, reruns, surroundings)
 
 
 def _commit(
     store: Store, root: str, changes: RowChanges, predicate: str, surroundings: Surroundings
 ) -> Manifest:
-    try:
+    with discarding(lambda: changes.discard(store, root)):
         outcome = changes.apply(store, root, changes.source)
         operation = delete_message(outcome.updated, outcome.removed, predicate)
         committed = commit_operation(
@@ -58,11 +57,5 @@ def _commit(
             rows=changes,
             surroundings=surroundings,
         )
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        changes.discard(store, root)
-        raise
     changes.discard(store, root, committed)
     return committed

@@ -1,10 +1,10 @@
 """Merging a source into a table by key: updating rows that are there, inserting others, deleting the rest.
 
-The source is held in memory, the table is streamed: first its key columns (and what conditions name), which
-gives the rows to change, then only what is copied. Changed rows become new fragments behind the others; the
-inserted rows follow them. One Update transaction holds everything, with the keys of the inserted rows, so
-that of two writers that insert one key at the same time the later one looks again. (Lance table format,
-update.)
+The source is held in memory, the table is streamed: first its key columns (and what conditions name) of the
+rows that may have one of the keys, which gives the rows to change, then only what is copied. Changed rows
+become new fragments behind the others; the inserted rows follow them. One Update transaction holds
+everything, with the keys of the inserted rows, so that of two writers that insert one key at the same time
+the later one looks again. (Lance table format, update.)
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.arrays import join, pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import REAL, Surroundings
 from spark_lance.table.commits.reruns import RERUNS, rerun
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.row_lookup import nameable, read_rows
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
-from spark_lance.table.rows.keys import primary_key
+from spark_lance.table.rows.key_lookup import key_tasks
 from spark_lance.table.rows.merge_condition import MergeCondition
 from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
 from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
+from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["MergeRules", "Merged", "merge_rows"]
@@ -76,9 +77,7 @@ class Merged:
 
 
 def merge_rows(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     source: pa.Table,
     rules: MergeRules,
     *,
@@ -88,9 +87,7 @@ def merge_rows(
     """Merge a source into a table.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
-        manifest: the version that the source is compared with.
+        snapshot: the version that the source is compared with.
         source: columns of the table, at least the key. Updated rows keep their values in columns that are not
             there; inserted rows are null in them.
         rules: what to do.
@@ -106,13 +103,13 @@ def merge_rows(
         UnsupportedFormatError: the table needs a feature that is not written here, or has blobs in structs.
     """
 
-    def attempt(base: Manifest) -> Merged:
-        check_movable(base)
-        merge = _Merge.plan(store, root, base, source, rules)
+    def attempt(base: Snapshot) -> Merged:
+        check_movable(base.manifest)
+        merge = _Merge.plan(base, source, rules)
         merge.match()
         return merge.commit(surroundings)
 
-    return rerun(store, root, manifest, attempt, reruns, surroundings)
+    return rerun(snapshot, attempt, reruns, surroundings)
 
 
 @dataclass
@@ -127,9 +124,7 @@ class _Merge:
         seen: by code, whether the table has the key.
     """
 
-    store: Store
-    root: str
-    base: Manifest
+    at: Snapshot
     rules: MergeRules
     keys: tuple[Field, ...]
     source: pa.Table
@@ -141,8 +136,9 @@ class _Merge:
     deletes: dict[int, npt.NDArray[np.uint32]] = field(default_factory=dict)
 
     @classmethod
-    def plan(cls, store: Store, root: str, base: Manifest, source: pa.Table, rules: MergeRules) -> _Merge:
+    def plan(cls, at: Snapshot, source: pa.Table, rules: MergeRules) -> _Merge:
         """Fit source and rules to a version."""
+        base = at.manifest
         keys = _key_fields(base.schema, rules.on)
         aligned = _align(source, base.schema, keys, rules.insert)
         condition = missing = None
@@ -152,15 +148,20 @@ class _Merge:
             missing = compile_predicate(rules.missing, nameable(base))
         index = KeyIndex([aligned[key.name] for key in keys])
         seen = np.zeros(index.size, np.bool_)
-        return cls(store, root, base, rules, keys, aligned, index, condition, missing, seen)
+        return cls(at, rules, keys, aligned, index, condition, missing, seen)
+
+    @property
+    def base(self) -> Manifest:
+        """The version's manifest."""
+        return self.at.manifest
 
     def match(self) -> None:
-        """Compare all rows of the table with the source."""
+        """Compare the rows of the table with the source, all that a rule may concern."""
         names = {key.name for key in self.keys}
         names.update(self.condition.target_columns if self.condition else ())
         names.update(self.missing.columns if self.missing else ())
-        scan = Scan.plan(self.store, self.root, self.base, sorted(names), with_row_address=True)
-        for window in _windows(scan):
+        scan = self.at.scan(sorted(names), with_row_address=True)
+        for window in self._windows(scan):
             addresses = window[ROW_ADDRESS].to_numpy()
             codes = self.index.lookup([window[key.name] for key in self.keys])
             self.seen[codes[codes >= 0]] = True
@@ -176,6 +177,14 @@ class _Merge:
                     mask = self.missing.mask(pick_rows(window, gone)).fill_null(False)
                     gone = gone[mask.to_numpy()]
                 self._delete(addresses[gone])
+
+    def _windows(self, scan: Scan) -> Iterator[pa.Table]:
+        """Yield the rows that may have a key of the source, and those that may be deleted for lack of one."""
+        if self.rules.delete_missing and self.missing is None:
+            return _windows(scan.tasks())
+        if self.rules.delete_missing:
+            return _windows(key_tasks(scan, self.keys, self.source, self.missing))
+        return _windows(key_tasks(scan, self.keys, self.source))
 
     def _change(self, window: pa.Table, addresses: npt.NDArray[np.uint64], codes: Int64Array) -> None:
         """Note the rows of a window to update or to delete."""
@@ -219,11 +228,12 @@ class _Merge:
         rows = {number: offsets for number, (offsets, _) in self.updates.items()}
         for number, offsets in self.deletes.items():
             rows[number] = np.union1d(rows[number], offsets) if number in rows else offsets
-        ids = MovedIds(self.store, self.root, self.base)
-        added = write_moved(self.store, self.root, self.base, self._new_rows(inserted, ids), ids)
+        store, root = self.at.store, self.at.root
+        ids = MovedIds(store, root, self.base)
+        added = write_moved(store, root, self.base, self._new_rows(inserted, ids), ids)
         committed = commit_moves(
-            self.store,
-            self.root,
+            store,
+            root,
             RowChanges(self.base, rows),
             added,
             sorted(node.id for node in self.base.schema.walk()),
@@ -243,7 +253,8 @@ class _Merge:
         copied = [f for f in fields if f.name not in self.source.schema.names]
         offsets = {number: part for number, (part, _) in self.updates.items()}
         done: dict[int, int] = {}
-        pieces = read_rows(self.store, self.root, self.base, offsets, copied, _PIECE_BYTES, self._row_bytes)
+        store, root = self.at.store, self.at.root
+        pieces = read_rows(store, root, self.base, offsets, copied, _PIECE_BYTES, self._row_bytes)
         for number, part, old in pieces:
             start = done.get(number, 0)
             done[number] = start + len(part)
@@ -302,11 +313,11 @@ def _align(source: pa.Table, schema: Schema, keys: Sequence[Field], insert: bool
     return pa.Table.from_arrays(columns, schema=aligned.schema)
 
 
-def _windows(scan: Scan) -> Iterator[pa.Table]:
-    """Yield all rows of a scan in tables of some size, across fragments."""
+def _windows(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
+    """Yield the rows of tasks in tables of some size, across fragments."""
     waiting: list[pa.Table] = []
     rows = size = 0
-    for task in scan.tasks():
+    for task in tasks:
         for table in task.tables(_WINDOW_BYTES):
             waiting.append(table)
             rows, size = rows + table.num_rows, size + table.nbytes

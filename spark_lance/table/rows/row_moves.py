@@ -13,15 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.errors import CommitOutcomeUnknownError, LanceError, UnsupportedFormatError
+from spark_lance.errors import UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import Surroundings, commit_operation
+from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.lineage import CREATED_AT, ROW_ID, LineageReader
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
+from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
@@ -156,7 +157,12 @@ def commit_moves(
         CommitError: other writers were in the way; see its subclasses. All files written for the operation
             are deleted, unless the outcome is not known.
     """
-    try:
+
+    def discard() -> None:
+        changes.discard(store, root)
+        delete_fragment_files(store, root, [fragment.SerializeToString() for fragment in added])
+
+    with discarding(discard):
         outcome = changes.apply(store, root, changes.source)
         operation = update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
         committed = commit_operation(
@@ -168,12 +174,5 @@ def commit_moves(
             rows=changes,
             surroundings=surroundings,
         )
-    except CommitOutcomeUnknownError:
-        raise
-    except (LanceError, OSError):
-        # Every other failure says that nothing was committed.
-        changes.discard(store, root)
-        delete_fragment_files(store, root, [fragment.SerializeToString() for fragment in added])
-        raise
     changes.discard(store, root, committed)
     return committed

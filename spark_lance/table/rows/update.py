@@ -20,7 +20,9 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate, compile_expression
 from spark_lance.table.predicates.values import cast
-from spark_lance.table.reading.row_lookup import columns_of, find_rows, read_rows
+from spark_lance.table.reading.row_lookup import columns_of, read_rows
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
 
 __all__ = ["Updated", "update_rows"]
@@ -37,9 +39,7 @@ class Updated:
 
 
 def update_rows(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     updates: Mapping[str, Any],
     where: Predicate | None = None,
     *,
@@ -52,9 +52,7 @@ def update_rows(
     and new values are computed again from the newest version.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
-        manifest: the version in which the rows are looked for.
+        snapshot: the version in which the rows are looked for.
         updates: column -> new value: SQL text over the old columns, a pyarrow expression, or a constant.
             Values are cast to the column's type; fractions are cut off.
         where: which rows.
@@ -72,17 +70,20 @@ def update_rows(
     if not updates:
         raise OptionError("an update needs at least one column")
 
-    def attempt(base: Manifest) -> Updated:
+    store, root = snapshot.store, snapshot.root
+
+    def attempt(at: Snapshot) -> Updated:
+        base = at.manifest
         check_movable(base)
         values = {name: _value(base, name, given) for name, given in updates.items()}
-        changes = find_rows(store, root, base, where)
+        changes = find_rows(at, where)
         ids = MovedIds(store, root, base)
         added = write_moved(store, root, base, _changed(store, root, changes, values, ids), ids)
         field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
         committed = commit_moves(store, root, changes, added, field_ids, surroundings)
         return Updated(committed, sum(len(offsets) for offsets in changes.rows.values()))
 
-    return rerun(store, root, manifest, attempt, reruns, surroundings)
+    return rerun(snapshot, attempt, reruns, surroundings)
 
 
 def _changed(

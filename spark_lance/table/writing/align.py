@@ -3,6 +3,8 @@
 The types are compared once, before any data moves, and every difference is reported together. What
 remains is a function per column. A cast is allowed if it keeps every value (int32 to int64), or if it can
 tell a value that it would not keep and then stops (int64 to uint32, a list to a vector of fixed length).
+References to blobs (see `file.blob_references`) that stand for blobs or bytes stay references, in one type:
+what they name is fetched when it is written.
 """
 
 from __future__ import annotations
@@ -15,9 +17,25 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.arrays import movable, sound
+from spark_lance.file.blob_references import (
+    REFERENCE,
+    describes_blobs,
+    holds_references,
+    is_blob_field,
+    is_reference,
+)
+from spark_lance.file.extensions import known_schema
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
 __all__ = ["Aligner"]
+
+# Columns that reads add to those of a table, and what adds them.
+_MADE = {
+    **dict.fromkeys(SYSTEM_COLUMNS, "an option of the read"),
+    **dict.fromkeys(("_change_type", "_commit_version", "_commit_timestamp"), "a change feed"),
+    **dict.fromkeys(("_distance", "_score", "query_index"), "a search"),
+}
 
 Cast = Callable[[pa.Array], pa.Array]
 
@@ -41,24 +59,29 @@ class Aligner:
             if source.names.count(name) > 1:
                 differences.append(f"column {name!r} occurs twice in the data")
             elif name not in known:
-                differences.append(f"column {name!r} is not in the table")
+                hint = f": {_MADE[name]} adds it; leave it out" if name in _MADE else ""
+                differences.append(f"column {name!r} is not in the table{hint}")
         casts: list[tuple[str, Cast | None]] = []
         fields: list[Field] = []
+        arrow: list[pa.Field] = []
         for field in target.fields:
             index = source.get_field_index(field.name)
             if index < 0:
                 if not field.nullable:
                     differences.append(f"column {field.name!r} must not be null but is missing in the data")
                 continue
-            casts.append((field.name, _cast(source.field(index).type, field, field.name, differences)))
+            given = source.field(index).type
+            aligned = _with_references(given, field.arrow_field())
+            casts.append((field.name, _cast_field(given, aligned, field.name, differences)))
             fields.append(field)
+            arrow.append(aligned)
         if not fields and not differences and target.fields:
             differences.append("the data has none of the table's columns")
         if differences:
             lines = "".join(f"\n  - {line}" for line in dict.fromkeys(differences))
             raise SchemaError(f"the data does not fit the table:{lines}")
         self.schema = Schema(tuple(fields), target.metadata)
-        self.arrow_schema = self.schema.to_arrow()
+        self.arrow_schema = pa.schema(arrow, dict(target.metadata) or None)
         self._casts = casts
 
     def align(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -89,19 +112,59 @@ class Aligner:
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
 
-def _cast(source: pa.DataType, field: Field, path: str, differences: list[str]) -> Cast | None:
-    """Return how to cast a column to a field's type, None if nothing is to be done."""
-    return _cast_field(source, field.arrow_field(), path, differences)
+def _with_references(source: pa.DataType, target: pa.Field) -> pa.Field:
+    """Return a field of the table with references where the data has them for blobs or bytes."""
+    kind = target.type
+    if not holds_references(source):
+        return target
+    if is_reference(source):
+        fits = is_blob_field(target) or _is_bytes(kind)
+        return target.with_type(REFERENCE) if fits else target
+    if pa.types.is_struct(source) and pa.types.is_struct(kind):
+        parts = []
+        for part in kind:
+            index = source.get_field_index(part.name)
+            parts.append(part if index < 0 else _with_references(source.field(index).type, part))
+        return target.with_type(pa.struct(parts))
+    if _is_any_list(source) and _is_any_list(kind):
+        item = _with_references(source.value_type, kind.value_field)
+        return target.with_type(pa.large_list(item) if pa.types.is_large_list(kind) else pa.list_(item))
+    return target
 
 
 def _cast_field(source: pa.DataType, target: pa.Field, path: str, differences: list[str]) -> Cast | None:
     """Return the cast to a field's type; bytes may become blobs of version 2.2."""
     if isinstance(source, pa.BaseExtensionType):
+        if not _is_same_extension(source, target):
+            kept = known_schema(pa.schema([target])).field(0).type
+            differences.append(f"column {path!r} is {source} in the data and {kept} in the table")
+            return None
         inner = _cast_field(source.storage_type, target, path, differences)
         return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
+    if is_blob_field(target) and describes_blobs(source):
+        differences.append(
+            f"column {path!r} has blobs in the table, and the data describes blobs without telling where "
+            "they were read from: read the data with blob_handling=all_binary"
+        )
+        return None
+    if is_reference(source) and not is_reference(target.type):
+        differences.append(
+            f"column {path!r} refers to blobs in the data and is {target.type} in the table: drop the field "
+            "'blob_source' of the data to store what is left of the struct, without the bytes"
+        )
+        return None
     if _is_bytes(source) and (target.metadata or {}).get(EXTENSION_NAME.encode()) == b"lance.blob.v2":
         return lambda array: _to_blobs(array, target.type)
     return _cast_type(source, target.type, path, differences)
+
+
+def _is_same_extension(source: pa.BaseExtensionType, target: pa.Field) -> bool:
+    """Whether a field is for values of an extension type: it is plain, or of the very type."""
+    name = (target.metadata or {}).get(EXTENSION_NAME.encode())
+    kept = known_schema(pa.schema([target])).field(0).type
+    if isinstance(kept, pa.BaseExtensionType):
+        return bool(kept == source)
+    return name is None or name == source.extension_name.encode()
 
 
 def _to_blobs(array: pa.Array, target: pa.StructType) -> pa.Array:
@@ -197,8 +260,8 @@ def _list(source: pa.DataType, target: pa.DataType, path: str, differences: list
 
 
 def _map(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
-    keys = _cast_type(source.key_type, target.key_type, f"{path}.key", differences)
-    values = _cast_type(source.item_type, target.item_type, f"{path}.value", differences)
+    keys = _cast_field(source.key_type, target.key_field, f"{path}.key", differences)
+    values = _cast_field(source.item_type, target.item_field, f"{path}.value", differences)
     if source == target and keys is None and values is None:
         return None
 

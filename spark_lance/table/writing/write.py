@@ -19,6 +19,8 @@ from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR, new_data_file_name
+from spark_lance.table.reading.blob_sources import BlobSources
+from spark_lance.table.writing.references import bounded
 
 __all__ = [
     "MAX_BYTES_PER_FILE",
@@ -48,7 +50,8 @@ def write_fragments(
     """Write batches of exactly `schema` to new data files of the table at `root`.
 
     Args:
-        batches: the rows; none gives no file.
+        batches: the rows; none gives no file. In place of blobs and bytes there may be references, see
+            `file.blob_references`, whose bytes are copied.
         schema: fields with the table's ids, in the order of the batches' columns.
         version: version of the data files.
         max_rows_per_file: rows after which a new file (and fragment) is begun.
@@ -60,18 +63,22 @@ def write_fragments(
 
     Raises:
         SchemaError: a null where the schema allows none, or a type that the version cannot store.
+        BlobSourceError: the bytes of a reference cannot be found.
         OSError: the store failed. The files written so far are deleted before any error is raised.
     """
     if max_rows_per_file < 1 or max_bytes_per_file < 1:
         raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
     fragments: list[bytes] = []
     writer: FileWriter | None = None
+    sources = BlobSources(store)
     try:
-        for batch in batches:
+        for batch in bounded(batches, schema, sources):
             for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
                 if writer is None:
                     name = new_data_file_name(operation)
-                    writer = FileWriter(store, join(root, DATA_DIR, name), schema, version)
+                    writer = FileWriter(
+                        store, join(root, DATA_DIR, name), schema, version, referenced=sources
+                    )
                 writer.write(part)
                 if writer.rows_written >= max_rows_per_file or writer.bytes_written >= max_bytes_per_file:
                     fragments.append(_fragment(writer.finish()))

@@ -8,7 +8,7 @@ import lance
 import pyarrow as pa
 
 from spark_lance.file.reader import FileReader
-from spark_lance.file.v2_1.page import page_layout
+from spark_lance.file.v2_1.read.page import page_layout
 from spark_lance.io.store import open_store
 from spark_lance.proto import encodings21_pb2 as pb
 

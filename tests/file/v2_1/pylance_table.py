@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -19,7 +20,7 @@ __all__ = ["fragment_json", "open_in_pylance", "write_file"]
 
 
 def write_file(
-    root: Path, table: pa.Table, version: str, batch_rows: int | None = None, **sizes: int
+    root: Path, table: pa.Table, version: str, batch_rows: int | None = None, **sizes: Any
 ) -> WrittenFile:
     """Write a table as a data file of the table at `root`, batch by batch."""
     store, path = open_store(str(root / "data" / f"{uuid.uuid4().hex}.lance"))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.reader import FileReader
-from spark_lance.file.v2_1 import page, row_page
+from spark_lance.file.v2_1.read import page, row_page
 from tests.file.v2_1.pylance_file import layouts, one_column, open_file, pylance_file
 from tests.strategies import canonical, tables
 

@@ -19,7 +19,7 @@ from spark_lance import dataset
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.scalar.knower import ScalarKnower
+from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import nameable
@@ -124,19 +124,18 @@ def found_rows(path: Path, condition: str) -> tuple[list[int], int]:
     table = dataset(path)
     names = nameable(table.lance_schema)
     compiled = compile_predicate(condition, names)
-    knower = ScalarKnower(table.store, table.root, table.manifest)
-    scan = Scan(
-        table.store, table.root, table.manifest, ("_rowaddr",), tuple(table.manifest.fragments), (knower,)
-    )
+    pruner = ScalarPruner(table.snapshot)
+    scan = table.snapshot.scan(["_rowaddr"])
     rows = [address for part in scan.tables(compiled) for address in part["_rowaddr"].to_pylist()]
-    where = knower(compiled, table.manifest.fragments)
+    where = pruner(compiled, table.manifest.fragments)
     pointed = ROWS if where is None else sum(ROWS if here is None else len(here) for here in where.values())
     return rows, pointed
 
 
 def all_rows(path: Path, condition: str) -> list[int]:
-    table = dataset(path).to_table([], filter=condition, with_row_address=True)
-    return [int(address) for address in table["_rowaddr"].to_pylist()]
+    table = dataset(path)
+    scan = Scan.plan(table.store, table.root, table.manifest, ["_rowaddr"])
+    return [int(address) for part in scan.tables(condition) for address in part["_rowaddr"].to_pylist()]
 
 
 def check(path: Path, conditions: list[str]) -> Iterator[int]:

@@ -48,8 +48,7 @@ CASES = [
 
 
 def searched(path: Path) -> VectorSearch:
-    found = dataset(path)
-    return VectorSearch(found.store, found.root, found.manifest, "v")
+    return VectorSearch(dataset(path).snapshot, "v")
 
 
 def ours(path: Path, query: Matrix, k: int, **options: Any) -> tuple[list[int], list[float]]:

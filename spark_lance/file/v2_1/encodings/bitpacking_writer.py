@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, GROUPS
-from spark_lance.file.v2_1.plain_values import ChunkBuffer, Indices
+from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["PackedChunks", "block_widths", "pack"]

@@ -11,7 +11,14 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from spark_lance.file.v2_1.plain_values import U8, Block, ChunkBuffer, ChunkValues, Indices, ZipVariable
+from spark_lance.file.v2_1.encodings.plain_writer import (
+    U8,
+    Block,
+    ChunkBuffer,
+    ChunkValues,
+    Indices,
+    ZipVariable,
+)
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["CompressedChunks", "Compression", "compress_block", "compress_pieces", "compress_zipped"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.file.v2_1.plain_values import ChunkBuffer, Indices, flat
+from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices, flat
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["RunChunks", "describe_runs", "run_starts"]

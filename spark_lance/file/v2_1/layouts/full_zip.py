@@ -27,7 +27,7 @@ from spark_lance.file.v2_1.blocks import Block, Variable
 from spark_lance.file.v2_1.chunks import Bytes, Ints, exclusive_sum, gather, gather_integers, integer_column
 from spark_lance.file.v2_1.codec import Resolver
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
-from spark_lance.file.v2_1.repdef import Levels, number_layers
+from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["decode", "plain_width", "row_width"]

@@ -38,7 +38,7 @@ from spark_lance.file.v2_1.codec import Resolver
 from spark_lance.file.v2_1.encodings.picking import levels_pickable, pick, pick_levels, pickable
 from spark_lance.file.v2_1.layouts.levels import decode_levels
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
-from spark_lance.file.v2_1.repdef import Levels, number_layers
+from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["ChunkTable", "DecodedChunks", "can_pick", "chunk_table", "decode", "decode_chunks", "pick_values"]

@@ -12,7 +12,7 @@ from spark_lance.errors import FormatError
 from spark_lance.file.buffers import as_bytes
 from spark_lance.file.v2_1.blocks import Block
 from spark_lance.file.v2_1.chunks import Bytes
-from spark_lance.file.v2_1.repdef import Levels
+from spark_lance.file.v2_1.levels.unravel import Levels
 
 __all__ = ["DecodedPage", "PageBytes"]
 

@@ -4,6 +4,7 @@
     metadata {"codebook_position": 2, "nbits": 8, "num_sub_vectors": 8, "dimension": 32,
               "codebook_tensor": [], "transposed": true}
     global buffer `codebook_position`: Tensor, in memory order [sub-vector][codeword][value]
+    In files of old writers, `codebook_tensor` is a list of the bytes of this message.
 
 With 4 bits, byte b holds sub-vector 2b in its low and 2b + 1 in its high half. `transposed`: the bytes of a
 partition are a matrix (bytes of a row, rows), row by row, whatever lists the column shows. With l2 and cosine
@@ -176,7 +177,9 @@ class ProductQuantizer(Quantizer):
         """Return the quantizer of a file."""
         try:
             bits, parts, dim = int(notes["nbits"]), int(notes["num_sub_vectors"]), int(notes["dimension"])
-            tensor = index_pb2.Tensor.FromString(buffer(int(notes["codebook_position"])))
+            inside = notes.get("codebook_tensor")
+            stored = bytes(inside) if inside else buffer(int(notes["codebook_position"]))
+            tensor = index_pb2.Tensor.FromString(stored)
         except (KeyError, TypeError, ValueError, DecodeError) as error:
             raise FormatError(f"malformed metadata of product codes: {error!r}") from error
         codebook = unpack_tensor(tensor)

@@ -1,0 +1,68 @@
+"""What every part of the face stands on: one version of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+from spark_lance.io.store import Store
+from spark_lance.table.indices.remap import IndexRemap
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
+from spark_lance.table.versions.resolve import main_root
+
+__all__ = ["Face", "SameFace"]
+
+SameFace = TypeVar("SameFace", bound="Face")
+
+
+@dataclass(frozen=True)
+class Face:
+    """One version of a table.
+
+    Attributes:
+        uri: the table as the user named it.
+        store: where it is.
+        root: its root path in the store.
+        manifest: the version.
+    """
+
+    uri: str
+    store: Store
+    root: str
+    manifest: Manifest
+
+    @property
+    def version(self) -> int:
+        """The version that is read."""
+        return self.manifest.version
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that is read, None for the main line."""
+        return self.manifest.message.branch or None
+
+    @property
+    def main_root(self) -> str:
+        """The root path of the main line, which holds tags and branches."""
+        return main_root(self.root, self.manifest)
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The version as a value, for the functions that read and change rows."""
+        return Snapshot(self.store, self.root, self.manifest, self._pruner_factory)
+
+    @property
+    def _pruner_factory(self) -> PrunerFactory | None:
+        """Makes what tells scans where rows of certain values are; None: nobody here can."""
+        return None
+
+    @property
+    def _index_remap(self) -> IndexRemap | None:
+        """Who gives indices the new addresses of rows that a compaction moves; None: nobody here can."""
+        return None
+
+    def _at(self: SameFace, manifest: Manifest) -> SameFace:
+        """Return the same table at another version."""
+        return replace(self, manifest=manifest)

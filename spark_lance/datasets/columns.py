@@ -1,0 +1,210 @@
+"""Changing columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.datasets.base import Face, SameFace
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.table.columns.alter import alter_columns, drop_columns
+from spark_lance.table.columns.evolve import BATCH_ROWS, add_columns, add_null_columns
+from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
+from spark_lance.table.columns.update_in_place import update_columns
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.schema.changes import Alteration
+from spark_lance.table.writing.inputs import as_reader
+
+__all__ = ["Evolving", "read_alteration"]
+
+_SAMPLE_BYTES = 1 << 20
+
+
+class Evolving(Face):
+    """Changes of columns; each makes a new version."""
+
+    def add_columns(
+        self: SameFace,
+        transforms: Mapping[str, str]
+        | Callable[[pa.RecordBatch], Any]
+        | pa.Field
+        | Sequence[pa.Field]
+        | pa.Schema
+        | Any,
+        read_columns: Sequence[str] | None = None,
+        reader_schema: pa.Schema | None = None,
+        batch_size: int | None = None,
+    ) -> SameFace:
+        """Add columns and return the new version; the files that are there are not touched.
+
+        A struct that is there already takes new fields in: give a struct of the same name with just these
+        (data files of version 2.2 on).
+
+        Args:
+            transforms: where the values come from:
+
+                - a dict from names to SQL expressions over the columns, such as {"c": "a * 2"};
+                - a function from RecordBatch to RecordBatch (or Table, or pandas DataFrame) of as many rows,
+                  plain or made by `batch_udf`;
+                - values for all rows in the table's order: a RecordBatchReader, Table, DataFrame, or an
+                  iterable of RecordBatches;
+                - a pyarrow field, a list of fields, or a schema: columns that are null everywhere.
+            read_columns: what a function gets to see, `_rowid` and `_rowaddr` too; all columns by default.
+            reader_schema: of an iterable of RecordBatches.
+            batch_size: the most rows that a function gets at once.
+
+        Raises:
+            SchemaError: a column exists already, the values do not fit, or there are more or fewer than rows.
+            ExpressionError: an expression does not fit the columns.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        if isinstance(transforms, pa.Field):
+            transforms = [transforms]
+        if isinstance(transforms, list) and transforms and isinstance(transforms[0], pa.Field):
+            transforms = pa.schema(transforms)
+        rows = BATCH_ROWS if batch_size is None else batch_size
+        if rows < 1:
+            raise OptionError("batch_size must be at least 1")
+        place = self.store, self.root, self.manifest
+        if isinstance(transforms, pa.Schema):
+            return self._at(add_null_columns(*place, transforms)) if len(transforms) else self
+        source: Computation | Stream
+        if isinstance(transforms, Mapping):
+            source = expressions(transforms, nameable(self.manifest.schema))
+            if not transforms:
+                return self
+        elif callable(transforms):
+            names = read_columns
+            if names is None:
+                names = [field.name for field in self.manifest.schema.fields]
+            source = function(transforms, names, lambda: _sample(self, names))
+        else:
+            source = Stream(as_reader(transforms, reader_schema))
+        return self._at(add_columns(*place, source, batch_rows=rows))
+
+    def merge(
+        self: SameFace,
+        data_obj: Any,
+        left_on: str,
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> SameFace:
+        """Add the columns of other data, row by row where a key is the same; return the new version.
+
+        Rows that the data has no key for get null. Of several rows of the data with one key the last counts.
+        The data is kept in memory.
+
+        Args:
+            data_obj: a Table, RecordBatchReader, Dataset, DataFrame, or an iterable of RecordBatches.
+            left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
+            right_on: the data's column with the keys; `left_on` by default.
+            schema: of an iterable of RecordBatches.
+
+        Raises:
+            SchemaError: a key column does not exist or is of another type, another column exists already, or
+                rows without a match would be null where the data forbids it.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        kind = pa.uint64()
+        if left_on not in (ROW_ID, ROW_ADDRESS):
+            kind = self.manifest.schema.field(left_on).arrow_type()
+        join = Join(as_reader(data_obj, schema).read_all(), right_on or left_on, kind)
+        if not len(join.schema):
+            raise SchemaError("the data has no columns besides its key")
+        source = join.computation(left_on)
+        return self._at(add_columns(self.store, self.root, self.manifest, source))
+
+    def update_columns(
+        self: SameFace,
+        data_obj: Any,
+        left_on: str = ROW_ID,
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> SameFace:
+        """Replace values of columns where a key is the same as in other data; return the new version.
+
+        Rows stay where they are, and the other columns are neither read nor written. For many rows and few
+        columns that is less work than `update` or a merge by key, which move whole rows. The columns are
+        written anew for all rows of the fragments that have a row to change. The data is kept in memory; of
+        several rows of it with one key the last counts.
+
+        Args:
+            data_obj: keys and new values, in columns named as the table's: a Table, RecordBatchReader,
+                Dataset, DataFrame, or an iterable of RecordBatches.
+            left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
+            right_on: the data's column with the keys; `left_on` by default.
+            schema: of an iterable of RecordBatches.
+
+        Raises:
+            SchemaError: a column does not exist, or values do not fit it.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        data = as_reader(data_obj, schema).read_all()
+        place = self.store, self.root, self.manifest
+        return self._at(update_columns(*place, data, left_on, right_on or left_on))
+
+    def alter_columns(self: SameFace, *alterations: Mapping[str, Any]) -> SameFace:
+        """Rename columns, allow or forbid nulls, cast to other types; return the new version.
+
+        Args:
+            alterations: dicts with the keys
+
+                - "path": the column, "a.b" for a field b of a struct a, "l.item" for the items of a list;
+                - "name": its new name;
+                - "nullable": whether it may be null from now on; False needs a look at all its values;
+                - "data_type": its new type, of the same family (integers, floating-point numbers, texts,
+                  lists, ...); the column is written anew.
+
+        Raises:
+            SchemaError: a column does not exist, a name is taken, there are nulls, or values that the new
+                type cannot hold; an index is on a column to be cast.
+            OptionError: a dict has other keys, or none of the last three.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        parsed = [read_alteration(alteration) for alteration in alterations]
+        if not parsed:
+            return self
+        return self._at(alter_columns(self.store, self.root, self.manifest, parsed))
+
+    def drop_columns(self: SameFace, columns: Iterable[str]) -> SameFace:
+        """Drop columns, or fields of structs ("a.b"), and return the new version.
+
+        The values stay in files that hold other columns too, until compaction, and in older versions.
+
+        Raises:
+            SchemaError: a column does not exist, none would be left, or a part of a primary key would go.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        paths = list(columns)
+        if not paths:
+            return self
+        return self._at(drop_columns(self.store, self.root, self.manifest, paths))
+
+
+def _sample(face: Face, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return one row of a version, or none if it has none."""
+    scan = Scan.plan(face.store, face.root, face.manifest, columns)
+    for batch in scan.batches(_SAMPLE_BYTES, 1):
+        return batch
+    return pa.RecordBatch.from_pylist([], scan.arrow_schema)
+
+
+_KEYS = {"path", "name", "nullable", "data_type"}
+
+
+def read_alteration(given: Mapping[str, Any]) -> Alteration:
+    """Return what a dict says about a column; see `Evolving.alter_columns`.
+
+    Raises:
+        OptionError: it has other keys, or says nothing.
+    """
+    if unknown := given.keys() - _KEYS:
+        raise OptionError(
+            f"an alteration has no {', '.join(sorted(unknown))}; use {', '.join(sorted(_KEYS))}"
+        )
+    if "path" not in given or len(given) < 2:
+        raise OptionError("an alteration needs a path, and a name, nullable or data_type")
+    return Alteration(given["path"], given.get("name"), given.get("nullable"), given.get("data_type"))

@@ -1,0 +1,75 @@
+"""Compaction in steps, as pylance has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spark_lance.datasets.base import Face
+from spark_lance.errors import OptionError
+from spark_lance.table.commits.commit import REAL
+from spark_lance.table.maintenance.compact import (
+    CompactionMetrics,
+    CompactionPlan,
+    RewriteResult,
+    commit_compaction,
+    compact_table,
+    plan_compaction,
+)
+from spark_lance.table.maintenance.compact_plan import read_options
+
+__all__ = ["Compaction"]
+
+
+class Compaction:
+    """Compaction in steps that can run on different machines: plan, execute each task, commit the results."""
+
+    @staticmethod
+    def plan(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionPlan:
+        """Return what there is to rewrite in a version.
+
+        Args:
+            dataset: the version, as a LanceDataset.
+            options: options of `compact_files` by name.
+
+        Raises:
+            OptionError: an option cannot be used.
+            UnsupportedFormatError: the table uses what is not rewritten here.
+        """
+        chosen = read_options(dataset.manifest.config, options or {})
+        return plan_compaction(
+            dataset.store, dataset.root, dataset.manifest, chosen, None, dataset._index_remap
+        )
+
+    @staticmethod
+    def commit(
+        dataset: Face, rewrites: Sequence[RewriteResult], options: Mapping[str, Any] | None = None
+    ) -> CompactionMetrics:
+        """Commit the results of tasks of one plan, all or none of them.
+
+        Args:
+            dataset: the table.
+            rewrites: the results; none is fine and commits nothing.
+            options: not needed; taken because pylance takes them.
+
+        Raises:
+            RetryableConflictError: a rewritten fragment has been changed meanwhile. The new files stay: plan
+                anew, or commit fewer results.
+            CommitError: the commit failed; see its other subclasses.
+        """
+        if not rewrites:
+            return CompactionMetrics()
+        versions = {result.read_version for result in rewrites}
+        if len(versions) > 1:
+            raise OptionError(f"results of several plans, made from the versions {sorted(versions)}")
+        return commit_compaction(
+            dataset.store, dataset.root, versions.pop(), rewrites, REAL, dataset._index_remap
+        )
+
+    @staticmethod
+    def execute(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
+        """Plan, rewrite and commit; the same as `compact_files`."""
+        chosen = read_options(dataset.manifest.config, options or {})
+        return compact_table(
+            dataset.store, dataset.root, dataset.manifest, chosen, remap=dataset._index_remap
+        )

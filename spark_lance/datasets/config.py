@@ -1,0 +1,70 @@
+"""Config of a table and metadata of the table, its schema and its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from spark_lance.datasets.base import Face
+from spark_lance.proto import transaction_pb2
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.operations.update_config import Texts, field_at, text_updates
+
+__all__ = ["Settings"]
+
+_Same = TypeVar("_Same", bound="Settings")
+
+
+class Settings(Face):
+    """Key-value pairs that a table carries; each change makes a new version."""
+
+    def config(self) -> dict[str, str]:
+        """Return the table's settings."""
+        return dict(self.manifest.config)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The table's own metadata; that of its schema is `schema.metadata`."""
+        return dict(self.manifest.table_metadata)
+
+    def update_config(self: _Same, values: Texts, *, replace: bool = False) -> _Same:
+        """Set settings of the table and return the new version.
+
+        Args:
+            values: keys to set; None deletes a key. Keys beginning with `lance.` belong to the format.
+            replace: drop all other keys.
+
+        Raises:
+            IncompatibleConflictError: another writer has updated one of the keys meanwhile.
+            CommitError: the commit failed; see its subclasses.
+        """
+        return self._update(config_updates=text_updates(values, replace=replace))
+
+    def delete_config_keys(self: _Same, keys: Sequence[str]) -> _Same:
+        """Delete settings of the table, whether or not they exist; errors as `update_config`."""
+        return self.update_config(dict.fromkeys(keys))
+
+    def update_metadata(self: _Same, values: Texts, *, replace: bool = False) -> _Same:
+        """Set metadata of the table; arguments and errors as `update_config`."""
+        return self._update(table_metadata_updates=text_updates(values, replace=replace))
+
+    def update_schema_metadata(self: _Same, values: Texts, *, replace: bool = False) -> _Same:
+        """Set metadata of the schema (`schema.metadata`); arguments and errors as `update_config`."""
+        return self._update(schema_metadata_updates=text_updates(values, replace=replace))
+
+    def update_field_metadata(self: _Same, updates: Mapping[str, Texts], *, replace: bool = False) -> _Same:
+        """Set metadata of fields, named by path (`a.b` is a field of a struct), as `update_config` does.
+
+        Raises:
+            SchemaError: a field does not exist, or the metadata makes it a key.
+            CommitError: another writer was in the way; see its subclasses.
+        """
+        by_id = {
+            field_at(self.manifest, path).id: text_updates(values, replace=replace)
+            for path, values in updates.items()
+        }
+        return self._update(field_metadata_updates=by_id)
+
+    def _update(self: _Same, **updates: Any) -> _Same:
+        operation = transaction_pb2.Transaction.UpdateConfig(**updates)
+        return self._at(commit_operation(self.store, self.root, operation, read_version=self.version))

@@ -1,0 +1,330 @@
+"""Building indices and searching with them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.datasets.base import SameFace
+from spark_lance.datasets.maintain import Maintaining, Optimizer
+from spark_lance.datasets.read import Reading
+from spark_lance.errors import IndexNotFoundError, OptionError
+from spark_lance.file.arrays import pick_rows
+from spark_lance.file.extensions import known_table
+from spark_lance.index.pruners import index_pruners
+from spark_lance.index.remap import SegmentRemap
+from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
+from spark_lance.index.scalar.kinds import SCALAR_INDICES
+from spark_lance.index.text.search import TextSearch, parse_text_query
+from spark_lance.index.vector.create import create_vector_index, extend_vector_index, recipe_with
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import VectorSearch
+from spark_lance.table.indices.describe import describe_indices
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.snapshot import PrunerFactory
+from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.take import take_addresses
+
+__all__ = ["DISTANCE", "SCORE", "IndexOptimizer", "Indexing", "known_indices"]
+
+DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
+
+
+@dataclass(frozen=True)
+class IndexOptimizer(Optimizer):
+    """What `LanceDataset.optimize` offers."""
+
+    def optimize_indices(
+        self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None
+    ) -> None:
+        """Index the rows that indices do not cover yet.
+
+        The new version is not the dataset's: open it with `checkout_version(latest_version)`.
+
+        Args:
+            num_indices_to_merge: how many of the newest segments of an index become one with the new rows. 0
+                adds a segment; by default all are merged.
+            index_names: the indices; all that are known here by default.
+
+        Raises:
+            IndexNotFoundError: there is no index of a name, or it is of a kind that is not built here.
+            CommitError: a commit failed; see its subclasses.
+        """
+        face = self.dataset
+        names = list(index_names) if index_names is not None else known_indices(face.manifest)
+        manifest = face.manifest
+        for name in names:
+            kind = _kind_of(face.manifest, name)
+            extend = extend_vector_index if kind == "vector" else extend_scalar_index
+            manifest = extend(face.store, face.root, manifest, name, merge=num_indices_to_merge)
+
+
+class Indexing(Reading, Maintaining):
+    """Indices of vectors and of single values."""
+
+    @property
+    def optimize(self) -> IndexOptimizer:
+        """Compaction, and upkeep of indices."""
+        return IndexOptimizer(self)
+
+    @property
+    def _pruner_factory(self) -> PrunerFactory:
+        """Indices tell every scan of the dataset where rows of certain values are."""
+        return index_pruners
+
+    @property
+    def _index_remap(self) -> SegmentRemap:
+        """What gives indices the new addresses of compacted rows."""
+        return SegmentRemap()
+
+    def create_index(
+        self: SameFace,
+        column: str,
+        index_type: str,
+        name: str | None = None,
+        metric: str = "l2",
+        replace: bool = True,
+        num_partitions: int | None = None,
+        num_sub_vectors: int | None = None,
+        num_bits: int | None = None,
+        **options: Any,
+    ) -> SameFace:
+        """Build an index over a column of vectors and return the version that has it.
+
+        Args:
+            column: a fixed-size list of float16, float32 or float64, or of uint8 for hamming.
+            index_type: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ or IVF_HNSW_PQ.
+            name: of the index, `{column}_idx` by default.
+            metric: l2, cosine, dot or hamming.
+            replace: whether an index of the name may be replaced.
+            num_partitions: by default one per 4,096 rows, with HNSW one per million.
+            num_sub_vectors: of PQ; a 16th of the dimension by default.
+            num_bits: of PQ, 8 or 4; of RQ, 1 to 9.
+            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, and of
+                HNSW `m` (20), `ef_construction` (150) and `max_level` (7).
+
+        Raises:
+            SchemaError: the column does not exist, or cannot be indexed so.
+            OptionError: an option is wrong, or the name is taken.
+            CommitError: the commit failed; see its subclasses.
+        """
+        recipe = recipe_with(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
+        manifest = create_vector_index(
+            self.store, self.root, self.manifest, column, recipe, name=name, replace=replace
+        )
+        return self._at(manifest)
+
+    def create_scalar_index(
+        self: SameFace,
+        column: str,
+        index_type: str,
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        **options: Any,
+    ) -> SameFace:
+        """Build an index over the values of a column and return the version that has it.
+
+        Scans with a filter use it. Args and errors are those of `create_index`.
+
+        Args:
+            column: a column, or with dots a field in a struct column.
+            index_type: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
+                NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
+                values) or INVERTED (words, for `full_text_query`).
+            name, replace: see `create_index`.
+            options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
+                `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words` (True),
+                `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
+                phrases only in an index with positions).
+        """
+        manifest = create_scalar_index(
+            self.store,
+            self.root,
+            self.manifest,
+            column,
+            index_type,
+            name=name,
+            replace=replace,
+            options=options,
+        )
+        return self._at(manifest)
+
+    def index_statistics(self, name: str) -> dict[str, Any]:
+        """Return what is known of an index: its kind, its segments, rows with and without it.
+
+        Raises:
+            IndexNotFoundError: there is no such index.
+        """
+        for index in describe_indices(self.store, self.root, self.manifest):
+            if index.name == name:
+                rows = self.snapshot.live_rows()
+                indexed = index.num_rows_indexed or 0
+                return {
+                    "index_type": index.index_type,
+                    "name": name,
+                    "num_segments": len(index.segments),
+                    "num_indexed_rows": indexed,
+                    "num_unindexed_rows": rows - indexed,
+                    "details": dict(index.details),
+                }
+        raise IndexNotFoundError(f"there is no index {name!r}")
+
+    def to_table(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        *,
+        nearest: Mapping[str, Any] | None = None,
+        full_text_query: str | Mapping[str, Any] | None = None,
+        prefilter: bool = False,
+    ) -> pa.Table:
+        """Return rows as a table, see `Reading.to_table`; with `nearest` the rows nearest to a vector.
+
+        Args:
+            columns: the columns in order; all by default.
+            nearest: what is searched, with pylance's keys: `column`, `q` (a vector, or a list of them), `k`
+                (`limit`, or 10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`,
+                `refine_factor`, `ef`, `use_index`, `fast_search`, `distance_range`. The column `_distance` is
+                added; with several vectors also `query_index`, the first column.
+            full_text_query: words, a phrase in double quotes, or a dict of `query`, `column` (the one that
+                has an index by default), `operator` ("or" or "and"), `phrase` (False) and `fast_search`. The
+                rows that have them come with the column `_score`, best first; `limit` says how many.
+            prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
+                k nearest rows afterwards.
+            filter, limit, offset, with_row_id, with_row_address: see `Reading.to_table`.
+        """
+        if full_text_query is not None:
+            if nearest is not None:
+                raise OptionError("a search is by vector or by text, not by both")
+            asked = {"query": full_text_query} if isinstance(full_text_query, str) else dict(full_text_query)
+            wanted = None if limit is None else limit + (offset or 0)
+            found = self._answering(asked, wanted, columns, filter, prefilter, with_row_id, with_row_address)
+            return found.slice(offset or 0, limit)
+        if nearest is None:
+            return super().to_table(
+                columns, filter, limit, offset, with_row_id=with_row_id, with_row_address=with_row_address
+            )
+        if nearest.get("k") is None and limit is not None:
+            nearest = {**nearest, "k": max(limit, 1)}
+        found = self._nearest(
+            VectorQuery.parse(nearest), columns, filter, prefilter, with_row_id, with_row_address
+        )
+        return found.slice(offset or 0, limit)
+
+    def _nearest(
+        self,
+        query: VectorQuery,
+        columns: Sequence[str] | None,
+        filter: Predicate | None,
+        prefilter: bool,
+        with_row_id: bool,
+        with_row_address: bool,
+    ) -> pa.Table:
+        condition = self._condition(filter)
+        search = self._searches.setdefault(query.column, VectorSearch(self.snapshot, query.column))
+        results = search.run(query, self._allowed(condition if prefilter else None))
+        later = None if prefilter else condition
+        addresses = np.concatenate([result.addresses for result in results])
+        scores = np.concatenate([result.distances for result in results])
+        if len(results) == 1:
+            return self._rows_of(addresses, {DISTANCE: scores}, columns, later, with_row_id, with_row_address)
+        counts = [len(result.addresses) for result in results]
+        numbers = np.repeat(np.arange(len(results), dtype=np.int32), counts)
+        measured = {QUERY_INDEX: numbers, DISTANCE: scores}
+        return self._rows_of(addresses, measured, columns, later, with_row_id, with_row_address)
+
+    def _answering(
+        self,
+        asked: dict[str, Any],
+        k: int | None,
+        columns: Sequence[str] | None,
+        filter: Predicate | None,
+        prefilter: bool,
+        with_row_id: bool,
+        with_row_address: bool,
+    ) -> pa.Table:
+        """Return the rows that answer a text query."""
+        column, query = parse_text_query(self.manifest, asked, k)
+        condition = self._condition(filter)
+        search = TextSearch(self.snapshot, column)
+        found = search.run(query, self._allowed(condition if prefilter else None))
+        later = None if prefilter else condition
+        return self._rows_of(
+            found.addresses, {SCORE: found.scores}, columns, later, with_row_id, with_row_address
+        )
+
+    def _condition(self, filter: Predicate | None) -> Condition | None:
+        return None if filter is None else compile_predicate(filter, nameable(self.lance_schema))
+
+    def _allowed(self, condition: Condition | None) -> npt.NDArray[np.uint64] | None:
+        """Return the addresses of the rows that a condition keeps, ascending; None for all."""
+        if condition is None:
+            return None
+        found = [part[ROW_ADDRESS].to_numpy() for part in self._scan([ROW_ADDRESS]).tables(condition)]
+        return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+
+    def _rows_of(
+        self,
+        addresses: npt.NDArray[np.uint64],
+        measured: Mapping[str, npt.NDArray[Any]],
+        columns: Sequence[str] | None,
+        condition: Condition | None,
+        with_row_id: bool,
+        with_row_address: bool,
+    ) -> pa.Table:
+        """Return columns of rows, with what was measured of them, if a condition keeps them."""
+        stored = [field.name for field in self.lance_schema.fields] if columns is None else columns
+        # What a search measures hides a column of that name, as in what another search has left.
+        scan = self._scan([column for column in stored if column not in measured])
+        flagged = [name for name, asked in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if asked]
+        extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
+        # Some column must be taken, or nothing would say how many rows there are.
+        names = dict.fromkeys([*scan.names, *flagged, *extra, ROW_ADDRESS])
+        rows = take_addresses(Scan.plan(scan.store, scan.root, scan.manifest, list(names)), addresses)
+        for name, values in measured.items():
+            rows = rows.append_column(name, pa.array(values))
+        if condition is not None:
+            rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
+        first = [name for name in measured if name == QUERY_INDEX]
+        chosen = [name for name in (scan.names if columns is None else columns) if name not in flagged]
+        return known_table(rows.select(list(dict.fromkeys([*first, *chosen, *measured, *flagged]))))
+
+    @cached_property
+    def _searches(self) -> dict[str, VectorSearch]:
+        """What was opened for searching columns of this version."""
+        return {}
+
+
+def known_indices(manifest: Manifest) -> list[str]:
+    """Return the names of the indices that are known here."""
+    names = dict.fromkeys(entry.name for entry in manifest.indices)
+    return [name for name in names if _kind_or_none(manifest, name) is not None]
+
+
+def _kind_or_none(manifest: Manifest, name: str) -> str | None:
+    labels = {index.label: "scalar" for index in SCALAR_INDICES.values()} | {"vectorindexdetails": "vector"}
+    for entry in manifest.indices:
+        label = entry.index_details.type_url.rpartition(".")[2].lower()
+        if entry.name == name and label in labels:
+            return labels[label]
+    return None
+
+
+def _kind_of(manifest: Manifest, name: str) -> str:
+    kind = _kind_or_none(manifest, name)
+    if kind is None:
+        raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
+    return kind

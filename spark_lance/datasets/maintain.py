@@ -1,0 +1,146 @@
+"""Keeping a table small and fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from spark_lance.datasets.base import Face, SameFace
+from spark_lance.table.indices.describe import IndexDescription, describe_indices, list_indices
+from spark_lance.table.maintenance.compact import CompactionMetrics, compact_table
+from spark_lance.table.maintenance.compact_plan import read_options
+from spark_lance.table.maintenance.drop_index import drop_index
+from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
+
+__all__ = ["Maintaining", "Optimizer"]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What `LanceDataset.optimize` offers."""
+
+    dataset: Face
+
+    def compact_files(self, **options: Any) -> CompactionMetrics:
+        """Rewrite small fragments, and those with many deleted rows, to few larger ones.
+
+        Rows keep their order inside what is rewritten, their ids (where these are stable) and their versions.
+        Neighbours are put together; a small fragment between two large ones stays. The rows of this version
+        are rewritten; where another writer changes them meanwhile, it is done again with the newest version.
+        The new version is not this one: open it with `checkout_version(latest_version)`.
+
+        Indices go along: those that name rows by address are written anew with the new addresses, or with
+        `defer_index_remap` (not with stable row ids) only a record says where rows went. With
+        `remap_indices=False` they no longer cover what was rewritten, and neither do, in any case, zone maps
+        and Bloom filters.
+
+        Args:
+            options: `target_rows_per_fragment` (1048576), `max_bytes_per_file` (90 GiB),
+                `materialize_deletions` (True) and `materialize_deletions_threshold` (0.1),
+                `defer_index_remap` (False), `remap_indices` (True), `num_threads` (1), `batch_size`,
+                `max_source_fragments`, `max_source_rows`, `max_source_bytes`, `excluded_fragment_ids`,
+                `data_storage_version` ("2.0", "2.1" or "2.2"; by default the table's). See
+                `CompactionOptions`. Defaults can be put in the table's config under `lance.compaction.` and
+                the option's name.
+
+        Raises:
+            OptionError: an option does not exist or its value cannot be used.
+            RetryableConflictError: other writers were in the way each time.
+            CommitError: the commit failed; see its other subclasses.
+            UnsupportedFormatError: the table uses what is not rewritten here.
+        """
+        chosen = read_options(self.dataset.manifest.config, options)
+        return compact_table(
+            self.dataset.store,
+            self.dataset.root,
+            self.dataset.manifest,
+            chosen,
+            remap=self.dataset._index_remap,
+        )
+
+
+class Maintaining(Face):
+    """Indices, compaction and clean-up."""
+
+    @property
+    def optimize(self) -> Optimizer:
+        """Compaction."""
+        return Optimizer(self)
+
+    def compact_files(self, **options: Any) -> CompactionMetrics:
+        """Compact the table: `optimize.compact_files` by another name."""
+        return self.optimize.compact_files(**options)
+
+    def cleanup_old_versions(
+        self,
+        older_than: timedelta | None = None,
+        retain_versions: int | None = None,
+        *,
+        delete_unverified: bool = False,
+        error_if_tagged_old_versions: bool = True,
+        delete_rate_limit: int | None = None,
+        versions: Sequence[int] | None = None,
+        dry_run: bool = False,
+    ) -> CleanupStats:
+        """Delete old versions of this line, and the files that only they need.
+
+        Versions go to which all of `older_than`, `retain_versions` and `versions` apply, as far as they are
+        given; without any of them, those older than two weeks. This version and later ones, tagged versions
+        and those at which a branch begins stay, and so does every file that they or a branch need. Clones of
+        the table at other places are not known: they lose what only old versions need.
+
+        As with pylance, no version is too young to go: readers of a version that goes lose its files. The
+        method `LanceTable.vacuum` and the command `vacuum` keep what is younger than 24 hours.
+
+        Args:
+            older_than: age of the versions that go.
+            retain_versions: how many of the newest stay.
+            delete_unverified: delete files that no version names whatever their age, not just those that are
+                seven days old. Do so only while nobody writes to the table.
+            error_if_tagged_old_versions: raise if a version that would go has a tag; otherwise it stays.
+            delete_rate_limit: files to delete in a second at most.
+            versions: the versions that may go.
+            dry_run: delete nothing; `files` of the result says what would go.
+
+        Raises:
+            OptionError: an argument cannot be used, or a version that would go has a tag.
+            FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
+        """
+        policy = CleanupPolicy(
+            older_than, retain_versions, versions, delete_unverified, error_if_tagged_old_versions
+        )
+        return cleanup(
+            self.store,
+            self.root,
+            self.manifest,
+            policy,
+            dry_run=dry_run,
+            delete_rate_limit=delete_rate_limit,
+        )
+
+    def describe_indices(self) -> list[IndexDescription]:
+        """Return the indices of this version, by name, each with its segments.
+
+        Raises:
+            FormatError: index entries are damaged.
+        """
+        return describe_indices(self.store, self.root, self.manifest)
+
+    def list_indices(self) -> list[dict[str, Any]]:
+        """Return one dict per index segment: name, type, uuid, fields, version, fragment_ids, base_id.
+
+        Raises:
+            FormatError: index entries are damaged.
+        """
+        return list_indices(self.store, self.root, self.manifest)
+
+    def drop_index(self: SameFace, name: str) -> SameFace:
+        """Take an index out of the table and return the version without it; older versions keep it.
+
+        Raises:
+            IndexNotFoundError: there is no index of this name.
+            CommitError: another writer was in the way; see its subclasses.
+        """
+        return self._at(drop_index(self.store, self.root, self.manifest, name))

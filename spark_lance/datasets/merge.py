@@ -1,0 +1,128 @@
+"""Merging a source into a table, with the words of pylance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Generic
+
+import pyarrow as pa
+
+from spark_lance.datasets.base import SameFace
+from spark_lance.errors import OptionError
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
+from spark_lance.table.writing.inputs import as_reader
+
+__all__ = ["MergeInsertBuilder", "MergeResult"]
+
+
+@dataclass(frozen=True)
+class MergeResult(Generic[SameFace]):
+    """What a merge did.
+
+    Attributes:
+        dataset: the table after it.
+        num_inserted_rows, num_updated_rows, num_deleted_rows: how many rows.
+    """
+
+    dataset: SameFace
+    num_inserted_rows: int
+    num_updated_rows: int
+    num_deleted_rows: int
+
+
+class MergeInsertBuilder(Generic[SameFace]):
+    """A merge in the making. Its methods change it and return it, so that calls can be chained.
+
+    A row of the table and a row of the source match if their keys are equal. A key with a null in it matches
+    nothing. Floats match by their bits: NaN matches NaN, 0.0 does not match -0.0.
+    """
+
+    def __init__(self, dataset: SameFace, on: tuple[str, ...]) -> None:
+        self._dataset = dataset
+        self._rules = MergeRules(on)
+        self._retries = 10
+        self._timeout = timedelta(seconds=30)
+
+    def when_matched_update_all(self, condition: Predicate | None = None) -> MergeInsertBuilder[SameFace]:
+        """Replace rows of the table by the source's rows of the same key.
+
+        Args:
+            condition: only where this is true of the pair: SQL such as "source.x > target.x", or a pyarrow
+                expression over the struct columns source and target.
+        """
+        self._rules = replace(self._rules, matched="update", condition=condition)
+        return self
+
+    def when_matched_delete(self) -> MergeInsertBuilder[SameFace]:
+        """Delete rows of the table whose key the source has."""
+        self._rules = replace(self._rules, matched="delete", condition=None)
+        return self
+
+    def when_matched_fail(self) -> MergeInsertBuilder[SameFace]:
+        """Fail with a MergeError if the table has any key of the source."""
+        self._rules = replace(self._rules, matched="fail", condition=None)
+        return self
+
+    def when_not_matched_insert_all(self) -> MergeInsertBuilder[SameFace]:
+        """Insert rows of the source whose key the table does not have."""
+        self._rules = replace(self._rules, insert=True)
+        return self
+
+    def when_not_matched_by_source_delete(
+        self, expr: Predicate | None = None
+    ) -> MergeInsertBuilder[SameFace]:
+        """Delete rows of the table whose key the source does not have.
+
+        Args:
+            expr: only rows for which this is true, over the table's columns.
+        """
+        self._rules = replace(self._rules, delete_missing=True, missing=expr)
+        return self
+
+    def conflict_retries(self, max_retries: int) -> MergeInsertBuilder[SameFace]:
+        """Set how often to begin anew because of other writers; 10 by default."""
+        self._retries = max_retries
+        return self
+
+    def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder[SameFace]:
+        """Set the time after which no new attempt is begun; 30 seconds by default."""
+        self._timeout = timeout
+        return self
+
+    def execute(self, data: Any, schema: pa.Schema | None = None) -> MergeResult[SameFace]:
+        """Merge the data and return the new version. One is made even if nothing changes.
+
+        The data is held in memory; the table is streamed. Updated rows move to the end of the table, in its
+        order; inserted rows follow in the order of the data. With stable row ids, updated rows keep theirs.
+        Two writers that insert one key at the same time end up with one row; that holds for pylance as the
+        other writer, too, if the key is the table's primary key.
+
+        Args:
+            data: any kind of data that `write_dataset` takes, with columns of the table, at least the key.
+                Updated rows keep their values in columns that are not there; inserted rows are null there.
+            schema: of an iterable of batches.
+
+        Raises:
+            OptionError: the merge would change nothing in any case.
+            SchemaError: the data does not fit the table, or a key column is missing, or nested.
+            ExpressionError: a condition does not fit the columns.
+            MergeError: several rows of the data match one row that would be changed; or a row matches
+                although none may.
+            CommitError: other writers were in the way; see its subclasses.
+            UnsupportedFormatError: the table uses what is not written here, or has blobs in structs.
+        """
+        rules = self._rules
+        if rules.matched == "keep" and not rules.insert and not rules.delete_missing:
+            raise OptionError(
+                "this merge would never change anything: say what is done when keys match or not"
+            )
+        table = as_reader(data, schema).read_all()
+        dataset = self._dataset
+        reruns = RetryPolicy(attempts=self._retries + 1, total_seconds=self._timeout.total_seconds())
+        done = merge_rows(dataset.snapshot, table, rules, reruns=reruns)
+        return MergeResult(
+            dataset._at(done.manifest), done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows
+        )

@@ -1,0 +1,1 @@
+"""Repetition and definition levels: nesting to levels and back."""

@@ -1,0 +1,283 @@
+"""Some rows of a page, from the bytes that hold them.
+
+    mini-block, no lists   the chunk words say which chunk has a row; where the encodings allow it, only the
+                           row's own values are decoded, else the chunk
+    mini-block, lists      the repetition index, two u64 per chunk: the rows that end in it, and the levels of
+                           the row that it leaves unfinished. All chunks that a row touches are decoded.
+    full-zip               rows of one width by arithmetic, others by two entries of the repetition index
+    constant               without levels, any number of rows can be made
+
+Pages that are laid out otherwise are decoded whole.
+(Lance file format, random access.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.file.arrays import movable
+from spark_lance.file.buffers import as_bytes
+from spark_lance.file.metadata import Page
+from spark_lance.file.schema import Field
+from spark_lance.file.source import PageSource
+from spark_lance.file.v2_1.chunks import Bytes, Ints, Ranges, exclusive_sum, gather, gather_integers
+from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
+from spark_lance.file.v2_1.layouts.mini_block import ChunkTable
+from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+from spark_lance.file.v2_1.levels.unravel import number_layers
+from spark_lance.file.v2_1.read.page import RESOLVER, build, decode_page, page_layout, page_rows
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["RowPage"]
+
+# Values are picked one by one if they are fewer than one in so many of their chunks' values.
+_PICK_BELOW = 8
+_MAX_ROWS = 1 << 32
+# A dictionary of more bytes is not decoded for a part of its page.
+_LARGE_DICTIONARY = 1 << 15
+
+
+@dataclass(frozen=True)
+class _RowIndex:
+    """The repetition index: for every chunk, how many rows start before it, and end before it; and in all."""
+
+    started: Ints
+    ended: Ints
+
+
+class RowPage:
+    """A page of one leaf column, from which single rows are read."""
+
+    def __init__(self, page: Page, path: Sequence[Field], source: PageSource) -> None:
+        """Prepare to read; nothing is touched."""
+        self._page = page
+        self._path = path
+        self._source = source
+        self._layout: pb.PageLayout = page_layout(page)
+        self._chunks: ChunkTable | None = None
+        self._index: _RowIndex | None = None
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the (offset, size) byte ranges that say where rows are, as far as they are read whole."""
+        if self._layout.WhichOneof("layout") != "mini_block_layout":
+            return []
+        return [each for number, each in enumerate(self._page.buffers) if number != 1]
+
+    def take(self, rows: Ints) -> pa.Array:
+        """Return rows of the page as an array of the path's type.
+
+        Args:
+            rows: ascending numbers of rows of the page, without repeats.
+
+        Raises:
+            FormatError: the page is damaged.
+            UnsupportedFormatError: the page uses something that this release does not know.
+        """
+        array = self._take(rows)
+        if len(array) != len(rows):
+            raise FormatError(f"{len(rows)} rows of a page decode to {len(array)}")
+        return array
+
+    def part(self, start: int, stop: int) -> tuple[pa.Array, int] | None:
+        """Decode the chunks that hold rows [start, stop), which are one row or more.
+
+        Returns:
+            The rows of these chunks and the number of the first; None if the page is laid out so that it is
+            better decoded whole.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `take`.
+        """
+        layout = self._layout.mini_block_layout
+        if (
+            self._layout.WhichOneof("layout") != "mini_block_layout"
+            or any(field.kind == "fsl_struct" for field in self._path)
+            or any(layer.is_list for layer in number_layers(layout.layers))
+            or (layout.HasField("dictionary") and self._buffer(2)[1] > _LARGE_DICTIONARY)
+        ):
+            return None
+        table = self._chunk_table(layout)
+        ends = self._ends(table)
+        chosen = np.arange(
+            np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left") + 1
+        )
+        dictionary = self._read(2) if layout.HasField("dictionary") else None
+        spans, counts = self._spans(table, chosen), table.counts[chosen]
+        array = build(
+            self._path, lambda: mini_block.decode_chunks(layout, spans, counts, dictionary, RESOLVER).page
+        )
+        first = int(ends[chosen[0]] - counts[0])
+        if len(array) != int(ends[chosen[-1]]) - first:
+            raise FormatError(f"{int(counts.sum())} rows of a page decode to {len(array)}")
+        return array, first
+
+    def _ends(self, table: ChunkTable) -> Ints:
+        """Return the row with which each chunk of a page without lists ends."""
+        ends: Ints = np.cumsum(table.counts)
+        if int(ends[-1]) != self._page.length:
+            raise FormatError(f"a page of {self._page.length} rows has {int(ends[-1])} values")
+        return ends
+
+    def _take(self, rows: Ints) -> pa.Array:
+        layout = self._layout
+        name = layout.WhichOneof("layout")
+        if not any(field.kind == "fsl_struct" for field in self._path):
+            if name == "mini_block_layout":
+                return self._take_mini_block(layout.mini_block_layout, rows)
+            if name == "full_zip_layout":
+                return self._take_full_zip(layout.full_zip_layout, rows)
+        if name == "constant_layout" and constant.is_uniform(layout.constant_layout, len(self._page.buffers)):
+            return decode_page(self._page, self._path, self._source, 0, len(rows))[0]
+        whole, first = decode_page(self._page, self._path, self._source, 0, page_rows(self._page, self._path))
+        return movable(whole).take(pa.array(rows - first))
+
+    def _buffer(self, index: int) -> tuple[int, int]:
+        if index >= len(self._page.buffers):
+            raise FormatError(f"the page has {len(self._page.buffers)} buffers, buffer {index} is missing")
+        return self._page.buffers[index]
+
+    def _read(self, index: int) -> Bytes:
+        data: Bytes = as_bytes(self._source.get(*self._buffer(index)))
+        return data
+
+    def _chunk_table(self, layout: pb.MiniBlockLayout) -> ChunkTable:
+        if self._chunks is None:
+            self._chunks = mini_block.chunk_table(layout, self._read(0), self._buffer(1)[1])
+        return self._chunks
+
+    def _spans(self, table: ChunkTable, chosen: Ints) -> Ranges:
+        sizes = table.sizes[chosen]
+        data, starts = self._source.gather(self._buffer(1)[0] + table.bounds[chosen], sizes)
+        return Ranges(data, starts, sizes)
+
+    def _take_mini_block(self, layout: pb.MiniBlockLayout, rows: Ints) -> pa.Array:
+        table = self._chunk_table(layout)
+        dictionary = self._read(2) if layout.HasField("dictionary") else None
+        if any(layer.is_list for layer in number_layers(layout.layers)):
+            return self._take_lists(layout, table, dictionary, rows)
+        ends = self._ends(table)
+        homes = np.searchsorted(ends, rows, side="right")
+        places = rows - (ends - table.counts)[homes]
+        chosen, back = np.unique(homes, return_inverse=True)
+        spans, counts = self._spans(table, chosen), table.counts[chosen]
+        if mini_block.can_pick(layout) and len(rows) * _PICK_BELOW < int(counts.sum()):
+            own, sizes = spans.select(back), counts[back]
+            return build(
+                self._path,
+                lambda: mini_block.pick_values(layout, own, sizes, places, dictionary, RESOLVER),
+            )
+        array = build(
+            self._path, lambda: mini_block.decode_chunks(layout, spans, counts, dictionary, RESOLVER).page
+        )
+        return movable(array).take(pa.array(exclusive_sum(counts)[back] + places))
+
+    def _row_index(self, layout: pb.MiniBlockLayout, chunks: int) -> _RowIndex | None:
+        """Return the repetition index; None if there is none that can be used."""
+        if self._index is None and layout.repetition_index_depth == 1:
+            number = 3 if layout.HasField("dictionary") else 2
+            if number >= len(self._page.buffers) or self._buffer(number)[1] != chunks * 16:
+                return None
+            pairs = self._read(number).view("<u8").reshape(chunks, 2)
+            if int(pairs.max()) > _MAX_ROWS:
+                return None
+            ended = exclusive_sum(pairs[:, 0].astype(np.int64))
+            started = ended.copy()
+            started[1:] += pairs[:, 1] > 0
+            if int(ended[-1]) != self._page.length or int(started[-1]) != self._page.length:
+                return None
+            self._index = _RowIndex(started, ended)
+        return self._index
+
+    def _take_lists(
+        self, layout: pb.MiniBlockLayout, table: ChunkTable, dictionary: Bytes | None, rows: Ints
+    ) -> pa.Array:
+        index = self._row_index(layout, len(table.counts))
+        if index is None:
+            whole, first = decode_page(self._page, self._path, self._source, 0, self._page.length)
+            return movable(whole).take(pa.array(rows - first))
+        heads = np.searchsorted(index.started[1:], rows, side="right")
+        tails = np.searchsorted(index.ended[1:], rows, side="right")
+        edges = np.zeros(len(table.counts) + 1, dtype=np.int64)
+        np.add.at(edges, heads, 1)
+        np.subtract.at(edges, tails + 1, 1)
+        chosen = np.flatnonzero(np.cumsum(edges[:-1]))
+        # Chunks that follow each other in the page make a run.
+        firsts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
+        starting = (index.started[1:] - index.started[:-1])[chosen]
+        spans, counts = self._spans(table, chosen), table.counts[chosen]
+        cut: list[Ints] = []
+
+        def decode() -> DecodedPage:
+            found = mini_block.decode_chunks(layout, spans, counts, dictionary, RESOLVER)
+            page, extra = _separate(found, firsts)
+            cut.append(extra)
+            return page
+
+        array = build(self._path, decode)
+        before = exclusive_sum(starting)
+        # The end of a row that began before a run counts as a row of its own.
+        extra_before = np.cumsum(cut[0])
+        if len(array) != int(before[-1]) + int(extra_before[-1]):
+            raise FormatError("the repetition index does not fit the page's rows")
+        at = np.searchsorted(chosen, heads)
+        run = np.searchsorted(firsts, at, side="right") - 1
+        places = before[at] + extra_before[run] + rows - index.started[heads]
+        return movable(array).take(pa.array(places))
+
+    def _take_full_zip(self, layout: pb.FullZipLayout, rows: Ints) -> pa.Array:
+        offset, size = self._buffer(0)
+        width = full_zip.row_width(layout)
+        if width is not None:
+            if self._page.length * width > size or layout.num_items != self._page.length:
+                raise FormatError(f"{self._page.length} values of {width} bytes in a buffer of {size}")
+            starts, sizes = rows * width, np.full(len(rows), width, dtype=np.int64)
+        else:
+            starts, sizes = self._zip_bounds(rows, size)
+        data, at = self._source.gather(offset + starts, sizes)
+        buffers = [gather(data, at, sizes), exclusive_sum(sizes).view(np.uint8)]
+        leaf = self._path[-1].arrow_type()
+        content = PageBytes(buffers, len(rows), leaf, partial=True)
+        return build(self._path, lambda: full_zip.decode(layout, content, RESOLVER))
+
+    def _zip_bounds(self, rows: Ints, limit: int) -> tuple[Ints, Ints]:
+        """Return position and size of rows in buffer 0, from the repetition index."""
+        offset, size = self._buffer(1)
+        width, rest = divmod(size, self._page.length + 1)
+        if rest or width not in (1, 2, 4, 8):
+            raise FormatError(f"a repetition index of {size} bytes for {self._page.length} rows")
+        data, at = self._source.gather(offset + rows * width, np.full(len(rows), 2 * width, dtype=np.int64))
+        # Positions of 2**63 or more turn negative and fail the comparison.
+        starts = gather_integers(data, at, width).astype(np.int64)
+        ends = gather_integers(data, at + width, width).astype(np.int64)
+        ascending = np.stack([starts, ends], axis=1).reshape(-1)
+        if len(rows) and (ascending[0] < 0 or ascending[-1] > limit or bool((np.diff(ascending) < 0).any())):
+            raise FormatError("the repetition index does not ascend within the page")
+        return starts, ends - starts
+
+
+def _separate(found: mini_block.DecodedChunks, firsts: Ints) -> tuple[DecodedPage, Ints]:
+    """Keep what a run of chunks begins with from joining the last row of the run before it.
+
+    Args:
+        found: chunks of a page with lists.
+        firsts: the first chunk of every run.
+
+    Returns:
+        The page, in which every run begins with a new row, and for every run 1 if it did not before.
+
+    Raises:
+        FormatError: a run begins with a chunk without levels.
+    """
+    levels = found.page.levels
+    if levels.rep is None or bool((found.level_counts[firsts] == 0).any()):
+        raise FormatError("a chunk of lists has no levels")
+    at = exclusive_sum(found.level_counts)[firsts]
+    rep = levels.rep.copy()
+    extra = (rep[at] != levels.max_rep).astype(np.int64)
+    rep[at] = levels.max_rep
+    return replace(found.page, levels=replace(levels, rep=rep)), extra

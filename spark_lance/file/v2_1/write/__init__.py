@@ -1,0 +1,1 @@
+"""From Arrow fields to pages."""

@@ -1,0 +1,379 @@
+"""The writer's choice: which layout and which encodings a page gets. All thresholds are in this module.
+
+No valid value at all -> constant page; so too, from 2.2 on, if all values are the same and there are no
+levels. Dictionaries and values that are not whole bytes -> mini-block. Otherwise wide values -> full-zip,
+narrow ones -> mini-block.
+
+Numbers of 8 to 64 bits (dates, floats and dictionary indices are numbers too) become runs, bit-packed blocks
+or stay as they are, whatever is smallest by some margin. Strings, binaries and, from 2.2 on, numbers of 64
+bits get a dictionary where that is smaller by some margin; numbers of 128 bits get one in 2.1 too.
+
+Other text is compressed, if samples say that it shrinks, by lz4 in chunks of about 28 KiB, or by zstd if that
+does much more for it. FSST, which the reference implementation writes here, is only read. In numpy, finding
+the longest symbol at every byte takes four gathers or more, and following symbol after symbol through strings
+of a hundred bytes seven more; at the 1.6 ns per byte that were measured for one gather, that is 55 MB/s at
+best, and lz4 does better than FSST anyhow. Of 100,000 sentences of documentation, FSST leaves 0.65 of the
+bytes, lz4 0.46 and zstd 0.33 (lz4: 500 MB/s compressed, 2.8 GB/s decompressed, zstd 330 MB/s and 1.2 GB/s);
+with offsets, lz4 makes the column 0.73 of what it is with FSST, and both implementations read it faster.
+
+Field metadata, see settings.py, has the last word.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.v2_1.encodings.bitpacking import BLOCK
+from spark_lance.file.v2_1.encodings.bitpacking_writer import PackedChunks
+from spark_lance.file.v2_1.encodings.byte_stream_split_writer import SplitChunks
+from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, encode_dictionary
+from spark_lance.file.v2_1.encodings.general_writer import (
+    CompressedChunks,
+    Compression,
+    compress_block,
+    compress_pieces,
+    compress_zipped,
+)
+from spark_lance.file.v2_1.encodings.packed_writer import is_plain_struct, struct_chunks, zip_structs
+from spark_lance.file.v2_1.encodings.plain_writer import (
+    Block,
+    Bools,
+    ChunkValues,
+    FixedChunks,
+    VariableChunks,
+    ZipFixed,
+    ZipVariable,
+    is_variable,
+    plain_block,
+    value_bits,
+    zip_fixed,
+    zip_variable,
+)
+from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, run_starts
+from spark_lance.file.v2_1.layouts.constant_writer import MAX_INLINE_BYTES
+from spark_lance.file.v2_1.layouts.mini_block_writer import ChunkPolicy
+from spark_lance.file.v2_1.levels.ravel import Leaf
+from spark_lance.file.v2_1.write.settings import Settings
+from spark_lance.file.version import FileVersion
+
+__all__ = ["BlobPage", "FullZip", "MiniBlock", "NullPage", "ScalarPage", "choose", "full_zip"]
+
+# Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
+_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=4096)
+# Bit-packed chunks are one block each.
+_PACKED_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=BLOCK)
+# Bit packing costs time in reading: it must save this share of the bytes.
+_WORTH_PACKING = 0.03
+
+# So do runs, which besides are cut at the bounds of chunks.
+_WORTH_RUNS = 0.1
+# A dictionary costs the reader a lookup per value. Text that is not repeated can be made smaller otherwise.
+_LIMITS = DictionaryLimits()
+_WORTH_NUMBERED = 0.05
+_WORTH_NUMBERED_TEXT = 0.2
+# Dictionaries are compressed from 2.2 on if that saves this share of their bytes.
+_WORTH_COMPRESSED_ITEMS = 0.1
+
+# Compressed chunks: large enough to find repetition, and within what 2.1 allows.
+_COMPRESSED_POLICY = ChunkPolicy(target_bytes=28 * 1024, max_values=4096)
+# Pages of text from this size on are compressed: by lz4 if it brings samples down to its share and zstd does
+# not bring them much further, else by zstd if it brings them down to its share.
+_LEAST_COMPRESSED_BYTES = 32 * 1024
+_LZ4_SHARE, _ZSTD_SHARE, _ZSTD_OF_LZ4 = 0.6, 0.8, 0.65
+_SAMPLES, _SAMPLE_BYTES = 4, 28 * 1024
+# Compressible text goes into chunks unless it is as long as this in the mean, or one value as this.
+_LONG_TEXT_BYTES = 2 * 1024
+# In full-zip pages each value is compressed on its own, those shorter than long text by lz4, which costs less
+# per call; text shorter than this in the mean is left alone.
+_LEAST_ZIPPED_BYTES = 512
+_LONGEST_COMPRESSED = {FileVersion.V2_1: 12 * 1024, FileVersion.V2_2: 1 << 20}
+# A page of text may have one longer value for so many of its bytes. In 2.1 such a value shares its chunk with
+# one other if there is room for both; if there is not, the page is cut in two until it is in a small one.
+_BYTES_PER_LONG = {FileVersion.V2_1: 128 * 1024, FileVersion.V2_2: math.inf}
+
+# Wide values gain nothing from chunks: one value is already a sensible read.
+_WIDE_FIXED_BYTES = 256
+# Strings and binaries: some value is at least this wide, and the mean is no less than a quarter of it ...
+_WIDE_VARIABLE_BYTES = 256
+# ... or some value is so wide that neighbours should not have to be read with it.
+_VERY_WIDE_VARIABLE_BYTES = 8 * 1024
+
+
+@dataclass(frozen=True)
+class NullPage:
+    """No slot holds a valid value."""
+
+
+@dataclass(frozen=True)
+class BlobPage:
+    """Descriptors of blobs, 2.1."""
+
+    policy: ChunkPolicy = _POLICY
+
+
+@dataclass(frozen=True)
+class ScalarPage:
+    """Every level has a slot that holds this value; a bool is one byte."""
+
+    value: bytes
+
+
+@dataclass(frozen=True)
+class MiniBlock:
+    """Chunks of `values`, which number the items of `dictionary` if there is one."""
+
+    values: ChunkValues
+    dictionary: Block | None = None
+    policy: ChunkPolicy = _POLICY
+
+
+@dataclass(frozen=True)
+class FullZip:
+    """Values interleaved with their levels."""
+
+    values: ZipFixed | ZipVariable
+
+
+def choose(leaf: Leaf, version: FileVersion) -> NullPage | BlobPage | ScalarPage | MiniBlock | FullZip:
+    """Decide how the page of `leaf` is written.
+
+    Raises:
+        SchemaError: a struct without fields is null or inside a list, or a packed struct has a field that is
+            null, neither of which the format can say.
+    """
+    array = leaf.values
+    if leaf.field.logical_type == "struct" and not array.type.num_fields:
+        if leaf.definition is not None or leaf.rep is not None:
+            raise SchemaError(
+                f"column {leaf.field.name!r}: Lance cannot store a struct without fields "
+                "that is null or in a list"
+            )
+        return NullPage()
+    if leaf.field.kind == "blob" and version is FileVersion.V2_1:
+        return BlobPage()
+    valid = leaf.slot_validity()
+    if len(array) == 0 or (valid is not None and not valid.any()):
+        return NullPage()
+    if pa.types.is_struct(array.type):
+        return MiniBlock(struct_chunks(leaf)) if is_plain_struct(array.type) else FullZip(zip_structs(leaf))
+    settings = Settings.of(leaf.field)
+    if pa.types.is_dictionary(array.type):
+        items = _items(array.dictionary, version, settings)
+        return _numbers(FixedChunks.of(array, valid), settings, items)
+    if version is not FileVersion.V2_1 and leaf.rep is None and leaf.definition is None:
+        value = _only_value(array)
+        if value is not None:
+            return ScalarPage(value)
+    if is_variable(array.type):
+        return _variable(array, valid, version, settings)
+    return _fixed(array, valid, version, settings)
+
+
+def _fixed(
+    array: pa.Array, valid: Bools | None, version: FileVersion, settings: Settings
+) -> MiniBlock | FullZip:
+    """Choose for values of one width."""
+    bits = value_bits(array.type)
+    wide = settings.structure == "fullzip" or (bits >= 8 * _WIDE_FIXED_BYTES and not settings.structure)
+    if wide and bits % 8 == 0 and not _has_bit_items(array.type):
+        return FullZip(zip_fixed(array, valid))
+    plain = FixedChunks.of(array, valid)
+    direct = _numbers(plain, settings)
+    if plain.layers or bits not in (64, 128) or (bits == 64 and version is FileVersion.V2_1):
+        return direct
+    hashable = pa.Array.from_buffers(
+        pa.uint64() if bits == 64 else pa.binary(16), plain.count, [None, pa.py_buffer(plain.items)]
+    )
+    ratio = 1 - _WORTH_NUMBERED if settings.dictionary_ratio is None else settings.dictionary_ratio
+    return _numbered(hashable, None, ratio * direct.values.nbytes, version, settings) or direct
+
+
+def _variable(
+    array: pa.Array, valid: Bools | None, version: FileVersion, settings: Settings
+) -> MiniBlock | FullZip:
+    """Choose for strings and binaries."""
+    chunks = VariableChunks.of(array, valid)
+    compression, size = settings.compression, chunks.nbytes
+    if compression is not None:
+        size = _compressed_size(chunks, compression)
+    elif not settings.plain and _is_text(array.type):
+        compression, size = _text_compression(chunks)
+    ratio = 1 - _WORTH_NUMBERED_TEXT if settings.dictionary_ratio is None else settings.dictionary_ratio
+    numbered = _numbered(array, valid, min(ratio * chunks.nbytes, size), version, settings)
+    if numbered is not None:
+        return numbered
+    lengths = np.diff(chunks.offsets)
+    mean, widest = chunks.nbytes / chunks.count, int(lengths.max())
+    if settings.structure is not None:
+        zipped = settings.structure == "fullzip"
+    elif compression is not None:
+        longest = int(np.count_nonzero(lengths >= _LONGEST_COMPRESSED[version]))
+        zipped = mean >= _LONG_TEXT_BYTES or (
+            longest > 0 and longest * _BYTES_PER_LONG[version] > chunks.nbytes
+        )
+    else:
+        zipped = widest >= _VERY_WIDE_VARIABLE_BYTES or (
+            widest >= _WIDE_VARIABLE_BYTES and mean >= _WIDE_VARIABLE_BYTES / 4
+        )
+    if zipped:
+        values = zip_variable(array, valid)
+        if settings.compression is not None:
+            values = compress_zipped(values, settings.compression)
+        elif compression is not None and mean >= _LONG_TEXT_BYTES:
+            values = compress_zipped(values, Compression("zstd"))
+        elif compression is not None and mean >= _LEAST_ZIPPED_BYTES:
+            values = compress_zipped(values, Compression("lz4"))
+        return FullZip(values)
+    if compression is None:
+        return MiniBlock(chunks, None, _sized(_POLICY, settings))
+    return MiniBlock(CompressedChunks(chunks, compression), None, _sized(_COMPRESSED_POLICY, settings))
+
+
+def _sized(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
+    """Return the policy with the chunk size that the field asks for, if it does."""
+    return policy if settings.chunk_bytes is None else replace(policy, target_bytes=settings.chunk_bytes)
+
+
+def _numbers(plain: FixedChunks, settings: Settings, dictionary: Block | None = None) -> MiniBlock:
+    """Choose the encoding of values of one width, which may be indices into a dictionary."""
+    words = plain.words()
+    wanted = settings.compression if dictionary is None else None
+    if words is None:
+        if wanted is not None and not plain.layers and plain.item_bits % 8 == 0:
+            return MiniBlock(CompressedChunks(plain, wanted), None, _COMPRESSED_POLICY)
+        return MiniBlock(plain, dictionary)
+    packed = PackedChunks.of(words)
+    pays = packed.nbytes < (1 - _WORTH_PACKING) * plain.nbytes
+    limit = (1 - _WORTH_RUNS) * (packed.nbytes if pays else plain.nbytes)
+    if settings.rle_threshold is None:
+        starts = run_starts(words, limit / (words.dtype.itemsize + 1))
+    else:
+        starts = run_starts(words, settings.rle_threshold * len(words))
+        limit = math.inf
+    if starts is not None:
+        runs = RunChunks.of(words, starts)
+        if runs.nbytes < limit:
+            return MiniBlock(runs, dictionary)
+    if wanted is not None:
+        return MiniBlock(_compressed_words(plain, wanted, settings), None, _COMPRESSED_POLICY)
+    return MiniBlock(packed, dictionary, _PACKED_POLICY) if pays else MiniBlock(plain, dictionary)
+
+
+def _compressed_words(plain: FixedChunks, compression: Compression, settings: Settings) -> CompressedChunks:
+    """Return numbers compressed, their bytes sorted by place before if that helps or is asked for."""
+    words = plain.words()
+    if words is None or words.dtype.itemsize < 4 or settings.split_bytes == "off":
+        return CompressedChunks(plain, compression)
+    split = SplitChunks(words)
+    if settings.split_bytes == "auto":
+        sample = np.array([0, min(len(words), _SAMPLE_BYTES // words.dtype.itemsize)])
+        part = FixedChunks.of_words(words[: sample[1]])
+        sizes = [
+            CompressedChunks(values, compression).chunk(sample)[0].starts[-1]
+            for values in (part, SplitChunks(words[: sample[1]]))
+        ]
+        if sizes[0] <= sizes[1]:
+            return CompressedChunks(plain, compression)
+    return CompressedChunks(split, compression)
+
+
+def _numbered(
+    array: pa.Array, valid: Bools | None, limit: float, version: FileVersion, settings: Settings
+) -> MiniBlock | None:
+    """Return the page with a dictionary if that takes less than `limit` bytes."""
+    limits = _LIMITS
+    if settings.dictionary_divisor is not None:
+        limits = replace(limits, divisor=max(1.0, settings.dictionary_divisor))
+    encoded = encode_dictionary(array, valid, limits)
+    if encoded is None:
+        return None
+    items = _items(encoded.dictionary, version, settings)
+    page = _numbers(FixedChunks.of(encoded, valid), settings, items)
+    return page if page.values.nbytes + items.data.nbytes < limit else None
+
+
+def _items(array: pa.Array, version: FileVersion, settings: Settings) -> Block:
+    """Return the block of a dictionary."""
+    block = plain_block(array)
+    plain = settings.items_plain or (settings.plain and settings.items_compression is None)
+    if version is FileVersion.V2_1 or plain or block.data.nbytes == 0:
+        return block
+    asked = settings.items_compression or settings.compression
+    if asked is not None:
+        return compress_block(block, asked)
+    compressed = compress_block(block, Compression("lz4"))
+    pays = compressed.data.nbytes < (1 - _WORTH_COMPRESSED_ITEMS) * block.data.nbytes
+    return compressed if pays else block
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_string(arrow) or pa.types.is_large_string(arrow))
+
+
+def _text_compression(chunks: VariableChunks) -> tuple[Compression | None, int]:
+    """Return how to compress text, None if it hardly shrinks, and the bytes that it then takes."""
+    if chunks.nbytes < _LEAST_COMPRESSED_BYTES:
+        return None, chunks.nbytes
+    pieces = chunks.samples(_SAMPLES, _SAMPLE_BYTES)
+    total = int(pieces.starts[-1])
+    lz4, zstd = Compression("lz4"), Compression("zstd")
+    by_lz4, by_zstd = (int(compress_pieces(pieces, scheme).starts[-1]) / total for scheme in (lz4, zstd))
+    if by_lz4 <= _LZ4_SHARE and by_zstd >= _ZSTD_OF_LZ4 * by_lz4:
+        return lz4, int(by_lz4 * chunks.nbytes)
+    if by_zstd <= _ZSTD_SHARE:
+        return zstd, int(by_zstd * chunks.nbytes)
+    return None, chunks.nbytes
+
+
+def _compressed_size(chunks: VariableChunks, compression: Compression) -> int:
+    """Return about how many bytes values take with a compression."""
+    if not chunks.nbytes:
+        return 0
+    pieces = chunks.samples(_SAMPLES, _SAMPLE_BYTES)
+    share = int(compress_pieces(pieces, compression).starts[-1]) / int(pieces.starts[-1])
+    return int(share * chunks.nbytes)
+
+
+def _only_value(array: pa.Array) -> bytes | None:
+    """Return the bytes of the value that a whole array (one slot or more, no nulls) consists of, if any."""
+    if is_variable(array.type):
+        return None if array[0] != array[len(array) - 1] else _only_variable(array)
+    if pa.types.is_fixed_size_list(array.type) or value_bits(array.type) > 8 * MAX_INLINE_BYTES:
+        return None
+    items = FixedChunks.of(array, None).items
+    rows = items.reshape(len(array), -1)
+    if (rows[0] != rows[-1]).any() or (rows != rows[0]).any():
+        return None
+    value: bytes = rows[0].tobytes()
+    return value
+
+
+def _only_variable(array: pa.Array) -> bytes | None:
+    chunks = VariableChunks.of(array, None)
+    lengths = np.diff(chunks.offsets)
+    if (lengths != lengths[0]).any():
+        return None
+    rows = chunks.data.reshape(len(array), int(lengths[0]))
+    value: bytes = rows[0].tobytes()
+    return None if (rows != rows[0]).any() else value
+
+
+def full_zip(leaf: Leaf) -> FullZip | None:
+    """Return the full-zip form of a page that does not fit into chunks, None if the type has none."""
+    array, valid = leaf.values, leaf.slot_validity()
+    if is_variable(array.type):
+        return FullZip(zip_variable(array, valid))
+    if pa.types.is_dictionary(array.type) or pa.types.is_struct(array.type) or _has_bit_items(array.type):
+        return None
+    return FullZip(zip_fixed(array, valid))
+
+
+def _has_bit_items(arrow: pa.DataType) -> bool:
+    while pa.types.is_fixed_size_list(arrow):
+        arrow = arrow.value_type
+    return bool(pa.types.is_boolean(arrow))

@@ -1,0 +1,43 @@
+"""What a segment of an index of single values is built from, and where its files go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+
+__all__ = ["Numbers", "Place", "Rows"]
+
+Numbers = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of a segment go, their version, and options of the kind of index."""
+
+    store: Store
+    directory: str
+    version: FileVersion
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of some fragments, as an index is built of them.
+
+    Attributes:
+        pieces: yields (values, row numbers uint64) in scan order: row ids or addresses, see `numbers_of`.
+        kind: type of the values.
+        fragments: fragment id -> physical rows.
+    """
+
+    pieces: Callable[[], Iterator[tuple[pa.Array, Numbers]]]
+    kind: pa.DataType
+    fragments: Mapping[int, int]

@@ -1,0 +1,66 @@
+"""New segments: their files while they are built, and the commit that makes them an index."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from spark_lance.index.entries import index_directory
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.discard import discarding
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.create_index import create_index_message
+
+__all__ = ["commit_segments", "delete_segments", "new_segment"]
+
+
+@contextmanager
+def new_segment(store: Store, root: str) -> Iterator[uuid.UUID]:
+    """Lend the id of a new segment while its files are written; if that fails, they are deleted.
+
+    Raises:
+        Exception: whatever the block raises.
+    """
+    segment = uuid.uuid4()
+    with discarding(partial(_empty, store, index_directory(root, segment)), Exception):
+        yield segment
+
+
+def _empty(store: Store, directory: str) -> None:
+    store.delete_many([f"{directory}/{name}" for name in store.list(directory)])
+
+
+def commit_segments(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    entries: Sequence[table_pb2.IndexMetadata],
+    removed: Iterable[table_pb2.IndexMetadata],
+) -> Manifest:
+    """Commit new segments and return the version that has them. Their files go if the commit fails for sure.
+
+    Args:
+        store, root, manifest: the version that the segments were built from.
+        entries: of the new segments.
+        removed: of the segments that they take the place of.
+
+    Raises:
+        CommitOutcomeUnknownError: the version may exist; no file was deleted.
+        CommitError: the commit failed; see its subclasses.
+    """
+    operation = create_index_message(entries, removed)
+    with discarding(partial(delete_segments, store, root, entries)):
+        return commit_operation(store, root, operation, read_version=manifest.version)
+
+
+def delete_segments(store: Store, root: str, entries: Iterable[table_pb2.IndexMetadata]) -> None:
+    """Delete the files of segments that no version names."""
+    store.delete_many(
+        f"{index_directory(root, uuid.UUID(bytes=entry.uuid.uuid))}/{file.path}"
+        for entry in entries
+        for file in entry.files
+    )

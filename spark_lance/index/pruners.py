@@ -1,0 +1,29 @@
+"""Snapshots whose scans use the indices of the table.
+
+Whoever opens a table above the table layer makes its snapshot here, so no read and no change of rows can miss
+the indices.
+"""
+
+from __future__ import annotations
+
+from spark_lance.io.store import Store
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.pruning import Pruner
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["index_pruners", "indexed_snapshot"]
+
+
+def index_pruners(snapshot: Snapshot) -> tuple[Pruner, ...]:
+    """Return what the indices of a version know of its rows: the `pruner_factory` of every snapshot."""
+    if not snapshot.manifest.index_section:
+        return ()
+    # Reading indices takes many modules; tasks that write, and tables without indices, do without them.
+    from spark_lance.index.scalar.pruner import ScalarPruner
+
+    return (ScalarPruner(snapshot),)
+
+
+def indexed_snapshot(store: Store, root: str, manifest: Manifest) -> Snapshot:
+    """Return a version of a table whose scans use its indices."""
+    return Snapshot(store, root, manifest, index_pruners)

@@ -1,0 +1,109 @@
+"""INVERTED as one of the indices that are built by name; scans do not use it, text searches do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.index.building import Place, Rows
+from spark_lance.index.copies import Whither
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.base import ScalarIndex
+from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.text.inverted import (
+    FORMAT_VERSION,
+    INVERTED_LABEL,
+    INVERTED_NEWEST,
+    INVERTED_URL,
+    build_inverted,
+    text_parts,
+)
+from spark_lance.index.text.moved import move_inverted
+from spark_lance.index.text.postings import BLOCK
+from spark_lance.index.text.stop_words import LANGUAGES
+from spark_lance.index.text.words import Cutter
+
+__all__ = ["Inverted"]
+
+# Names of the options, as pylance has them -> what they are of a `Cutter`.
+_OPTIONS = {
+    "base_tokenizer": "base",
+    "language": "language",
+    "max_token_length": "max_length",
+    "lower_case": "lower",
+    "stem": "stem",
+    "remove_stop_words": "stops",
+    "ascii_folding": "fold",
+    "custom_stop_words": "own_stops",
+    "with_position": "positions",
+}
+
+
+class Inverted(ScalarIndex):
+    """Rows by word."""
+
+    name = "INVERTED"
+    label = INVERTED_LABEL
+    type_url = INVERTED_URL
+    newest = INVERTED_NEWEST
+    can_move = True
+
+    @classmethod
+    def index_version(cls, stable_row_ids: bool) -> int:
+        """Return the version of the posting lists."""
+        return FORMAT_VERSION
+
+    @classmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether values are text."""
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return None: conditions ask for texts, not for words."""
+        return None
+
+    def options(self) -> dict[str, Any]:
+        """Return how the text of this segment was cut."""
+        cutter = text_parts(self.segment)[0].cutter
+        return {name: getattr(cutter, attribute) for name, attribute in _OPTIONS.items()}
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Refuse options that do not exist or cannot be used."""
+        _cutter(options)
+
+    @classmethod
+    def details(cls, options: Mapping[str, Any]) -> bytes:
+        """Return how texts are cut."""
+        return _cutter(options).details(BLOCK, FORMAT_VERSION)
+
+    @classmethod
+    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+        """Write a segment."""
+        return build_inverted(rows, place, _cutter(place.options))
+
+    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+        """Write the documents of the rows that are still there; what can be copied is."""
+        return move_inverted(self.segment, place, whither)
+
+
+def _cutter(options: Mapping[str, Any]) -> Cutter:
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise OptionError(
+            f"an index of text has no option {', '.join(unknown)}; there are {', '.join(_OPTIONS)}"
+        )
+    given = {_OPTIONS[name]: value for name, value in options.items()}
+    if "own_stops" in given:
+        given["own_stops"] = tuple(given["own_stops"] or ())
+    assert set(given) <= {field.name for field in fields(Cutter)}
+    if given.get("language", "English") not in LANGUAGES:
+        raise OptionError(f"there is no language {given['language']!r}; there are {', '.join(LANGUAGES)}")
+    try:
+        return Cutter(**given)
+    except UnsupportedFormatError as error:
+        raise OptionError(str(error)) from error

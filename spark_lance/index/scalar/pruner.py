@@ -1,0 +1,180 @@
+"""What the scalar indices of a version know of a condition: the rows beyond which it keeps none.
+
+The condition is a tree of "and" and "or"; its other parts go to the indices of the one column that each
+reads. Of "and", what is known of any part holds; of "or", only what is known of all. Fragments that a segment
+does not cover stay whole. Nothing here is exact: scans apply the condition to every row they read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from pyroaring import BitMap
+
+from spark_lance.errors import ExpressionError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.index.entries import by_age, segments_of
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.base import ScalarIndex, grouped, united
+from spark_lance.index.scalar.bloom import BloomFilter
+from spark_lance.index.scalar.kinds import SCALAR_INDICES
+from spark_lance.index.scalar.probe import Probe, probe_of
+from spark_lance.proto import table_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.expressions import Call, Expression
+from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.reading.pruning import RowSelection
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["ScalarPruner"]
+
+logger = logging.getLogger(__name__)
+
+
+class ScalarPruner:
+    """Answers for conditions on one version of a table; see `table.reading.pruning.Pruner`.
+
+    Args:
+        snapshot: the version.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def __getstate__(self) -> dict[str, object]:
+        # What was opened stays behind.
+        return {"_snapshot": self._snapshot}
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self._snapshot.manifest
+
+    @cached_property
+    def _resolver(self) -> RowResolver:
+        return RowResolver(self._snapshot)
+
+    @cached_property
+    def _indices(self) -> dict[int, list[ScalarIndex]]:
+        """Segments by field id; the kinds in the order of `SCALAR_INDICES`, newest first."""
+        if not self._manifest.index_section:
+            return {}
+        found: dict[int, list[ScalarIndex]] = {}
+        for kind in SCALAR_INDICES.values():
+            usable = segments_of(
+                self._snapshot.store, self._snapshot.root, self._manifest, kind.label, kind.newest
+            )
+            for segments in by_age(usable):
+                for segment in segments:
+                    if len(segment.entry.fields) == 1 and segment.covered:
+                        found.setdefault(segment.entry.fields[0], []).append(kind(segment))
+        return found
+
+    def __call__(
+        self, condition: Condition, fragments: Sequence[table_pb2.DataFragment]
+    ) -> RowSelection | None:
+        """Return the rows that a condition may keep, by fragment; None if nothing is known."""
+        if not self._indices:
+            return None
+        present = BitMap(fragment.id for fragment in fragments)
+        found: RowSelection | None = None
+        for tree in condition.trees():
+            found = _both(found, self._known(tree, present))
+        return found
+
+    def _known(self, tree: Expression, present: BitMap) -> RowSelection | None:
+        if isinstance(tree, Call) and tree.function == "and":
+            found: RowSelection | None = None
+            for part in tree.arguments:
+                found = _both(found, self._known(part, present))
+            return found
+        if isinstance(tree, Call) and tree.function == "or":
+            either: dict[int, BitMap | None] = {}
+            for part in tree.arguments:
+                known = self._known(part, present)
+                if known is None:
+                    return None
+                either = united(either, known)
+            return either
+        probe = probe_of(tree)
+        field = None if probe is None else _find(probe.path, self._manifest.schema)
+        if probe is None or field is None or field.id not in self._indices:
+            return None
+        return self._ask(probe, field, present)
+
+    def _ask(self, probe: Probe, field: Field, present: BitMap) -> RowSelection | None:
+        """Ask the indices of a column; the first kind that knows something answers."""
+        by_kind: dict[str, list[ScalarIndex]] = {}
+        for index in self._indices[field.id]:
+            by_kind.setdefault(index.name + index.segment.name, []).append(index)
+        for indices in by_kind.values():
+            found = self._ask_segments(probe, field, indices, present)
+            if found is not None:
+                return found
+        return None
+
+    def _ask_segments(
+        self, probe: Probe, field: Field, indices: list[ScalarIndex], present: BitMap
+    ) -> RowSelection | None:
+        found: dict[int, BitMap | None] = {}
+        loose = BitMap(present)
+        for index in indices:
+            if isinstance(index, BloomFilter):
+                index.kind = field.arrow_type()
+            try:
+                rows = index.find(probe)
+            except ExpressionError:
+                # The scan says what is wrong with the condition, if it ever computes that part.
+                return None
+            if rows is None:
+                continue
+            loose -= index.segment.covered
+            found = united(found, self._resolved(index, rows))
+        if loose == present:
+            return None
+        return {**{f: r for f, r in found.items() if f in present}, **dict.fromkeys(loose)}
+
+    def _resolved(self, index: ScalarIndex, rows: RowSet) -> RowSet:
+        """Return rows of an index as rows of the fragments that it covers."""
+        covered = index.segment.covered
+        by_address = index.has_addresses or not self._manifest.uses_stable_row_ids
+        if by_address and not self._resolver.has_moves:
+            mine = {fragment: here for fragment, here in rows.items() if fragment in covered}
+            self._resolver.check(mine)
+            return mine
+        numbers = [np.empty(0, np.uint64)]
+        self._resolver.check(rows if by_address else {})
+        for home, here in rows.items():
+            if here is None:
+                # Every row of a fragment that may have moved: nothing is known.
+                return dict.fromkeys(covered)
+            numbers.append((np.uint64(home) << np.uint64(32)) + np.array(here, np.uint64))
+        addresses, counts = self._resolver.addresses(
+            np.concatenate(numbers), covered, are_addresses=index.has_addresses
+        )
+        return grouped(addresses[counts])
+
+
+def _both(one: RowSelection | None, other: RowSelection | None) -> RowSelection | None:
+    if one is None or other is None:
+        return other if one is None else one
+    found: dict[int, BitMap | None] = {}
+    for fragment in one.keys() & other.keys():
+        a, b = one[fragment], other[fragment]
+        found[fragment] = b if a is None else a if b is None else a & b
+    return found
+
+
+def _find(path: tuple[str, ...], schema: Schema) -> Field | None:
+    """Return the field at the end of a path through structs; None if there is none."""
+    fields = schema.fields
+    found: Field | None = None
+    for step in path:
+        found = next((field for field in fields if field.name == step), None)
+        if found is None:
+            return None
+        fields = found.children if found.kind == "struct" else ()
+    return found

@@ -1,0 +1,78 @@
+"""What releases of Spark do in different ways, and what rests on Spark's internals; nowhere else is asked.
+
+What a release lacks beside the newest that is supported, 4.3:
+
+    4.0    Filters do not reach a Python data source (`pushFilters`): only the option `filter` saves reading.
+           Batches without columns lose their number of rows, so a query that needs no column reads one.
+           Streams hand over no Arrow batches, so `writeStream` is refused. No type TIME. Also what 4.1 lacks.
+    4.1    Streams ask for offsets without limits and have no `Trigger.AvailableNow` for such sources: a
+           micro-batch takes all there is.
+    4.2    Nothing that is used here.
+
+Names are looked for, not numbers of releases, because distributions of Spark take over parts of newer ones.
+A name that is missing leads to what the table says, and is an error only where something needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pyspark.sql.types as st
+from pyspark.sql.datasource import DataSourceReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:  # Spark 4.0
+        DataSourceStreamArrowWriter = None
+    try:
+        from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+    except ImportError:  # Spark 4.0 and 4.1
+        ReadLimit = ReadMaxFiles = None
+
+        class SupportsTriggerAvailableNow:
+            """Stands in for Spark's class."""
+
+
+__all__ = [
+    "KEEPS_ROWS_WITHOUT_COLUMNS",
+    "DataSourceStreamArrowWriter",
+    "ReadLimit",
+    "ReadMaxFiles",
+    "SupportsTriggerAvailableNow",
+    "TimeType",
+    "planned_size",
+    "plans_with_filters",
+]
+
+# Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
+KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
+
+# None in Spark 4.0.
+TimeType: type[st.DataType] | None = getattr(st, "TimeType", None)
+
+# The module of Spark's workers in which filters are offered to a reader; Spark 4.1 and newer.
+_PLANS_WITH_FILTERS = "data_source_pushdown_filters.py"
+
+
+def plans_with_filters() -> bool:
+    """Return whether the function that calls this was called by the part of Spark that offers filters.
+
+    Only there a reader may have a method `pushFilters`: elsewhere Spark refuses one that has it while pushing
+    is switched off. Nothing that is handed over tells the two apart, but the file of the caller does, in
+    every way of starting workers. If it were renamed, no filters would be pushed; Spark would apply them.
+    """
+    return sys._getframe(2).f_code.co_filename.endswith(_PLANS_WITH_FILTERS)
+
+
+def planned_size(rows: int, size: int) -> str:
+    """Return the text by which a partition tells the optimizer rule its rows and bytes.
+
+    Spark hands partitions of a Python data source to its planner pickled. The rule (jvm/LancePruning.java)
+    looks for this text in the pickle, so a partition has it as the value of a field.
+    """
+    return f"lance-size:{rows}:{size};"

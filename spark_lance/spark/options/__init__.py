@@ -1,0 +1,1 @@
+"""Options of reads, writes and columns: one table, and who else's options mean what."""

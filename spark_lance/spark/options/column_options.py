@@ -1,0 +1,182 @@
+"""The options of single columns: `<column>.<name>`, for a column by its name or the path of a nested field.
+
+A nested field is named as in Spark: `st.a`, the elements of an array `arr.element`, the parts of a map
+`m.key` and `m.value`. Spark lower-cases the names of options, so the case of the column's name does not
+count. The same wishes may stand in a column's metadata (`StructField.metadata`), by the names in `METADATA`;
+an option goes before metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_lance.spark.options.option_rows import boolean, positive
+
+__all__ = [
+    "BLOB",
+    "COLUMN_OPTIONS",
+    "ENCODINGS",
+    "FLOAT16",
+    "KEY",
+    "KEY_POSITION",
+    "LARGE",
+    "METADATA",
+    "VECTOR_SIZE",
+    "ColumnOption",
+    "column_option",
+    "wishes_of",
+]
+
+VECTOR_SIZE = "arrow.fixed-size-list.size"
+FLOAT16 = "arrow.float16"
+LARGE = "arrow.large_var_char"
+BLOB = "lance.encoding"
+KEY = "lance-schema:unenforced-primary-key"
+KEY_POSITION = "lance-schema:unenforced-primary-key:position"
+
+
+@dataclass(frozen=True)
+class ColumnOption:
+    """One option of columns: its name behind the column's and a dot, how its text is parsed, what it does."""
+
+    name: str
+    parse: Callable[[str], Any]
+    expects: str
+    doc: str
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError
+        return text.strip().lower()
+
+    return parse
+
+
+def _share(text: str) -> str:
+    if not 0 <= float(text) <= 1:
+        raise ValueError
+    return text.strip()
+
+
+def _level(text: str) -> str:
+    return str(int(text))
+
+
+COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
+    ColumnOption(
+        VECTOR_SIZE,
+        positive,
+        "a vector length, 1 or more",
+        "Store an array column of a new table as vectors of this length (a fixed-size list).",
+    ),
+    ColumnOption(
+        FLOAT16,
+        boolean,
+        "true or false",
+        "Store the floats of a new column, or of its arrays, in half precision; values must be exact in it.",
+    ),
+    ColumnOption(
+        LARGE,
+        boolean,
+        "true or false",
+        "Store text or binary of a new column with 64-bit offsets (large_string, large_binary).",
+    ),
+    ColumnOption(
+        BLOB,
+        _one_of("blob", "binary"),
+        "blob or binary",
+        "Store a binary column as blobs, whose bytes are fetched when asked for; or, with `binary`, what was "
+        "read from a blob column as plain bytes.",
+    ),
+    ColumnOption(
+        "lance.compression",
+        _one_of("zstd", "lz4", "fsst", "none"),
+        "zstd, lz4, fsst or none",
+        "Compress the column's pages by this scheme (vectors never are); fsst stands for the default choice.",
+    ),
+    ColumnOption("lance.compression-level", _level, "a whole number", "Level of the compression by zstd."),
+    ColumnOption(
+        "lance.structural-encoding",
+        _one_of("miniblock", "fullzip"),
+        "miniblock or fullzip",
+        "Layout of pages: chunks of values (good for scans), or value by value (good for single rows).",
+    ),
+    ColumnOption(
+        "lance.rle-threshold",
+        _share,
+        "a number from 0 to 1",
+        "Store numbers as runs if there are less runs than this share of the values.",
+    ),
+    ColumnOption(
+        "lance.bss",
+        _one_of("on", "off", "auto"),
+        "on, off or auto",
+        "Sort the bytes of numbers by their place before compression (byte-stream split).",
+    ),
+    ColumnOption(
+        KEY,
+        boolean,
+        "true or false",
+        "Make the column part of the primary key that a new table declares; it must hold no nulls then.",
+    ),
+    ColumnOption(
+        KEY_POSITION,
+        positive,
+        "a place, 1 or more",
+        "The same, with its place in the key.",
+    ),
+)
+
+# Options about pages -> the key of the field metadata that tells the file writer.
+ENCODINGS: Mapping[str, str] = {
+    option.name: "lance-encoding:" + option.name.removeprefix("lance.")
+    for option in COLUMN_OPTIONS
+    if option.name.startswith("lance.") and option.name != BLOB
+}
+
+# Names in a column's metadata -> option. `lance-encoding:` keys of pages are field metadata as they are.
+METADATA: Mapping[str, str] = {
+    VECTOR_SIZE: VECTOR_SIZE,
+    FLOAT16: FLOAT16,
+    LARGE: LARGE,
+    "arrow:large-var-char": LARGE,
+    KEY: KEY,
+    KEY_POSITION: KEY_POSITION,
+    "lance-encoding:blob": BLOB,
+}
+
+_BY_SUFFIX = {
+    f".{option.name}": option for option in sorted(COLUMN_OPTIONS, key=lambda option: -len(option.name))
+}
+
+
+def column_option(name: str) -> tuple[str, ColumnOption] | None:
+    """Return the column and the option that a lower-cased name is about, None if it is no such name."""
+    for suffix, option in _BY_SUFFIX.items():
+        if name.endswith(suffix) and len(name) > len(suffix):
+            return name.removesuffix(suffix), option
+    return None
+
+
+def wishes_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a column's metadata asks, by the names of options.
+
+    Values that mean nothing are kept as they are, for whoever knows the column to refuse.
+    """
+    wishes: dict[str, Any] = {}
+    for key, name in METADATA.items():
+        if key not in metadata:
+            continue
+        value = metadata[key]
+        if name in (FLOAT16, LARGE, KEY, BLOB) and not isinstance(value, bool):
+            value = str(value).strip().lower() in ("true", "1", "yes")
+        if name == BLOB:
+            if value:
+                wishes[name] = "blob"
+        else:
+            wishes[name] = value
+    return wishes

@@ -1,0 +1,298 @@
+"""The options of the data source: the only code that reads option strings, by the table of `option_rows`.
+
+Spark hands options over as strings with lower-cased names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_lance.errors import OptionError
+from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
+from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
+from spark_lance.spark.options.option_rows import ROWS, Option
+
+__all__ = [
+    "OPTIONS",
+    "STORAGE_PREFIX",
+    "Option",
+    "ReadOptions",
+    "WriteOptions",
+    "check_batch",
+    "option_table",
+    "read_options",
+    "write_options",
+]
+
+
+OPTIONS: Mapping[str, Option] = {option.name: option for option in ROWS}
+
+# Spark lower-cases names; the alias tables therefore do so too.
+_BY_NAME = {name.lower(): option for option in ROWS for name in (option.name, *option.aliases)}
+
+# How the names of options of columns end.
+_SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)
+
+_SEARCHES = ("nearest", "full_text_query")
+
+# What has no meaning for a metadata table.
+_OF_ROWS = (
+    *_SEARCHES,
+    "readChangeFeed",
+    "fragments",
+    "with_row_id",
+    "with_row_address",
+    "with_row_offset",
+    "with_fragment_id",
+    "with_row_versions",
+)
+
+_MISSING_PATH = (
+    "option 'path' is missing: use load(path) or save(path). Spark hands the options and the location of "
+    "tables in its catalog (CREATE TABLE ... USING lance, saveAsTable, writeTo) to no Python data source: "
+    "use CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...') instead, or name the path in each "
+    "statement, as in SELECT * FROM t WITH (path '...')"
+)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a read was asked for."""
+
+    path: str
+    version: int | None
+    tag: str | None
+    branch: str | None
+    asof: str | None
+    table: str | None
+    columns: tuple[str, ...] | None
+    filter: str | None
+    nearest: Mapping[str, Any] | None
+    full_text_query: Mapping[str, Any] | None
+    batch_size: int
+    batch_bytes: int
+    partition_bytes: int | None
+    fragments: tuple[tuple[int, int], ...] | None
+    blob_handling: str
+    with_row_id: bool
+    with_row_address: bool
+    with_row_offset: bool
+    with_fragment_id: bool
+    with_row_versions: bool
+    readChangeFeed: bool
+    startingVersion: int | str | None
+    startingTimestamp: str | None
+    endingVersion: int | None
+    endingTimestamp: str | None
+    maxFilesPerTrigger: int
+    maxBytesPerTrigger: int | None
+    maxRowsPerTrigger: int | None
+    ignoreDeletes: bool
+    ignoreChanges: bool
+    skipChangeCommits: bool
+    storage: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What is read: a key of the table of reads in `source`."""
+        if self.table is not None:
+            return "metadata"
+        if self.nearest is not None or self.full_text_query is not None:
+            return "nearest"
+        return "changes" if self.readChangeFeed else "rows"
+
+    @property
+    def system_columns(self) -> tuple[str, ...]:
+        """The system columns that are read beside the others."""
+        chosen = {
+            "_rowid": self.with_row_id,
+            "_rowaddr": self.with_row_address,
+            "_rowoffset": self.with_row_offset,
+            "_fragid": self.with_fragment_id,
+            "_row_created_at_version": self.with_row_versions,
+            "_row_last_updated_at_version": self.with_row_versions,
+        }
+        return tuple(name for name, wanted in chosen.items() if wanted)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a write was asked for; `wishes` maps lower-cased column paths to options and their values."""
+
+    path: str
+    max_rows_per_file: int
+    max_bytes_per_file: int
+    data_storage_version: str | None
+    enable_stable_row_ids: bool | None
+    branch: str | None
+    commit_message: str | None
+    commit_retries: int | None
+    commit_timeout: float | None
+    caseSensitive: bool
+    mergeSchema: bool
+    overwriteSchema: bool | None
+    replaceWhere: str | None
+    txnAppId: str | None
+    txnVersion: int | None
+    streamingQueryId: str | None
+    checkpointLocation: str | None
+    wishes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    storage: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_options(raw: Mapping[str, str]) -> ReadOptions:
+    """Parse the options of a read.
+
+    Raises:
+        OptionError: a value that cannot be parsed, an option that is not supported, or no path.
+    """
+    values, _, storage = _parse(raw)
+    names = [option.name for option in ROWS if option.used in ("read", "both")]
+    given = [name for name in ("version", "tag", "asof") if values[name] is not None]
+    if len(given) > 1 or (values["tag"] is not None and values["branch"] is not None):
+        raise OptionError("give one of the options version, tag and asof, and no branch with a tag")
+    if values["table"] is not None:
+        strange = [name for name in _OF_ROWS if values[name] != OPTIONS[name].default]
+        if strange:
+            raise OptionError(f"option {strange[0]!r} is for rows: option 'table' reads a metadata table")
+    searches = [name for name in _SEARCHES if values[name] is not None]
+    if len(searches) > 1:
+        raise OptionError(
+            "a search is by vector or by text: give one of the options nearest, full_text_query"
+        )
+    for name in ("readChangeFeed", "fragments"):
+        if searches and values[name] != OPTIONS[name].default:
+            raise OptionError(f"option {name!r} does not go with option {searches[0]!r}")
+    return ReadOptions(**{name: values[name] for name in names}, storage=storage)
+
+
+def check_batch(options: ReadOptions) -> None:
+    """Refuse options of change feeds and streams in a read that is neither.
+
+    Raises:
+        OptionError: there is one.
+    """
+    names = ("startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp")
+    given = [name for name in names if getattr(options, name) is not None]
+    if given and not options.readChangeFeed:
+        raise OptionError(f"option {given[0]!r} is for streams and change feeds: add readChangeFeed=true")
+
+
+def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptions:
+    """Parse the options of a write.
+
+    Args:
+        raw: the options. Those for reading are left aside: a view has one set of options for both.
+        overwrite: whether the table's content is replaced.
+
+    Raises:
+        OptionError: as `read_options`; or a version was given, but only the latest one can be written to; or
+            what is read is a part of the table, which an overwrite would replace as a whole.
+    """
+    values, wishes, storage = _parse(raw)
+    for name in ("version", "tag", "asof"):
+        if values[name] is not None:
+            raise OptionError(f"option {name!r} is for reading: an old version cannot be written to")
+    if values["table"] is not None:
+        raise OptionError("option 'table' is for reading: metadata tables cannot be written to")
+    for name in _SEARCHES:
+        if values[name] is not None:
+            raise OptionError(f"option {name!r} is for reading: what a search finds cannot be written to")
+    for name in ("columns", "filter", "fragments"):
+        if overwrite and values[name] is not None:
+            raise OptionError(
+                f"option {name!r} is a part of the table, but an overwrite replaces all of it: leave it out"
+            )
+    if (values["txnAppId"] is None) != (values["txnVersion"] is None) or values["txnAppId"] == "":
+        raise OptionError("options 'txnAppId' and 'txnVersion' come together, and the first is not empty")
+    names = [option.name for option in ROWS if option.used in ("write", "both")]
+    return WriteOptions(**{name: values[name] for name in names}, wishes=wishes, storage=storage)
+
+
+def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return (values of OPTIONS, options of columns, storage options)."""
+    given: dict[str, Any] = {}
+    columns: dict[str, dict[str, Any]] = {}
+    storage: dict[str, Any] = {}
+    if "paths" in raw:
+        raise OptionError("load() takes one path here: load every table by itself and union the DataFrames")
+    for key, text in raw.items():
+        name = key.lower()
+        option = _BY_NAME.get(name)
+        if option is not None:
+            if option.name in given:
+                raise OptionError(f"option {option.name!r} is given twice, once as {key!r}")
+            given[option.name] = _value(option.name, option.parse, option.expects, text)
+        elif name.startswith(STORAGE_PREFIX):
+            storage[name.removeprefix(STORAGE_PREFIX)] = _storage_value(key, text)
+        elif name in STORAGE_NAMES:
+            storage[name] = _storage_value(key, text)
+        elif (about := column_option(name)) is not None:
+            column, wish = about
+            columns.setdefault(column, {})[wish.name] = _value(key, wish.parse, wish.expects, text)
+        else:
+            _check_unknown(key, text)
+    if not given.get("path"):
+        raise OptionError(_MISSING_PATH)
+    given["path"] = _location(given["path"])
+    return {name: given.get(name, option.default) for name, option in OPTIONS.items()}, columns, storage
+
+
+def _value(name: str, parse: Callable[[str], Any], expects: str, text: str) -> Any:
+    try:
+        return parse(text)
+    except OptionError:
+        raise
+    except (ValueError, RecursionError):
+        raise OptionError(f"option {name!r} must be {expects}, not {text!r}") from None
+
+
+def _storage_value(key: str, text: str) -> Any:
+    """File systems take booleans and nested settings; text that is JSON for one of these becomes one."""
+    if text.strip().lower() in ("true", "false"):
+        return text.strip().lower() == "true"
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise OptionError(f"option {key!r} starts like JSON but is not: {text!r}") from None
+
+
+def _check_unknown(key: str, text: str) -> None:
+    """Refuse an option that would change the result, or that is one of ours misspelt; ignore others.
+
+    Others are ignored because Spark adds its own (`owner`, `provider`, ...).
+    """
+    names = {name: option.name for name, option in _BY_NAME.items()}
+    problem = advice(key, text, names, _SUFFIXES)
+    if problem is not None:
+        raise OptionError(problem)
+
+
+def _location(path: str) -> str:
+    """Return the location with the spellings of Hadoop (`file:/x`, `s3a://`) turned into the usual ones."""
+    if path.startswith("file:/") and not path.startswith("file://"):
+        return "file://" + path.removeprefix("file:")
+    return "s3" + path[3:] if path.startswith(("s3a://", "s3n://")) else path
+
+
+def option_table() -> list[tuple[str, str, str, str]]:
+    """Return (name, used by, default, description) of every option, for documentation."""
+    rows = [
+        (option.name, option.used, "" if option.default is None else str(option.default), option.doc)
+        for option in ROWS
+    ]
+    return [
+        *rows,
+        *((f"<column>.{option.name}", "write", "", option.doc) for option in COLUMN_OPTIONS),
+        (
+            f"{STORAGE_PREFIX}<name>",
+            "both",
+            "",
+            "Setting of the file system or object store, such as `storage.endpoint_url`.",
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""Batch reads: rows, metadata, changes, search; partitions out of tables."""

@@ -1,0 +1,302 @@
+"""From the versions of a table to tasks that read what these versions changed.
+
+Rows come with the columns of one version, the reference. What its columns are in an older version is found by
+walking back from it, version by version; columns of a newer version must be the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import InputPartition
+
+from spark_lance.errors import SchemaError, VersionNotFoundError
+from spark_lance.file.schema import Field
+from spark_lance.spark.compat import planned_size
+from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan.change_columns import ChangeColumns
+from spark_lance.spark.scan.partitions import row_bytes
+from spark_lance.spark.schema.blobs import read_blobs
+from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.table.bases import Bases
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.reading.change_task import ChangeTask
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.version_changes import INSERT, ChangedRows, before_append, changes_of
+from spark_lance.table.schema.history import PastColumn, Step, before
+from spark_lance.table.versions.walk import Walk
+
+__all__ = ["ChangePartition", "Feed", "TaskColumns", "pack_changes", "read_changes"]
+
+_VERSIONS_KEPT = 1024
+_CHANGES_KEPT = 100_000
+_MOST_BYTES = 128 << 20
+_LEAST_BYTES = 4 << 20
+_TASK_BYTES = 64 << 10
+_ROW_BYTES = 8
+_LEAST_ROWS = 4096
+_EPOCH_MICROS = 10**6
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """What reading rows of a version needs, whichever rows."""
+
+    names: tuple[str, ...]
+    fields: tuple[Field, ...]
+    bases: Bases
+    stable: bool
+    micros: int
+
+
+class Feed:
+    """What versions of a table changed, as tasks.
+
+    Args:
+        walk: the versions.
+        reference: the version that has the columns.
+        columns: the columns.
+        exact: find the columns of an older version step by step in any case; otherwise a version with the
+            reference's columns is taken to have had them all the time since.
+    """
+
+    def __init__(self, walk: Walk, reference: Manifest, columns: ChangeColumns, *, exact: bool) -> None:
+        self.walk = walk
+        self._reference = reference
+        self._columns = columns
+        self._exact = exact
+        self._found: dict[int, list[PastColumn | None]] = {reference.version: columns.columns}
+        self._own = columns.at(columns.columns, reference.version)
+        self._changes: OrderedDict[int, list[ChangedRows]] = OrderedDict()
+        self._changes_kept = 0
+        self._holders: OrderedDict[int, _Holder] = OrderedDict()
+
+    def changes(self, version: int) -> list[ChangedRows]:
+        """Return what a version changed.
+
+        Raises:
+            VersionNotFoundError: it has been cleaned up, or the one before it, if it did more than append.
+            FormatError, UnsupportedFormatError: see `changes_of`.
+        """
+        if version not in self._changes:
+            walk = self.walk
+            new, transaction = walk.manifest(version), walk.transaction(version)
+            try:
+                old = walk.before(version)
+            except VersionNotFoundError:
+                if transaction.name != "append":
+                    raise
+                old = before_append(new, transaction)
+            found = changes_of(walk.store, walk.root, old, new, transaction)
+            self._changes[version] = found
+            self._changes_kept += len(found)
+            # While the manifest is at hand.
+            self._holder(version)
+            while len(self._changes) > _VERSIONS_KEPT or self._changes_kept > _CHANGES_KEPT:
+                self._changes_kept -= len(self._changes.popitem(last=False)[1])
+            return found
+        return self._changes[version]
+
+    def rows(self, version: int) -> list[ChangedRows]:
+        """Return all rows of a version, as if it had inserted them."""
+        manifest, walk = self.walk.manifest(version), self.walk
+        bases = Bases.of(walk.store, walk.root, manifest.message)
+        found = []
+        for fragment in manifest.fragments:
+            total = physical_rows(walk.store, walk.root, fragment, bases)
+            live = total - int(fragment.deletion_file.num_deleted_rows)
+            found.append(ChangedRows(INSERT, fragment.SerializeToString(), None, None, live))
+        return found
+
+    def task(self, version: int, change: ChangedRows) -> ChangeTask:
+        """Return the task that reads rows that a version changed.
+
+        Raises:
+            SchemaError: its columns cannot be read as those of the reference.
+        """
+        made, walk = self._holder(version), self.walk
+        held = self._holder(version - 1) if change.is_before else made
+        scan = ScanTask(
+            walk.store, walk.root, held.names, held.fields, change.fragment, held.stable, held.bases
+        )
+        return ChangeTask(scan, change, version, made.micros, self._columns.schema)
+
+    def _holder(self, version: int) -> _Holder:
+        if version not in self._holders:
+            manifest = self.walk.manifest(version)
+            columns = self.columns_at(version)
+            own = columns is self._columns.columns
+            names, fields = self._own if own else self._columns.at(columns, version)
+            bases = Bases.of(self.walk.store, self.walk.root, manifest.message)
+            stamp = manifest.message.timestamp
+            micros = stamp.seconds * _EPOCH_MICROS + stamp.nanos // 1000
+            self._holders[version] = _Holder(names, fields, bases, manifest.uses_stable_row_ids, micros)
+            if len(self._holders) > _VERSIONS_KEPT:
+                self._holders.popitem(last=False)
+        return self._holders[version]
+
+    def columns_at(self, version: int) -> list[PastColumn | None]:
+        """Return what the columns are in a version.
+
+        Raises:
+            SchemaError: the version is newer than the reference, and its columns are others.
+        """
+        if version in self._found:
+            return self._found[version]
+        there = self.walk.manifest(version)
+        if version > self._reference.version:
+            found = self._columns.found_by_name(there.schema)
+            if isinstance(found, str):
+                raise SchemaError(
+                    f"the columns of {self.walk.root} changed in version {version}: {found}. Load the stream "
+                    "anew and start it with the same checkpoint to go on"
+                )
+            self._found[version] = found
+            if len(self._found) > _VERSIONS_KEPT:
+                # A stream does not come back to versions that it has read.
+                self._found.pop(min(self._found.keys() - {self._reference.version}))
+        elif not self._exact and there.message.fields == self._reference.message.fields:
+            self._found[version] = self._columns.columns
+        else:
+            self._walk_back(version)
+        return self._found[version]
+
+    def _walk_back(self, version: int) -> None:
+        newer = min(found for found in self._found if found > version)
+        for number in range(newer, version, -1):
+            new, old = self.walk.manifest(number), self.walk.manifest(number - 1)
+            step = Step.of(old, new, self.walk.transaction(number))
+            self._found[number - 1] = before(self._found[number], step)
+
+
+class TaskColumns(NamedTuple):
+    """What a task has to know of the columns of a read: the filter, and which columns are blobs."""
+
+    condition: Condition | None
+    blobs: tuple[Field, ...]
+
+    @classmethod
+    def of(cls, columns: ChangeColumns) -> TaskColumns:
+        """Return this of some columns."""
+        return cls(columns.condition, columns.blobs)
+
+
+@dataclass(frozen=True)
+class ChangePartition(InputPartition):
+    """What one Spark task reads.
+
+    Attributes:
+        tasks: changed rows of its fragments.
+        size: rows and bytes, as text; see `partitions`.
+    """
+
+    tasks: tuple[ChangeTask, ...]
+    size: str
+
+
+def pack_changes(
+    tasks: Sequence[ChangeTask],
+    fields: Sequence[Field],
+    reference: Manifest,
+    options: ReadOptions,
+    cores: int,
+) -> list[ChangePartition]:
+    """Put tasks together to partitions of about `partition_bytes`, in their order; cut larger ones.
+
+    Args:
+        tasks: the work.
+        fields: the table's fields that they read.
+        reference: the version that has these.
+        options: of the read.
+        cores: how many tasks run at a time.
+    """
+    names = [field.name for field in fields]
+    width = row_bytes(reference.schema, [task.scan for task in tasks], names, fields) + _ROW_BYTES
+    total = sum(_cost(task.change.count, width) for task in tasks)
+    limit = options.partition_bytes or min(_MOST_BYTES, max(_LEAST_BYTES, total / cores))
+    partitions = []
+    held: list[tuple[ChangeTask, int]] = []
+    cost = 0.0
+    for task in tasks:
+        for piece, rows in _cut(task, _cost(task.change.count, width) / limit):
+            more = _cost(rows, width)
+            if held and cost + more > limit:
+                partitions.append(_partition(held, width))
+                held, cost = [], 0.0
+            held.append((piece, rows))
+            cost += more
+    return [*partitions, _partition(held, width)] if held else partitions
+
+
+def _cost(rows: int, width: float) -> float:
+    return rows * width + _TASK_BYTES
+
+
+def _cut(task: ChangeTask, times: float) -> Iterator[tuple[ChangeTask, int]]:
+    """Cut the rows of a fragment that is `times` as large as a partition into runs."""
+    scan, count = task.scan, task.change.count
+    pieces = 1
+    if times > 1:
+        physical = physical_rows(scan.store, scan.root, scan.message, scan.bases)
+        pieces = min(math.ceil(times), physical // _LEAST_ROWS)
+    if pieces < 2:
+        yield task, count
+        return
+    for start, stop in pairwise(physical * i // pieces for i in range(pieces + 1)):
+        span = (start, stop)
+        yield replace(task, scan=replace(scan, span=span), span=span), count * (stop - start) // physical
+
+
+def _partition(held: Iterable[tuple[ChangeTask, int]], width: float) -> ChangePartition:
+    tasks, rows = zip(*held, strict=True)
+    count = int(np.sum(rows))
+    return ChangePartition(tuple(tasks), planned_size(count, int(count * width)))
+
+
+def read_changes(
+    partition: InputPartition, asked: st.StructType, columns: TaskColumns, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a partition in the types that Spark takes.
+
+    Args:
+        partition: a `ChangePartition`; any other has no rows.
+        asked: the schema that Spark expects.
+        columns: what a task has to know of them.
+        options: of the read.
+
+    Raises:
+        SchemaError, FormatError, UnsupportedFormatError, ExpressionError: see `ChangeTask.tables`.
+    """
+    if not isinstance(partition, ChangePartition):
+        return
+    target = arrow_schema(asked)
+    for task in partition.tasks:
+        convert: BatchConverter | None = None
+        tables = task.tables(options.batch_bytes, columns.condition)
+        for batch in in_batches(tables, options.batch_size):
+            if not target.names:
+                yield rows_without_columns(batch.num_rows)
+                continue
+            # Behind the asked columns come those that only the condition needs.
+            wanted = batch.select(range(len(target.names)))
+            parts: Iterable[pa.RecordBatch] = [wanted]
+            if columns.blobs:
+                scan = task.scan
+                bases = scan.bases or Bases(scan.store, scan.root)
+                limit = options.batch_bytes
+                parts = read_blobs(wanted, columns.blobs, asked, scan.message, bases, limit)
+            for part in parts:
+                convert = convert or BatchConverter.plan(part.schema, target)
+                yield convert(part)

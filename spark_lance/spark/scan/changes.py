@@ -1,0 +1,157 @@
+"""The change feed in batches: what a range of versions changed, row by row.
+
+Every version of the range is compared with the one before it, where the driver plans; the tasks then read the
+changed rows, those that went from the files of the version before. Rows of one version come in no order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_lance.errors import OptionError, VersionNotFoundError
+from spark_lance.io.store import open_store
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan.change_columns import ChangeColumns, described_changes
+from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
+from spark_lance.spark.scan.rows import pin
+from spark_lance.spark.session.planner_marks import Hints
+from spark_lance.spark.session.workers import settle
+from spark_lance.table.versions.resolve import Place, version_at
+from spark_lance.table.versions.walk import Walk, version_from
+
+__all__ = ["ChangeFeedReader", "check_no_version", "describe", "reader"]
+
+_AT_ONCE = 32
+
+
+def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+    """Return the newest version that the read sees, and the Spark schema of the columns asked for.
+
+    The columns are those of the last version of the range.
+
+    Raises:
+        OptionError: the options name one version, not a range.
+        VersionNotFoundError: there is no such version.
+        TableNotFoundError, SchemaError, FormatError, UnsupportedFormatError: see `read.describe`.
+    """
+    check_no_version(options)
+    settle()
+    place = pin(options) if place is None else place
+    store, _ = open_store(options.path, options.storage)
+    walk = Walk(store, place.root)
+    manifest = walk.manifest(_last(walk, options, place))
+    return place, described_changes(
+        manifest.schema, options.columns, options.system_columns, options.blob_handling
+    )
+
+
+def reader(
+    options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool
+) -> ChangeFeedReader:
+    """Return the reader of the columns of `schema`; filters stay with Spark."""
+    settle()
+    return ChangeFeedReader(options, schema, place)
+
+
+def check_no_version(options: ReadOptions) -> None:
+    """Refuse options that name one version, or some of its fragments, where a range is read.
+
+    Raises:
+        OptionError: there is one.
+    """
+    if options.fragments is not None:
+        raise OptionError("option 'fragments' names fragments of one version: changes are read between two")
+    for name in ("version", "tag", "asof"):
+        if getattr(options, name) is not None:
+            raise OptionError(f"option {name!r} names one version: changes are read between two of them")
+
+
+class ChangeFeedReader(DataSourceReader):
+    """Reads what the versions of a range changed.
+
+    Args:
+        options: what the read was asked for.
+        schema: the columns, in this order.
+        place: the newest version that the read sees.
+
+    Raises:
+        OptionError: no start, two starts, or an end before the start.
+        VersionNotFoundError: versions of the range do not exist, or were cleaned up.
+        SchemaError, ExpressionError: see `ChangeColumns`.
+    """
+
+    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place | None = None) -> None:
+        check_no_version(options)
+        self.place = pin(options) if place is None else place
+        store, _ = open_store(options.path, options.storage)
+        self._walk = Walk(store, self.place.root)
+        self._first, self._last = _range(self._walk, options, self.place)
+        self._options = options
+        self._schema = schema
+        self._cores = Hints.of(schema).cores or os.cpu_count() or 1
+        self._reference = self._walk.manifest(self._last)
+        self._columns = ChangeColumns(self._reference.schema, schema, options.filter)
+        self._shared = TaskColumns.of(self._columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("_options", "_schema", "_shared")}
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the work of the tasks: changed rows of fragments, small ones together."""
+        if self._first > self._last:
+            return []
+        self._walk.require(self._first, self._last)
+        feed = Feed(self._walk, self._reference, self._columns, exact=True)
+        tasks = []
+        # From the newest version on, as the columns are traced that way.
+        for version in range(self._last, self._first - 1, -1):
+            if (self._last - version) % _AT_ONCE == 0:
+                self._walk.prefetch(range(max(1, version - _AT_ONCE), version + 1))
+            tasks += [feed.task(version, change) for change in reversed(feed.changes(version))]
+        return pack_changes(tasks[::-1], self._columns.fields, self._reference, self._options, self._cores)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
+        with one_line():
+            yield from read_changes(partition, self._schema, self._shared, self._options)
+
+
+def _range(walk: Walk, options: ReadOptions, place: Place) -> tuple[int, int]:
+    """Return the first and the last version to read; the last is before the first if there are none."""
+    start, moment = options.startingVersion, options.startingTimestamp
+    if (start is None) == (moment is None):
+        raise OptionError("a change feed needs one of the options startingVersion and startingTimestamp")
+    if start == "latest":
+        raise OptionError("startingVersion 'latest' is for streams: a change feed needs a number")
+    last = _last(walk, options, place)
+    if moment is not None:
+        first = version_from(walk.store, walk.root, moment)
+        if first > place.version:
+            raise VersionNotFoundError(f"version {first}, the first since {moment}, came after this read")
+        return first, last
+    # Versions are numbered from 1 on here, from 0 on in Delta.
+    first = max(1, int(start or 0))
+    if first > place.version:
+        raise VersionNotFoundError(f"{walk.root} has no version {first} yet; its newest is {place.version}")
+    if first > last:
+        raise OptionError(f"the range from version {first} to {last} is empty")
+    return first, last
+
+
+def _last(walk: Walk, options: ReadOptions, place: Place) -> int:
+    """Return the last version of the range, inclusive."""
+    if options.endingVersion is not None and options.endingTimestamp is not None:
+        raise OptionError("give one of the options endingVersion and endingTimestamp")
+    if options.endingTimestamp is not None:
+        return min(version_at(walk.store, walk.root, options.endingTimestamp), place.version)
+    last = options.endingVersion
+    if last is not None and last > place.version:
+        raise VersionNotFoundError(f"{walk.root} has no version {last} yet; its newest is {place.version}")
+    return place.version if last is None else last

@@ -1,0 +1,121 @@
+"""Spark's filters as conditions on stored columns.
+
+A filter is taken over only if it keeps exactly the rows that Spark's own evaluation would keep. That holds
+where a column's values are the same in Spark and on disk. Of NaN Spark knows one only, greater than all other
+numbers, so floats are compared without the sign of NaN. Columns that Spark sees in another way (times finer
+than its own, blobs, 256-bit decimals) keep their filters in Spark, except for tests of null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as st
+
+from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
+from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
+
+__all__ = ["translate"]
+
+
+def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | None:
+    """Return a filter of Spark's as an expression over a table's columns; None if Spark has to apply it.
+
+    Args:
+        filter: one of the filters of `pyspark.sql.datasource`.
+        schema: the table's schema.
+        seen: the columns as Spark was told of them.
+    """
+    name = type(filter).__name__
+    if name == "Not":
+        inner = translate(filter.child, schema, seen)
+        return None if inner is None else Call("not", (inner,))
+    if name not in _FILTERS:
+        return None
+    path = tuple(filter.attribute)
+    column = Column(path)
+    system = system_names(field.name for field in schema.fields)
+    if len(path) == 1 and path[0] in system and path[0] != ROW_OFFSET:
+        return _FILTERS[name](column, getattr(filter, "value", None))
+    field = _find(path, schema)
+    if field is None:
+        return None
+    if name in _NULL_TESTS:
+        return _FILTERS[name](column, None)
+    if not _is_same_in_spark(field) or _has_collation(path, seen):
+        return None
+    return _FILTERS[name](_as_in_spark(column, field), filter.value)
+
+
+def _as_in_spark(column: Column, field: Field) -> Expression:
+    kind = field.arrow_type()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return Call("unsigned_nan", (column,)) if pa.types.is_floating(kind) else column
+
+
+def _compare(operator: str) -> Callable[[Expression, Any], Expression]:
+    return lambda column, value: Call(operator, (column, Literal(value)))
+
+
+_FILTERS: dict[str, Callable[[Expression, Any], Expression]] = {
+    "IsNull": lambda column, _: Call("is_null", (column,)),
+    "IsNotNull": lambda column, _: Call("not", (Call("is_null", (column,)),)),
+    "EqualTo": _compare("="),
+    "EqualNullSafe": _compare("is_same"),
+    "GreaterThan": _compare(">"),
+    "GreaterThanOrEqual": _compare(">="),
+    "LessThan": _compare("<"),
+    "LessThanOrEqual": _compare("<="),
+    "In": lambda column, values: Call("in", (column, *(Literal(value) for value in values))),
+    "StringStartsWith": _compare("starts_with"),
+    "StringEndsWith": _compare("ends_with"),
+    "StringContains": _compare("contains"),
+}
+_NULL_TESTS = frozenset({"IsNull", "IsNotNull"})
+
+
+def _find(path: tuple[str, ...], schema: Schema) -> Field | None:
+    """Return the field at the end of a path through structs; None if there is none."""
+    fields = schema.fields
+    found: Field | None = None
+    for step in path:
+        found = next((field for field in fields if field.name == step), None)
+        if found is None or found.described() != found:
+            return None
+        fields = found.children if found.kind == "struct" else ()
+    return found
+
+
+def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:
+    """Whether Spark was told to compare a column's strings in another way than by their bytes."""
+    kind: st.DataType = seen
+    for step in path:
+        if not isinstance(kind, st.StructType) or step not in kind.names:
+            return False
+        kind = kind[step].dataType
+    return isinstance(kind, st.StringType) and kind != st.StringType()
+
+
+def _is_same_in_spark(field: Field) -> bool:
+    """Whether Spark sees the values of a field as they are stored, and compares them as Arrow does."""
+    if EXTENSION_NAME in field.metadata:
+        return False
+    kind = field.arrow_type()
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit != "ns")
+    return bool(
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal128(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_date32(kind)
+    )

@@ -1,0 +1,129 @@
+"""Reading metadata tables from Spark: option `table` names one of those of `spark_lance.table.metadata`.
+
+They are read by one task, which computes the columns that Spark asks for, of the rows that its filters keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_lance.file.schema import Schema
+from spark_lance.io.store import open_store
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan.filters import translate
+from spark_lance.spark.scan.rows import pin
+from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.session.planner_marks import Hints
+from spark_lance.table.metadata import metadata_table
+from spark_lance.table.metadata.columns import MetadataTable, Subject
+from spark_lance.table.predicates.expressions import Call
+from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.table.versions.resolve import Place
+from spark_lance.table.versions.versions import find_version, load_version
+
+__all__ = ["MetadataReader", "PushdownMetadataReader", "describe", "reader"]
+
+
+def _table(options: ReadOptions) -> MetadataTable:
+    assert options.table is not None
+    return metadata_table(options.table)
+
+
+def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+    """Return the version that a metadata table tells of, and the Spark schema of the columns asked for.
+
+    Args:
+        options: what the read was asked for; `table` is given.
+        place: the version if it has been resolved before.
+
+    Raises:
+        OptionError: there is no such metadata table.
+        TableNotFoundError, VersionNotFoundError: there is no table or no such version.
+        SchemaError: a column does not exist.
+    """
+    schema = Schema.from_arrow(_table(options).schema)
+    return place or pin(options), described(schema, options.columns, ())
+
+
+def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> MetadataReader:
+    """Return the reader of a metadata table, which takes filters if Spark offers them (`pushes`)."""
+    return (PushdownMetadataReader if pushes else MetadataReader)(options, schema, place or pin(options))
+
+
+class MetadataReader(DataSourceReader):
+    """Reads columns of a metadata table.
+
+    Args:
+        options: what the read was asked for.
+        schema: the columns, in this order.
+        place: the version that the table tells of.
+
+    Raises:
+        OptionError: there is no such metadata table.
+        SchemaError: the schema names columns that do not exist, or types other than theirs.
+        ExpressionError: the option `filter` does not fit the columns.
+    """
+
+    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place) -> None:
+        self.place = place
+        self._options = options
+        self._schema = schema
+        self._columns = _table(options).schema
+        self._names, _ = fit(Schema.from_arrow(self._columns), schema)
+        self._condition: Condition | None = None
+        if options.filter is not None:
+            self._condition = compile_predicate(options.filter, self._columns)
+        self._hints = Hints.of(schema)
+        # Conditions that the reader does not know must be met before rows count.
+        self._limit = None if self._hints.filters else self._hints.limit
+        store, _ = open_store(options.path, options.storage)
+        find_version(store, place.root, place.version)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the work of the one task."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in small batches."""
+        with one_line():
+            store, _ = open_store(self._options.path, self._options.storage)
+            manifest = load_version(store, self.place.root, self.place.version)
+            subject = Subject(store, self.place.root, manifest)
+            found = _table(self._options).batches(subject, self._names, self._condition, self._limit)
+            convert: BatchConverter | None = None
+            for rows in found:
+                if not self._names:
+                    yield rows_without_columns(rows.num_rows)
+                    continue
+                convert = convert or BatchConverter.plan(rows.schema, arrow_schema(self._schema))
+                for batch in rows.to_batches():
+                    yield convert(batch)
+
+
+class PushdownMetadataReader(MetadataReader):
+    """A reader that takes over filters, so that nothing is read for the versions that they leave out."""
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take over the filters that can be applied exactly as Spark would; return the others.
+
+        As for rows, none are taken if the scan is not planned for itself.
+        """
+        if not self._hints.alone:
+            return filters
+        schema = Schema.from_arrow(self._columns)
+        trees = [translate(filter, schema, self._schema) for filter in filters]
+        taken = tuple(tree for tree in trees if tree is not None)
+        if taken:
+            condition = compile_tree(Call("and", taken), self._columns)
+            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        if len(taken) == self._hints.filters:
+            self._limit = self._hints.limit
+        return [filter for filter, tree in zip(filters, trees, strict=True) if tree is None]

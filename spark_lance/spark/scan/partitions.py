@@ -1,0 +1,224 @@
+"""From the fragments of a version to the input partitions of a scan.
+
+A partition is the work of one Spark task: fragments, put together until they make about `partition_bytes` of
+what is read, or a run of the rows of a fragment that is larger. What all tasks share travels with the reader;
+a partition holds little more than the messages of its fragments. Every partition says how many rows and
+bytes it holds, as text that the optimizer rule finds in its pickled form; see `planned_size`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyroaring import BitMap
+from pyspark.sql.datasource import InputPartition
+
+from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.compat import planned_size
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+
+__all__ = ["LancePartition", "Piece", "first_rows", "live_rows", "pack", "row_bytes", "share_rows"]
+
+# As for Spark's own file sources: no partition above the first size, none below the second without need.
+_MOST_BYTES = 128 << 20
+_LEAST_BYTES = 4 << 20
+# What a fragment costs beside its bytes, so that many tiny ones are spread, too.
+_FRAGMENT_BYTES = 64 << 10
+_SYSTEM_BYTES = 8
+# A fragment is not cut into smaller runs of rows than this.
+_LEAST_ROWS = 4096
+# Rows without columns that one task makes, where there are cores to make more.
+_EMPTY_ROWS = 1 << 26
+
+
+class Piece(NamedTuple):
+    """What is special to one task of a scan; see the attributes of `ScanTask`."""
+
+    fragment: bytes
+    first_row: int
+    span: tuple[int, int] | None
+    only: bytes | None
+
+    @classmethod
+    def of(cls, task: ScanTask) -> Piece:
+        """Return what is special to a task."""
+        return cls(task.fragment, task.first_row, task.span, task.only)
+
+    def task(self, shared: ScanTask) -> ScanTask:
+        """Return the task, which shares the rest with another one of the scan."""
+        return replace(shared, **self._asdict())
+
+
+@dataclass(frozen=True)
+class LancePartition(InputPartition):
+    """What one Spark task reads.
+
+    Attributes:
+        pieces: its fragments.
+        size: rows and bytes, as text.
+        rows: how many rows without columns it has instead of fragments.
+    """
+
+    pieces: tuple[Piece, ...]
+    size: str
+    rows: int = 0
+
+
+def pack(
+    tasks: Sequence[ScanTask],
+    width: float,
+    partition_bytes: int | None = None,
+    *,
+    whole: bool = False,
+    cores: int | None = None,
+) -> list[LancePartition]:
+    """Put fragments together to partitions, in their order; cut those that are too large.
+
+    Args:
+        tasks: the fragments.
+        width: bytes of one row of what is read, see `row_bytes`.
+        partition_bytes: about the most bytes of a partition; by default such that every core gets some.
+        whole: cut no fragment.
+        cores: of the session; those of this machine by default.
+    """
+    counted = [(task, live_rows(task)) for task in tasks]
+    limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in counted), cores)
+    partitions = []
+    held: list[tuple[ScanTask, int]] = []
+    cost = 0.0
+    for task, rows in counted:
+        pieces = [(task, rows)] if whole else _cut(task, rows, _cost(rows, width) / limit)
+        for piece, piece_rows in pieces:
+            more = _cost(piece_rows, width)
+            if held and cost + more > limit:
+                partitions.append(_partition(held, width))
+                held, cost = [], 0.0
+            held.append((piece, piece_rows))
+            cost += more
+    if held:
+        partitions.append(_partition(held, width))
+    return partitions
+
+
+def share_rows(rows: int, cores: int | None = None) -> list[LancePartition]:
+    """Return partitions of `rows` rows without columns: one, or as many as cores if rows are very many."""
+    count = min(cores or os.cpu_count() or 1, math.ceil(rows / _EMPTY_ROWS))
+    bounds = [rows * i // count for i in range(count + 1)] if count else []
+    return [
+        LancePartition((), _size(stop - start, 0.0), stop - start)
+        for start, stop in itertools.pairwise(bounds)
+    ]
+
+
+def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
+    """Yield the tasks that hold the first `limit` live rows; hardly more than these, if no row is deleted."""
+    for task in tasks:
+        if limit <= 0:
+            return
+        rows = live_rows(task)
+        if rows > limit and task.only is None and not task.message.deletion_file.num_deleted_rows:
+            start = task.span[0] if task.span else 0
+            task = replace(task, span=(start, start + limit))
+        if rows:
+            yield task
+        limit -= rows
+
+
+def _cost(rows: int, width: float) -> float:
+    return rows * width + _FRAGMENT_BYTES
+
+
+def _cut(task: ScanTask, rows: int, times: float) -> list[tuple[ScanTask, int]]:
+    """Cut a fragment that is `times` as large as a partition into runs of its rows."""
+    if times <= 1 or task.only is not None or not task.names:
+        return [(task, rows)]
+    first, last = task.span or (0, physical_rows(task.store, task.root, task.message, task.bases))
+    pieces = min(math.ceil(times), (last - first) // _LEAST_ROWS)
+    if pieces < 2:
+        return [(task, rows)]
+    bounds = [first + (last - first) * i // pieces for i in range(pieces + 1)]
+    return [
+        (replace(task, span=(start, stop)), rows * (stop - start) // (last - first))
+        for start, stop in itertools.pairwise(bounds)
+    ]
+
+
+def _limit(total: float, cores: int | None) -> float:
+    return min(_MOST_BYTES, max(_LEAST_BYTES, total / (cores or os.cpu_count() or 1)))
+
+
+def _partition(held: Sequence[tuple[ScanTask, int]], width: float) -> LancePartition:
+    count = sum(rows for _, rows in held)
+    return LancePartition(tuple(Piece.of(task) for task, _ in held), _size(count, width))
+
+
+def _size(rows: int, width: float) -> str:
+    # What Spark holds of a row is at least its header.
+    return planned_size(rows, int(rows * (width + _SYSTEM_BYTES)))
+
+
+def live_rows(task: ScanTask) -> int:
+    """Return how many rows a task has, about if it is to read some of the rows of its fragment only."""
+    if task.only is not None:
+        return len(BitMap.deserialize(task.only))
+    fragment = task.message
+    if task.span is not None:
+        return task.span[1] - task.span[0]
+    total = physical_rows(task.store, task.root, fragment, task.bases)
+    return total - int(fragment.deletion_file.num_deleted_rows)
+
+
+def row_bytes(
+    table: Schema, tasks: Sequence[ScanTask], names: Iterable[str], fields: Iterable[Field]
+) -> float:
+    """Estimate the bytes of one row of some columns, from types and from the sizes of the data files.
+
+    Columns without a fixed width share evenly what the files take beside the fixed ones.
+
+    Args:
+        table: the table's schema.
+        tasks: the fragments that are read.
+        names: the columns, system columns too.
+        fields: the table's fields among them.
+    """
+    fields = list(fields)
+    width = float(_SYSTEM_BYTES * sum(name in SYSTEM_COLUMNS for name in names))
+    width += sum(_fixed_bytes(field) or 0.0 for field in fields)
+    loose = sum(_fixed_bytes(field) is None for field in fields)
+    if loose:
+        rows = stored = 0
+        for task in tasks:
+            rows += task.message.physical_rows
+            stored += sum(file.file_size_bytes for file in task.message.files)
+        all_fixed = sum(_fixed_bytes(field) or 0.0 for field in table.fields)
+        all_loose = sum(_fixed_bytes(field) is None for field in table.fields)
+        # Compressed text grows when it is read.
+        share = max(16.0, 2 * (stored / max(rows, 1) - all_fixed) / all_loose)
+        width += loose * share
+    return width
+
+
+def _fixed_bytes(field: Field) -> float | None:
+    """Return the width of a field's values, None if it is not fixed."""
+    return _width(field.arrow_type())
+
+
+def _width(kind: pa.DataType) -> float | None:
+    if pa.types.is_fixed_size_list(kind):
+        item = _width(kind.value_type)
+        return None if item is None else item * kind.list_size
+    if pa.types.is_struct(kind):
+        parts = [_width(kind.field(i).type) for i in range(kind.num_fields)]
+        return None if None in parts else sum(part for part in parts if part is not None)
+    try:
+        return float(kind.bit_width) / 8
+    except ValueError:
+        return None

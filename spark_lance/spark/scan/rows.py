@@ -1,0 +1,254 @@
+"""Reading tables from Spark: fragments become input partitions, stored columns become Spark's Arrow batches.
+
+The reader is made where the driver plans; it reads the manifest of the pinned version there and puts all
+that is special to a task into its partition. What tasks share, such as the filter, travels with the reader.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.blob_writer import has_blobs
+from spark_lance.index.pruners import indexed_snapshot
+from spark_lance.io.store import Store, open_store
+from spark_lance.proto import table_pb2
+from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan.filters import translate
+from spark_lance.spark.scan.partitions import (
+    LancePartition,
+    Piece,
+    first_rows,
+    live_rows,
+    pack,
+    row_bytes,
+    share_rows,
+)
+from spark_lance.spark.schema.blobs import read_blobs
+from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.session.planner_marks import Hints
+from spark_lance.spark.session.workers import settle
+from spark_lance.table.bases import Bases
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.expressions import Call, Expression
+from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.table.reading.scan_task import ScanTask
+from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.versions.resolve import MAIN, Place, Reference, resolve, version_at
+from spark_lance.table.versions.versions import find_version, latest_version, load_version
+
+_EMPTY_BATCH = 1 << 20
+
+__all__ = ["LanceReader", "PushdownReader", "describe", "pin", "reader"]
+
+
+def pin(options: ReadOptions) -> Place:
+    """Return the version that a read sees: the asked one, or the latest now.
+
+    Raises:
+        TableNotFoundError, VersionNotFoundError: there is none.
+    """
+    store, root = open_store(options.path, options.storage)
+    branch = None if options.branch == MAIN else options.branch
+    if options.asof is not None:
+        line = resolve(store, root, (branch, None)) if branch else Place(root, None, 0)
+        return Place(line.root, branch, version_at(store, line.root, options.asof))
+    if options.branch is None and options.tag is None:
+        # The path may lead to a branch, whose versions are numbered on.
+        asked = options.version
+        version = latest_version(store, root) if asked is None else find_version(store, root, asked)
+        return Place(root, None, version.version)
+    reference: Reference = options.tag if options.tag is not None else (branch, options.version)
+    place = resolve(store, root, reference)
+    find_version(store, place.root, place.version)
+    return place
+
+
+def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+    """Return the version that a read sees and the Spark schema of the columns it was asked for.
+
+    Args:
+        place: the version if it has been resolved before.
+
+    Raises:
+        TableNotFoundError, VersionNotFoundError: there is no table or no such version.
+        UnsupportedFormatError: the table needs a feature that is not read here.
+        SchemaError: a column does not exist, or Spark has no type for it.
+    """
+    settle()
+    place, _, manifest = _open(options, place)
+    schema = described(manifest.schema, options.columns, options.system_columns, options.blob_handling)
+    return place, schema
+
+
+def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> LanceReader:
+    """Return the reader of the columns of `schema`, which takes filters if Spark offers them (`pushes`)."""
+    settle()
+    return (PushdownReader if pushes else LanceReader)(options, schema, place)
+
+
+def _open(options: ReadOptions, place: Place | None) -> tuple[Place, Store, Manifest]:
+    store, _ = open_store(options.path, options.storage)
+    place = pin(options) if place is None else place
+    return place, store, load_version(store, place.root, place.version)
+
+
+def _chosen(
+    manifest: Manifest, ranges: Sequence[tuple[int, int]] | None
+) -> list[table_pb2.DataFragment] | None:
+    """Return the fragments whose numbers are in the ranges; None for all of them."""
+    if ranges is None:
+        return None
+    bounds = [bound for span in ranges for bound in span]
+    # A number inside of a range has an odd number of bounds at or below it.
+    return [fragment for fragment in manifest.fragments if bisect.bisect(bounds, fragment.id) % 2]
+
+
+class LanceReader(DataSourceReader):
+    """Reads the columns of a Spark schema from one version of a table.
+
+    Args:
+        options: what the read was asked for.
+        schema: the columns, in this order; structs may lack fields that the table has.
+        place: the pinned version; without it the asked or the latest one is taken.
+
+    Raises:
+        TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
+        SchemaError: the schema names columns that do not exist, or types other than Spark's for them.
+        ExpressionError: the option `filter` does not fit the table.
+    """
+
+    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place | None = None) -> None:
+        self.place, store, manifest = _open(options, place)
+        self._schema = schema
+        self._options = options
+        self._batch_bytes, self._batch_size = options.batch_bytes, options.batch_size
+        self._table = manifest.schema
+        self._names, self._fields = fit(manifest.schema, schema)
+        chosen = (field for field in manifest.schema.fields if field.name in self._names)
+        self._blobs = tuple(field for field in chosen if has_blobs(field))
+        if not self._names and not KEEPS_ROWS_WITHOUT_COLUMNS:
+            raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
+        snapshot = indexed_snapshot(store, self.place.root, manifest)
+        self._scan = snapshot.scan(self._names, fragments=_chosen(manifest, options.fragments))
+        self._condition: Condition | None = None
+        if options.filter is not None:
+            self._condition = compile_predicate(options.filter, nameable(manifest.schema))
+        self._hints = Hints.of(schema)
+        # Conditions that the reader does not know must be met before rows count.
+        self._limit = None if self._hints.filters else self._hints.limit
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Every task gets a copy of the reader, and its own work in its partition.
+        kept = ("_schema", "_batch_bytes", "_batch_size", "_condition", "_limit", "_blobs")
+        return {**{name: self.__dict__[name] for name in kept}, "_shared": self._shared}
+
+    @cached_property
+    def _shared(self) -> ScanTask | None:
+        """What all tasks have in common; None if there is none."""
+        return Piece(b"", 0, None, None).task(self._tasks[0]) if self._tasks else None
+
+    @cached_property
+    def _tasks(self) -> list[ScanTask]:
+        """The fragments to read; planned when all filters are known."""
+        tasks = [replace(task, fields=self._fields) for task in self._scan.tasks_for(self._condition)]
+        if self._condition is None and self._limit is not None:
+            return list(first_rows(tasks, self._limit))
+        return tasks
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the work of the tasks; small fragments share one."""
+        whole = self._options.fragments is not None
+        if not self._names and self._condition is None and not whole:
+            return share_rows(sum(live_rows(task) for task in self._tasks))
+        filter_columns = self._condition.columns if self._condition else ()
+        extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
+        width = row_bytes(self._table, self._tasks, self._names, [*self._fields, *extra])
+        return pack(self._tasks, width, self._options.partition_bytes, whole=whole, cores=self._hints.cores)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
+        # A table without fragments has no partitions, for which Spark runs one task without a value.
+        if not isinstance(partition, LancePartition):
+            return
+        with one_line():
+            settle()
+            left = self._limit
+            for batch in self._batches(partition):
+                if left is not None:
+                    batch = batch.slice(0, left)
+                    left -= batch.num_rows
+                yield batch
+                if left == 0:
+                    return
+
+    def _batches(self, partition: LancePartition) -> Iterator[pa.RecordBatch]:
+        for first in range(0, partition.rows, _EMPTY_BATCH):
+            yield rows_without_columns(min(_EMPTY_BATCH, partition.rows - first))
+        for piece in partition.pieces:
+            assert self._shared is not None  # there is a fragment
+            task = piece.task(self._shared)
+            if not task.names and self._condition is None:
+                yield rows_without_columns(live_rows(task))
+                continue
+            yield from self._rows(task)
+
+    def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+        target = arrow_schema(self._schema)
+        convert: BatchConverter | None = None
+        most = self._batch_bytes
+        size = min(self._batch_size, self._limit or self._batch_size)
+        for batch in task.batches(most, size, self._condition):
+            if not task.names:
+                yield rows_without_columns(batch.num_rows)
+                continue
+            parts: Iterable[pa.RecordBatch] = [batch]
+            if self._blobs:
+                bases = task.bases or Bases(task.store, task.root)
+                parts = read_blobs(batch, self._blobs, self._schema, task.message, bases, most)
+            for part in parts:
+                convert = convert or BatchConverter.plan(part.schema, target)
+                yield convert(part)
+
+
+class PushdownReader(LanceReader):
+    """A reader that takes over filters.
+
+    Spark refuses readers that have this method where it does not push filters, hence a class of its own.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take over the filters that can be applied exactly as Spark would; return the others.
+
+        None are taken if Spark itself offers them: it would use this plan, with its filters, for later
+        queries of the same DataFrame that have others. The optimizer rule marks scans that are planned alone.
+        """
+        if not self._hints.alone:
+            return filters
+        taken: list[Expression] = []
+        left = []
+        for filter in filters:
+            tree = translate(filter, self._table, self._schema)
+            if tree is None:
+                left.append(filter)
+            else:
+                taken.append(tree)
+        if taken:
+            condition = compile_tree(Call("and", tuple(taken)), nameable(self._table))
+            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        # Spark does not offer what it has no form for.
+        if len(taken) == self._hints.filters:
+            self._limit = self._hints.limit
+        return left

@@ -1,0 +1,187 @@
+"""Reading what a search finds: option `nearest` names a vector, option `full_text_query` words.
+
+One task searches and fetches the rows, so exactly the k best come, also where Spark filters them afterwards.
+`LanceTable.search` is the same search as many tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.index import DISTANCE, SCORE
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.file.blob_writer import has_blobs
+from spark_lance.index.columns import leaf_field
+from spark_lance.index.pruners import indexed_snapshot
+from spark_lance.index.text.search import TextSearch, parse_text_query
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.io.store import open_store
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan.rows import pin
+from spark_lance.spark.schema.blobs import ALL_BINARY, taken_with_sources
+from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.session.workers import settle
+from spark_lance.table.bases import Bases
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import compile_predicate
+from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.versions.resolve import Place
+from spark_lance.table.versions.versions import load_version
+
+__all__ = ["SearchReader", "describe", "reader"]
+
+
+def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+    """Return the version that is searched and the Spark schema of the columns asked for.
+
+    What is measured of a row comes last, or where option `columns` names it.
+
+    Args:
+        options: what the read was asked for; `nearest` or `full_text_query` is given.
+        place: the version if it has been resolved before.
+
+    Raises:
+        OptionError: the search does not fit the table.
+        TableNotFoundError, VersionNotFoundError, UnsupportedFormatError, SchemaError: see `read.describe`.
+    """
+    settle()
+    place = pin(options) if place is None else place
+    manifest = _manifest(options, place)
+    _check(options, manifest)
+    measure = _measure(options)
+    asked = options.columns
+    # As without Spark, what is measured hides a column of that name.
+    stored = asked if asked is not None else [field.name for field in manifest.schema.fields]
+    rest = tuple(name for name in stored if name != measure)
+    fields = described(manifest.schema, rest, options.system_columns, options.blob_handling).fields
+    at = asked.index(measure) if asked is not None and measure in asked else len(fields)
+    return place, st.StructType([*fields[:at], st.StructField(measure, st.FloatType(), False), *fields[at:]])
+
+
+def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> SearchReader:
+    """Return the reader of the columns of `schema`; Spark applies filters, which come after a search."""
+    settle()
+    return SearchReader(options, schema, pin(options) if place is None else place)
+
+
+def _manifest(options: ReadOptions, place: Place) -> Manifest:
+    store, _ = open_store(options.path, options.storage)
+    return load_version(store, place.root, place.version)
+
+
+def _measure(options: ReadOptions) -> str:
+    return SCORE if options.nearest is None else DISTANCE
+
+
+def _words(options: ReadOptions) -> tuple[Mapping[str, Any], int | None]:
+    """Return what a text search asks for, and how many rows; all that have a word by default."""
+    asked = dict(options.full_text_query or {})
+    k = asked.pop("k", None)
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int)):
+        raise OptionError(f"k of a text search must be a whole number, not {k!r}")
+    return asked, k
+
+
+def _check(options: ReadOptions, manifest: Manifest) -> None:
+    """Refuse a search that does not fit the table, while the query is planned.
+
+    Raises:
+        OptionError, ExpressionError, SchemaError: it does not.
+    """
+    if options.nearest is not None:
+        query = VectorQuery.parse(options.nearest)
+        if len(query.vectors) > 1:
+            raise OptionError("option 'nearest' is for one vector: LanceTable.searchBatch takes many")
+        query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
+    else:
+        store, root = open_store(options.path, options.storage)
+        column, _ = parse_text_query(manifest, *_words(options))
+        TextSearch(indexed_snapshot(store, root, manifest), column)
+    if options.filter is not None:
+        compile_predicate(options.filter, nameable(manifest.schema))
+
+
+class SearchReader(DataSourceReader):
+    """Reads the rows that a search finds, best first, in one task.
+
+    Args:
+        options: what the read was asked for.
+        schema: the columns, in this order; what is measured may be among them.
+        place: the version that is searched.
+
+    Raises:
+        OptionError, ExpressionError: the search does not fit the table.
+        SchemaError: the schema names columns that do not exist, or types other than theirs.
+    """
+
+    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place) -> None:
+        self.place = place
+        self._options = options
+        self._schema = schema
+        manifest = _manifest(options, place)
+        _check(options, manifest)
+        measure = _measure(options)
+        columns = [field for field in schema if field.name != measure]
+        wrong = [f for f in schema if f.name == measure and f.dataType != st.FloatType()]
+        if wrong:
+            raise SchemaError(f"column {measure!r} is float, not {wrong[0].dataType.simpleString()}")
+        names, _ = fit(manifest.schema, st.StructType(columns))
+        blobs = {field.name for field in manifest.schema.fields if has_blobs(field)}
+        for name, column in zip(names, columns, strict=True):
+            wants_bytes = options.blob_handling == ALL_BINARY or column.dataType == st.BinaryType()
+            if name in blobs and wants_bytes:
+                raise OptionError(f"a search reads blobs as descriptions, not the bytes of column {name!r}")
+        rest = iter(names)
+        self._names = [measure if field.name == measure else next(rest) for field in schema]
+        self._blobs = [name for name in self._names if name in blobs]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the work of the one task."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches of at most `batch_size` rows."""
+        with one_line():
+            settle()
+            found = self._found()
+            if not self._names:
+                yield rows_without_columns(found.num_rows)
+                return
+            convert = BatchConverter.plan(found.schema, arrow_schema(self._schema))
+            for batch in found.to_batches(self._options.batch_size):
+                yield convert(batch)
+
+    def _found(self) -> pa.Table:
+        options = self._options
+        store, _ = open_store(options.path, options.storage)
+        manifest = _manifest(options, self.place)
+        table = LanceDataset(options.path, store, self.place.root, manifest)
+        measure = _measure(options)
+        # A table without columns would have no rows.
+        names = [name for name in self._names if name != measure] or [ROW_ADDRESS]
+        if self._blobs and ROW_ADDRESS not in names:
+            names.append(ROW_ADDRESS)
+        if options.nearest is not None:
+            found = table.to_table(names, options.filter, nearest=options.nearest, prefilter=True)
+        else:
+            asked, k = _words(options)
+            found = table.to_table(names, options.filter, k, full_text_query=asked, prefilter=True)
+        if not self._names:
+            return found
+        chosen = found.select(self._names)
+        if not self._blobs:
+            return chosen
+        addresses = found[ROW_ADDRESS].to_numpy().astype(np.uint64)
+        bases = Bases.of(store, self.place.root, manifest.message)
+        return taken_with_sources(chosen, addresses, self._schema, manifest, bases)

@@ -1,0 +1,1 @@
+"""Spark's types and rows beside Lance's."""

@@ -1,0 +1,283 @@
+"""Blob columns in Spark: their bytes, or descriptions that tell where the bytes are.
+
+    blobs_descriptions   struct<position, size, blob_source>, of blobs of version 2 struct<kind, position,
+                         size, blob_id, blob_uri, blob_source>; see `table.reading.blobs` for what they mean.
+                         `blob_source` is the data file they count from. No bytes are fetched.
+    all_binary           binary: all bytes of the blob, wherever they are
+
+A null blob is null either way. The schema decides which of the two a column is read as; the option
+`blob_handling` decides for reads without a schema of the user's own.
+
+A description says all that is needed to find its bytes, whatever Spark does with the row. So columns of that
+type are written as blobs again: see `file.blob_references`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.types as st
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE, runs_of
+from spark_lance.file.blob_writer import has_blobs
+from spark_lance.file.schema import Field
+from spark_lance.proto import table_pb2
+from spark_lance.spark.schema.types import spark_field, spark_type
+from spark_lance.table.bases import Bases
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
+from spark_lance.table.reading.blobs import BlobFile, open_blobs
+
+__all__ = [
+    "ALL_BINARY",
+    "DESCRIPTIONS",
+    "BlobValue",
+    "blob_column_type",
+    "holds_descriptions",
+    "is_description",
+    "read_blobs",
+    "taken_with_sources",
+]
+
+DESCRIPTIONS = "blobs_descriptions"
+ALL_BINARY = "all_binary"
+
+_MOST_BYTES = 2**31 - 1
+_PARALLEL_READS = 16
+# What version 2.0 writes for a null blob.
+_NULL_POSITION = 1
+_PARTS = frozenset(field.name for field in REFERENCE)
+
+Indices = npt.NDArray[np.int64]
+
+
+def _number_or(kind: pa.DataType) -> st.DataType:
+    return st.LongType() if pa.types.is_unsigned_integer(kind) else spark_type(kind)
+
+
+# A value of a blob column that an expression gives: its bytes, or a description.
+BlobValue = st.StructType(
+    [
+        st.StructField(part.name, st.BinaryType() if part.name == "data" else _number_or(part.type))
+        for part in REFERENCE
+    ]
+)
+
+
+def blob_column_type(field: Field, asked: str | st.DataType) -> st.DataType:
+    """Return the Spark type of a column with blobs, at the top or inside; numbers of descriptions are bigint.
+
+    Args:
+        field: the column.
+        asked: a value of `blob_handling`; or the type that the column is asked for as, which has binary where
+            bytes are wanted.
+    """
+    if field.is_blob:
+        if asked == ALL_BINARY or isinstance(asked, st.BinaryType):
+            return st.BinaryType()
+        parts = [
+            st.StructField(part.name, _number_or(part.type), part.nullable)
+            for part in field.described().arrow_field().type
+        ]
+        return st.StructType([*parts, st.StructField(BLOB_SOURCE, st.StringType(), True)])
+    if not has_blobs(field):
+        return spark_type(field.described().arrow_type())
+    if field.kind == "list":
+        inner = asked.elementType if isinstance(asked, st.ArrayType) else asked
+        (item,) = field.children
+        return st.ArrayType(blob_column_type(item, inner), item.nullable or item.is_blob)
+    parts = []
+    for child in field.children:
+        inner = asked
+        if isinstance(asked, st.StructType):
+            inner = asked[child.name].dataType if child.name in asked.names else DESCRIPTIONS
+        seen = blob_column_type(child, inner)
+        if not has_blobs(child):
+            parts.append(spark_field(child.described().arrow_field()))
+        else:
+            parts.append(st.StructField(child.name, seen, child.nullable or child.is_blob))
+    return st.StructType(parts)
+
+
+def is_description(kind: st.DataType) -> bool:
+    """Tell whether a Spark type is that of descriptions which say what they count from."""
+    if not isinstance(kind, st.StructType):
+        return False
+    names = set(kind.names)
+    if len(names) < len(kind.names) or not {"position", "size", BLOB_SOURCE} <= names <= _PARTS:
+        return False
+    return all(
+        isinstance(part.dataType, type(known.dataType))
+        for part in kind
+        for known in BlobValue
+        if known.name == part.name
+    )
+
+
+def holds_descriptions(kind: st.DataType) -> bool:
+    """Tell whether there are such descriptions in a type, here or in structs and arrays."""
+    if is_description(kind):
+        return True
+    if isinstance(kind, st.ArrayType):
+        return holds_descriptions(kind.elementType)
+    return isinstance(kind, st.StructType) and any(holds_descriptions(part.dataType) for part in kind)
+
+
+def read_blobs(
+    batch: pa.RecordBatch,
+    blobs: Sequence[Field],
+    asked: st.StructType,
+    fragment: table_pb2.DataFragment,
+    bases: Bases,
+    limit: int,
+) -> Iterator[pa.RecordBatch]:
+    """Yield a batch with blob columns as Spark was told of them, in batches of about `limit` bytes of blobs.
+
+    Args:
+        batch: rows of one fragment, blobs as descriptors.
+        blobs: the columns with blobs among its columns.
+        asked: the Spark schema, which has a type for each column of the batch.
+        fragment: the fragment.
+        bases: where its files are.
+        limit: bytes.
+
+    Raises:
+        SchemaError: a blob is larger than Spark's binary can be.
+        FormatError, UnsupportedFormatError, FileNotFoundError: a blob is not where its description says.
+    """
+    places = {field.name: batch.schema.get_field_index(field.name) for field in blobs}
+    kinds = {name: asked.fields[place].dataType for name, place in places.items()}
+    file_of = data_files(fragment, bases)
+    total = np.zeros(batch.num_rows, np.int64)
+    for field in blobs:
+        total += _bytes_asked(batch.column(places[field.name]), field, kinds[field.name], limit)
+    for start, stop in runs_of(total, limit) if total.any() else [(0, batch.num_rows)]:
+        rows = batch.slice(start, stop - start)
+        columns, fields = list(rows.columns), list(rows.schema)
+        for field in blobs:
+            place, kind = places[field.name], kinds[field.name]
+            reader = _Reader(kind, fragment, bases, file_of)
+            columns[place] = map_blobs(columns[place], field, np.arange(len(rows)), reader.seen)
+            fields[place] = fields[place].with_type(columns[place].type).with_nullable(True)
+        yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def taken_with_sources(
+    rows: pa.Table, addresses: npt.NDArray[np.uint64], asked: st.StructType, manifest: Manifest, bases: Bases
+) -> pa.Table:
+    """Return rows of several fragments with blob columns as descriptions.
+
+    Args:
+        rows: the columns of `asked`, in that order; blobs as descriptors.
+        addresses: the rows' addresses.
+        asked: the Spark schema.
+        manifest: the version.
+        bases: where its files are.
+    """
+    numbers = (addresses >> np.uint64(32)).astype(np.int64)
+    files = {fragment.id: data_files(fragment, bases) for fragment in manifest.fragments}
+
+    def file_of(field: Field, owners: Indices) -> pa.Array:
+        homes, which = np.unique(numbers[owners], return_inverse=True)
+        first = np.zeros(1, np.int64)
+        uris = [files[home](field, first) for home in homes.tolist()]
+        known = pa.concat_arrays(uris) if uris else pa.array([], pa.string())
+        return known.take(pa.array(which.reshape(-1)))
+
+    blobs = {field.name: field for field in manifest.schema.fields if has_blobs(field)}
+    for place, column in enumerate(asked):
+        field = blobs.get(rows.schema.field(place).name)
+        if field is None:
+            continue
+        reader = _Reader(column.dataType, None, bases, file_of)
+        array = rows.column(place).combine_chunks()
+        array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+        seen = map_blobs(array, field, np.arange(len(array)), reader.seen)
+        rows = rows.set_column(place, pa.field(field.name, seen.type), seen)
+    return rows
+
+
+class _Reader:
+    """Turns the descriptors of one column into what is asked for."""
+
+    def __init__(
+        self, asked: st.DataType, fragment: table_pb2.DataFragment | None, bases: Bases, file_of: FileOf
+    ) -> None:
+        self._asked = asked
+        self._fragment = fragment
+        self._bases = bases
+        self._file_of = file_of
+
+    def seen(self, array: pa.Array, field: Field, rows: Indices, path: tuple[str, ...]) -> pa.Array:
+        """Return the bytes, or the descriptors with what they count from."""
+        marked = _with_nulls(array)
+        asked = _inside(self._asked, path)
+        if isinstance(asked, st.BinaryType) and self._fragment is not None:
+            return _values(marked, field, self._fragment, self._bases)
+        if isinstance(asked, st.StructType) and BLOB_SOURCE in asked.names:
+            return with_source(marked, field, rows, self._file_of, self._bases)
+        return marked
+
+
+def _inside(kind: st.DataType, path: Sequence[str]) -> st.DataType:
+    """Return the type at a place in a type; parts that are not asked for are of type null."""
+    for name in path:
+        if isinstance(kind, st.ArrayType):
+            kind = kind.elementType
+        elif isinstance(kind, st.StructType) and name in kind.names:
+            kind = kind[name].dataType
+        else:
+            return st.NullType()
+    return kind
+
+
+def _bytes_asked(array: pa.Array, field: Field, asked: st.DataType, limit: int) -> Indices:
+    """Return how many bytes of blobs are asked for by row."""
+    total = np.zeros(len(array), np.int64)
+
+    def count(values: pa.Array, blob: Field, rows: Indices, path: tuple[str, ...]) -> pa.Array:
+        if isinstance(_inside(asked, path), st.BinaryType):
+            sizes = pc.fill_null(pc.struct_field(values, "size"), 0).to_numpy(zero_copy_only=False)
+            sizes = sizes.astype(np.int64)
+            if values.type.get_field_index("kind") >= 0:
+                kinds = pc.fill_null(pc.struct_field(values, "kind"), 0).to_numpy(zero_copy_only=False)
+                # The size of a whole object is not known: a few at a time.
+                sizes = np.where((kinds == EXTERNAL) & (sizes == 0), limit // _PARALLEL_READS, sizes)
+            np.add.at(total, rows, sizes)
+        return values
+
+    map_blobs(array, field, np.arange(len(array)), count)
+    return total
+
+
+def _with_nulls(array: pa.Array) -> pa.Array:
+    """Return descriptors with null for those that stand for null."""
+    if array.type.get_field_index("kind") >= 0:
+        return array
+    position, size = (pc.struct_field(array, name) for name in ("position", "size"))
+    null = pc.and_(pc.equal(position, _NULL_POSITION), pc.equal(size, 0))
+    return pc.if_else(pc.fill_null(null, True), pa.scalar(None, array.type), array)
+
+
+def _values(array: pa.Array, field: Field, fragment: table_pb2.DataFragment, bases: Bases) -> pa.Array:
+    found: list[dict[str, Any] | None] = array.to_pylist()
+    files = open_blobs(bases, field, found, [fragment] * len(found))
+    sizes = np.array([0 if file is None else file.size() for file in files], np.int64)
+    if len(sizes) and sizes.max() > _MOST_BYTES:
+        raise SchemaError(
+            f"column {field.name!r} has a blob of {sizes.max()} bytes, more than Spark's binary can hold: "
+            f"read it with option blob_handling={DESCRIPTIONS}"
+        )
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        return pa.array(pool.map(_bytes, files), pa.binary())
+
+
+def _bytes(file: BlobFile | None) -> bytes | None:
+    return None if file is None else file.readall()

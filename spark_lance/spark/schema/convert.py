@@ -1,0 +1,186 @@
+"""Arrow arrays of Lance columns as the arrays that Spark takes.
+
+A conversion is planned once from the two types and then applied to any number of batches. Names, nullability
+and offsets are relabelled without touching values: a fixed-size list becomes a list over the same values
+with the offsets 0, n, 2n, ... JSON columns become text. (The way back, Spark's arrays as Lance columns, is
+`table.writing.align`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.json_binary import JSON_EXTENSION, json_texts
+from spark_lance.file.schema import EXTENSION_NAME
+
+__all__ = ["BatchConverter", "rows_without_columns"]
+
+_Convert = Callable[[pa.Array], pa.Array]
+_INT32_MAX = 2**31 - 1
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclass(frozen=True)
+class BatchConverter:
+    """Converts batches to `schema` column by column; made by `plan`."""
+
+    schema: pa.Schema
+    columns: tuple[_Convert, ...]
+
+    @classmethod
+    def plan(cls, source: pa.Schema, target: pa.Schema) -> BatchConverter:
+        """Plan the conversion from stored columns to Spark's, one or more, which stand in the same order.
+
+        Args:
+            source: the schema of the batches that are read.
+            target: the schema that Spark expects, as `types.arrow_schema` makes it; structs may have fewer
+                fields than the source's, and in another order.
+        """
+        pairs = zip(source, target, strict=True)
+        return cls(target, tuple(_plan_column(old, new) for old, new in pairs))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with the target schema and the same number of rows.
+
+        Raises:
+            SchemaError: a value does not fit its Spark type; the message names the column.
+        """
+        arrays = [convert(array) for convert, array in zip(self.columns, batch.columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def rows_without_columns(rows: int) -> pa.RecordBatch:
+    """Return a batch that has rows but no columns. Only one made from a struct array keeps the number."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
+def _plan_column(source: pa.Field, target: pa.Field) -> _Convert:
+    name = (source.metadata or {}).get(EXTENSION_NAME.encode(), b"")
+    if name == JSON_EXTENSION.encode() and pa.types.is_string(target.type):
+        return json_texts
+    return _plan(source.type, target.type, target.name)
+
+
+def _plan(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:
+    if source.equals(target):
+        return _same
+    if isinstance(source, pa.BaseExtensionType):
+        inner = _plan(source.storage_type, target, place)
+        return lambda array: inner(array.storage)
+    if pa.types.is_dictionary(source):
+        convert = _plan(source.value_type, target, place)
+        return lambda array: convert(array.dictionary_decode())
+    if pa.types.is_struct(source):
+        return _plan_struct(source, target, place)
+    if pa.types.is_map(source):
+        return _plan_map(source, target, place)
+    if pa.types.is_list(target):
+        return _plan_list(source, target, place)
+    if _is_finer(source, target):
+        return lambda array: _floor_ticks(array, target)
+    return lambda array: _cast(array, target, place)
+
+
+def _same(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _plan_struct(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:
+    parts = []
+    for field in target:
+        index = source.get_field_index(field.name)
+        parts.append((index, _plan(source.field(index).type, field.type, f"{place}.{field.name}")))
+
+    def convert(array: pa.StructArray) -> pa.Array:
+        return _build(target, array, [], [part(array.field(index)) for index, part in parts])
+
+    return convert
+
+
+def _plan_list(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:
+    items = _plan(source.value_type, target.value_type, f"{place}.element")
+
+    def convert(array: pa.Array) -> pa.Array:
+        if pa.types.is_fixed_size_list(source):
+            size = source.list_size
+            offsets: npt.NDArray[Any] = np.arange(len(array) + 1, dtype=np.int64) * size
+            values = array.values.slice(array.offset * size, len(array) * size)
+        else:
+            offsets, first, count = _bounds(array)
+            values = array.values.slice(first, count)
+        return _build(target, array, [_offset_buffer(offsets, place)], [items(values)])
+
+    return convert
+
+
+def _plan_map(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:
+    keys = _plan(source.key_type, target.key_type, f"{place}.key")
+    values = _plan(source.item_type, target.item_type, f"{place}.value")
+    entries = pa.struct([target.key_field, target.item_field])
+
+    def convert(array: pa.MapArray) -> pa.Array:
+        offsets, first, count = _bounds(array)
+        parts = [keys(array.keys.slice(first, count)), values(array.items.slice(first, count))]
+        pairs = pa.Array.from_buffers(entries, count, [None], 0, children=parts)
+        return _build(target, array, [_offset_buffer(offsets, place)], [pairs])
+
+    return convert
+
+
+def _bounds(array: pa.Array) -> tuple[npt.NDArray[Any], int, int]:
+    """Return a list array's offsets counted from 0, and the first and the number of its items."""
+    offsets = array.offsets.to_numpy()
+    first = int(offsets[0])
+    return (offsets - first if first else offsets), first, int(offsets[-1]) - first
+
+
+def _offset_buffer(offsets: npt.NDArray[Any], place: str) -> pa.Buffer:
+    if offsets[-1] > _INT32_MAX:
+        raise SchemaError(
+            f"column {place!r}: a batch holds {offsets[-1]} list items, more than Spark can count; "
+            "lower option 'batch_bytes'"
+        )
+    return pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))
+
+
+def _build(
+    target: pa.DataType, like: pa.Array, buffers: Sequence[pa.Buffer], children: Sequence[pa.Array]
+) -> pa.Array:
+    """Return an array of `target` with the length and the nulls of `like`."""
+    validity = None
+    if like.null_count:
+        # A bitmap of a sliced array may start within a byte, so it is packed anew.
+        validity = like.buffers()[0] if like.offset == 0 else like.is_valid().buffers()[1]
+    return pa.Array.from_buffers(
+        target, len(like), [validity, *buffers], like.null_count, children=list(children)
+    )
+
+
+def _is_finer(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether both count time since 1970, or between instants, and the source in smaller units."""
+    timestamps = pa.types.is_timestamp(source) and pa.types.is_timestamp(target)
+    durations = pa.types.is_duration(source) and pa.types.is_duration(target)
+    return bool((timestamps or durations) and _TICKS[source.unit] > _TICKS[target.unit])
+
+
+def _floor_ticks(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cut 64-bit counts to a coarser unit, towards the past; Arrow's own cast cuts towards 0."""
+    ticks = np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array)]
+    cut = ticks // (_TICKS[array.type.unit] // _TICKS[target.unit])
+    return _build(target, array, [pa.py_buffer(cut)], [])
+
+
+def _cast(array: pa.Array, target: pa.DataType, place: str) -> pa.Array:
+    try:
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+        raise SchemaError(
+            f"column {place!r} has a value that Spark's {target} cannot hold: {error}"
+        ) from None

@@ -1,0 +1,165 @@
+"""The Arrow fields that a new table, or a table with a new column, gets for columns of Spark.
+
+A field may hold nulls, at every level: what Spark says of nulls to a writer is what the optimizer found out
+about this query, and the next query to append to the table may differ in that. (Spark's own tables are
+created so, too.) Only columns of a primary key, and the structs that they are in, must hold none.
+
+What the options of columns and their metadata ask goes into the type (vectors, half floats, large types) or
+into field metadata, by which the file writer goes. Metadata about pages stands on the field and, as arrays
+are stored by their elements, on the elements of an array too.
+
+Descriptions of blobs stand for the blobs: such a column becomes a column of blobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as st
+
+from spark_lance.errors import SchemaError
+from spark_lance.spark.options.column_options import (
+    BLOB,
+    ENCODINGS,
+    FLOAT16,
+    KEY,
+    KEY_POSITION,
+    LARGE,
+    VECTOR_SIZE,
+    wishes_of,
+)
+from spark_lance.spark.schema.blobs import is_description
+from spark_lance.spark.schema.types import arrow_type, is_shared
+
+__all__ = ["Wishes", "new_field"]
+
+# Lower-cased dotted path of a column -> options of columns and their values.
+Wishes = Mapping[str, Mapping[str, Any]]
+
+_BLOB_KEY = "lance-encoding:blob"
+
+
+def new_field(field: st.StructField, wishes: Wishes, path: Sequence[str] = ()) -> pa.Field:
+    """Return the Arrow field for a column, or for a field of a struct.
+
+    Args:
+        field: the column.
+        wishes: what options ask of columns.
+        path: the names of the fields that it is in.
+
+    Raises:
+        SchemaError: an unknown type, or a wish that does not fit the type.
+    """
+    here = (*path, field.name)
+    given = field.metadata or {}
+    asked = {**_suiting(wishes_of(given), field.dataType), **wishes.get(".".join(here).lower(), {})}
+    if is_description(field.dataType):
+        asked.setdefault(BLOB, "blob")
+    metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
+    metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
+    arrow = _wished_type(_new_type(field.dataType, wishes, here), asked, ".".join(here))
+    arrow = _with_page_metadata(arrow, metadata)
+    if asked.get(BLOB) == "blob":
+        metadata[_BLOB_KEY] = "true"
+    key = asked.get(KEY) or asked.get(KEY_POSITION) is not None
+    for name in (KEY, KEY_POSITION):
+        metadata.pop(name, None)
+        if asked.get(name):
+            metadata[name] = str(asked[name]).lower()
+    if key and KEY_POSITION not in metadata:
+        metadata[KEY] = "true"
+    nullable = not (key or _holds_key(arrow))
+    return pa.field(field.name, arrow, nullable, metadata or None)
+
+
+def _suiting(asked: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
+    """Return what metadata asks, without the length of vectors of values that no new vector can have.
+
+    What was read from a table has such metadata if the table's vectors are of types that Spark lacks.
+    """
+    item = spark.elementType if isinstance(spark, st.ArrayType) else None
+    if isinstance(item, (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.NullType)):
+        return {name: value for name, value in asked.items() if name != VECTOR_SIZE}
+    return asked
+
+
+def _new_type(spark: st.DataType, wishes: Wishes, path: Sequence[str]) -> pa.DataType:
+    if isinstance(spark, st.UserDefinedType):
+        return _new_type(spark.sqlType(), wishes, path)
+    if is_description(spark):
+        return pa.binary()
+    if isinstance(spark, st.StructType):
+        return pa.struct([new_field(child, wishes, path) for child in spark])
+    if isinstance(spark, st.ArrayType):
+        # Other writers of Lance call the child "item".
+        item = new_field(st.StructField("element", spark.elementType), wishes, path)
+        return pa.list_(item.with_name("item"))
+    if isinstance(spark, st.MapType):
+        key = new_field(st.StructField("key", spark.keyType), wishes, path)
+        return pa.map_(
+            key.with_nullable(False), new_field(st.StructField("value", spark.valueType), wishes, path)
+        )
+    return arrow_type(spark)
+
+
+def _wished_type(arrow: pa.DataType, asked: Mapping[str, Any], column: str) -> pa.DataType:
+    """Return the type with what is asked of it.
+
+    Raises:
+        SchemaError: it is asked of another kind of type.
+    """
+    if asked.get(FLOAT16):
+        arrow = _half(arrow, column)
+    size = asked.get(VECTOR_SIZE)
+    if size is not None:
+        arrow = _vector(arrow, size, column)
+    if asked.get(LARGE):
+        if not (pa.types.is_string(arrow) or pa.types.is_binary(arrow)):
+            raise SchemaError(f"column {column!r} is neither text nor binary, so {LARGE} does not fit it")
+        arrow = pa.large_string() if pa.types.is_string(arrow) else pa.large_binary()
+    if asked.get(BLOB) and not (pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow)):
+        raise SchemaError(f"column {column!r} is not binary, so it cannot be stored as {_stored_as(asked)}")
+    return arrow
+
+
+def _stored_as(asked: Mapping[str, Any]) -> str:
+    return "blobs" if asked[BLOB] == "blob" else "plain bytes"
+
+
+def _half(arrow: pa.DataType, column: str) -> pa.DataType:
+    if pa.types.is_float32(arrow):
+        return pa.float16()
+    if pa.types.is_list(arrow) and pa.types.is_float32(arrow.value_type):
+        return pa.list_(arrow.value_field.with_type(pa.float16()))
+    raise SchemaError(
+        f"column {column!r} is neither float nor an array of float, so {FLOAT16} does not fit it"
+    )
+
+
+def _vector(arrow: pa.DataType, size: Any, column: str) -> pa.DataType:
+    if not pa.types.is_list(arrow):
+        raise SchemaError(f"column {column!r} is no array, so it cannot be stored as vectors")
+    if isinstance(size, bool) or not str(size).isdecimal() or int(size) < 1:
+        raise SchemaError(f"column {column!r} has metadata {VECTOR_SIZE} = {size!r}, which is no length")
+    return pa.list_(arrow.value_field.with_metadata(None), int(size))
+
+
+def _with_page_metadata(arrow: pa.DataType, metadata: Mapping[str, str]) -> pa.DataType:
+    """Return an array's type with the metadata about pages on its elements."""
+    pages = {key: metadata[key] for key in ENCODINGS.values() if key in metadata}
+    if not pages or not pa.types.is_list(arrow):
+        return arrow
+    item = arrow.value_field
+    present = {key.decode(): value.decode() for key, value in (item.metadata or {}).items()}
+    inner = _with_page_metadata(item.type, pages)
+    return pa.list_(pa.field(item.name, inner, item.nullable, {**pages, **present}))
+
+
+def _holds_key(arrow: pa.DataType) -> bool:
+    """Whether a field of a struct belongs to the primary key."""
+    if not pa.types.is_struct(arrow):
+        return False
+    keys = {KEY.encode(), KEY_POSITION.encode()}
+    return any(keys & (child.metadata or {}).keys() or _holds_key(child.type) for child in arrow)

@@ -1,0 +1,152 @@
+"""Fitting the columns that Spark asks for to those of a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyspark.sql.types as st
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.blob_writer import has_blobs
+from spark_lance.file.json_binary import JSON_EXTENSION
+from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.spark.schema.blobs import DESCRIPTIONS, blob_column_type
+from spark_lance.spark.schema.types import covers, spark_field, spark_type
+from spark_lance.table.reading.system_columns import system_names
+
+__all__ = ["described", "find_column", "fit", "narrow", "system_field"]
+
+
+def system_field(name: str) -> st.StructField:
+    """Return the Spark field of a system column; its numbers are below 2^63."""
+    return st.StructField(name, st.LongType(), False)
+
+
+def described(
+    schema: Schema,
+    columns: tuple[str, ...] | None,
+    extra: tuple[str, ...],
+    blob_handling: str = DESCRIPTIONS,
+) -> st.StructType:
+    """Return the Spark schema of a read.
+
+    Args:
+        schema: the table's schema.
+        columns: names of the columns, system columns too; all of the table's by default.
+        extra: further system columns.
+        blob_handling: as what blob columns are read, see `blobs`.
+
+    Raises:
+        SchemaError: a column does not exist, or Spark has no type for it.
+    """
+    names = [field.name for field in schema.fields] if columns is None else list(columns)
+    system = system_names(field.name for field in schema.fields)
+    if taken := [name for name in extra if name not in system]:
+        raise SchemaError(
+            f"the table has a column {taken[0]!r} of its own: leave out the option that adds it"
+        )
+    fields, reasons = [], []
+    for name in [*names, *(name for name in extra if name not in names)]:
+        if name in system:
+            fields.append(system_field(name))
+            continue
+        field = find_column(schema, name)
+        try:
+            if has_blobs(field):
+                seen = blob_column_type(field, blob_handling)
+                fields.append(st.StructField(field.name, seen, field.nullable or field.is_blob))
+            elif _is_json(field):
+                fields.append(st.StructField(field.name, st.StringType(), field.nullable))
+            else:
+                fields.append(spark_field(field.described().arrow_field()))
+        except SchemaError as error:
+            reasons.append(f"{field.name}: {error}")
+    if reasons:
+        raise SchemaError(
+            f"Spark cannot read these columns; name the others in option 'columns': {'; '.join(reasons)}"
+        )
+    return st.StructType(fields)
+
+
+def find_column(schema: Schema, name: str) -> Field:
+    """Return the top-level field called `name`; the case matters only where two names differ by nothing else.
+
+    Raises:
+        SchemaError: there is none, or several that differ by case; the message lists those that exist.
+    """
+    folded = [field for field in schema.fields if field.name.lower() == name.lower()]
+    exact = [field for field in folded if field.name == name]
+    if len(exact) == 1 or len(folded) == 1:
+        return (exact or folded)[0]
+    there = ", ".join(field.name for field in schema.fields)
+    raise SchemaError(f"no column {name!r} in the table, which has {there}")
+
+
+def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:
+    """Return what a scan has to read for the columns that Spark asks for.
+
+    Returns:
+        The names of all columns, system columns too, as the table spells them; and the table's fields among
+        them, with only the nested fields that are asked for, blobs described. Both in the order of `asked`.
+
+    Raises:
+        SchemaError: columns do not exist, are asked for twice or with types that are not Spark's for them.
+    """
+    names, fields, reasons, unknown = [], [], [], []
+    system = system_names(field.name for field in table.fields)
+    for column in asked:
+        if column.name in system:
+            names.append(column.name)
+            if column.dataType != st.LongType():
+                reasons.append(f"column {column.name!r} is bigint, not {column.dataType.simpleString()}")
+            continue
+        try:
+            field = find_column(table, column.name)
+        except SchemaError:
+            unknown.append(column.name)
+            continue
+        names.append(field.name)
+        actual = _seen_as(field, column.dataType)
+        if column.dataType != actual and not covers(actual, column.dataType):
+            reasons.append(
+                f"column {column.name!r} is {actual.simpleString()}, not {column.dataType.simpleString()}"
+            )
+        elif field.nullable and not column.nullable:
+            reasons.append(f"column {column.name!r} may hold nulls, but the schema says NOT NULL")
+        else:
+            fields.append(narrow(field.described(), column.dataType))
+    if unknown:
+        there = ", ".join(field.name for field in table.fields)
+        reasons.append(f"there is no column {', '.join(unknown)}, but {there}")
+    if reasons:
+        raise SchemaError(f"the schema does not fit the table: {'; '.join(reasons)}")
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise SchemaError(f"the schema names a column twice: {', '.join(doubled)}")
+    return tuple(names), tuple(fields)
+
+
+def _seen_as(field: Field, asked: st.DataType) -> st.DataType:
+    """Return the Spark type of a column; of blobs and JSON that of their bytes if they are asked for."""
+    if has_blobs(field):
+        return blob_column_type(field, asked)
+    if _is_json(field) and not isinstance(asked, st.BinaryType):
+        return st.StringType()
+    return spark_type(field.described().arrow_type())
+
+
+def _is_json(field: Field) -> bool:
+    return field.metadata.get(EXTENSION_NAME) == JSON_EXTENSION
+
+
+def narrow(field: Field, asked: st.DataType) -> Field:
+    """Return the field with just the struct fields that are asked for, so that no others are fetched."""
+    if field.kind == "struct" and isinstance(asked, st.StructType):
+        parts = [
+            narrow(child, asked[child.name].dataType) for child in field.children if child.name in asked.names
+        ]
+        # A struct of which nothing is asked for still has rows that are null, and a child tells which.
+        return replace(field, children=tuple(parts) or field.children[:1])
+    if field.kind == "list" and isinstance(asked, st.ArrayType):
+        return replace(field, children=(narrow(field.children[0], asked.elementType),))
+    return field

@@ -1,0 +1,1 @@
+"""Batch writes: files from tasks and one commit."""

@@ -1,0 +1,169 @@
+"""Options of columns and the columns of a table that is there: an append or a partial overwrite.
+
+What tells the type of a column (vectors, half floats, large types, blobs) or the primary key was settled when
+the table was made: an option that says the same is fine, one that says something else is refused. What tells
+how pages are stored holds for the files of the write at hand, whatever the table says for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyspark.sql.types as st
+
+from spark_lance.errors import OptionError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.options.column_options import (
+    BLOB,
+    ENCODINGS,
+    FLOAT16,
+    KEY,
+    KEY_POSITION,
+    LARGE,
+    VECTOR_SIZE,
+)
+from spark_lance.spark.schema.new_fields import Wishes
+
+__all__ = ["check_columns", "check_known", "named_children", "with_page_wishes"]
+
+
+def check_known(wishes: Wishes, schema: st.StructType) -> None:
+    """Refuse wishes for columns that the rows do not have, or that the case of letters alone tells apart.
+
+    Raises:
+        OptionError: there is such a wish.
+    """
+    paths = [path.lower() for path in _spark_paths(schema)]
+    for column, asked in wishes.items():
+        name = f"{column}.{next(iter(asked))}"
+        if column not in paths:
+            raise OptionError(
+                f"option {name!r}: there is no column {column!r}; there are {', '.join(schema.names)}"
+            )
+        if paths.count(column) > 1:
+            raise OptionError(
+                f"option {name!r}: several columns are called {column!r} but for the case: set metadata of "
+                "the column instead"
+            )
+
+
+def _spark_paths(kind: st.DataType, path: str = "") -> Iterator[str]:
+    """Yield the dotted paths of everything inside a type."""
+    parts: list[tuple[str, st.DataType]] = []
+    if isinstance(kind, st.StructType):
+        parts = [(field.name, field.dataType) for field in kind]
+    elif isinstance(kind, st.ArrayType):
+        parts = [("element", kind.elementType)]
+    elif isinstance(kind, st.MapType):
+        parts = [("key", kind.keyType), ("value", kind.valueType)]
+    elif isinstance(kind, st.UserDefinedType):
+        yield from _spark_paths(kind.sqlType(), path)
+    for name, inner in parts:
+        yield path + name
+        yield from _spark_paths(inner, f"{path}{name}.")
+
+
+def check_columns(table: Schema, wishes: Wishes, added: Collection[str] = ()) -> None:
+    """Refuse wishes that differ from what a table has.
+
+    Args:
+        table: the table's schema.
+        wishes: what options ask of columns.
+        added: paths, lower-cased, of columns that the write gives to the table: for these all wishes hold.
+
+    Raises:
+        OptionError: there is such a wish, or one for a column that does not exist.
+    """
+    stored = {path.lower(): field for path, field in _table_paths(table.fields)}
+    for column, asked in wishes.items():
+        if column in added:
+            continue
+        field = stored.get(column)
+        for name, value in asked.items():
+            if field is None:
+                raise OptionError(f"option '{column}.{name}': the table has no column {column!r}")
+            fits = _FITS.get(name)
+            if fits is not None and not fits(field, value):
+                raise OptionError(
+                    f"option '{column}.{name}' is {value}, but the column of the table is {_told(field)}: "
+                    "only an overwrite changes that"
+                )
+
+
+def _told(field: Field) -> str:
+    keys = {key: value for key, value in field.metadata.items() if key.startswith("lance-schema:")}
+    blob = " (blobs)" if field.is_blob else ""
+    return f"{field.logical_type}{blob}{f' with {keys}' if keys else ''}"
+
+
+def _vector_of(field: Field, size: int) -> bool:
+    parts = field.logical_type.split(":")
+    return parts[0] == "fixed_size_list" and parts[-1] == str(size)
+
+
+def _is_half(field: Field, wanted: bool) -> bool:
+    kinds = [field.logical_type, *(child.logical_type for child in field.children)]
+    return any("halffloat" in kind for kind in kinds) == wanted
+
+
+def _is_large(field: Field, wanted: bool) -> bool:
+    return field.logical_type.startswith("large_") == wanted
+
+
+# Option -> whether a column of a table is what a value asks for. The others are about pages.
+_FITS: Mapping[str, Callable[[Field, Any], bool]] = {
+    VECTOR_SIZE: _vector_of,
+    FLOAT16: _is_half,
+    LARGE: _is_large,
+    BLOB: lambda field, kind: field.is_blob == (kind == "blob"),
+    KEY: lambda field, wanted: (field.key_position is not None) == wanted,
+    KEY_POSITION: lambda field, place: field.key_position == place,
+}
+
+
+def _table_paths(fields: Collection[Field], path: str = "") -> Iterator[tuple[str, Field]]:
+    for field in fields:
+        yield path + field.name, field
+        yield from _table_paths(named_children(field), f"{path}{field.name}.")
+
+
+def named_children(field: Field) -> tuple[Field, ...]:
+    """Return what is inside a field by the names that Spark has for it."""
+    if field.kind == "list":
+        return (replace(field.children[0], name="element"),)
+    if field.kind == "map":
+        key, value = field.children[0].children
+        return replace(key, name="key"), replace(value, name="value")
+    return field.children if field.kind == "struct" else ()
+
+
+def with_page_wishes(schema: Schema, wishes: Wishes) -> Schema:
+    """Return the schema by which files are written, its fields with what options ask of their pages."""
+    pages = {
+        column: {ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS}
+        for column, asked in wishes.items()
+    }
+    if not any(pages.values()):
+        return schema
+    return replace(schema, fields=tuple(_wished(field, field.name, pages, {}) for field in schema.fields))
+
+
+def _wished(
+    field: Field, path: str, pages: Mapping[str, Mapping[str, str]], outer: Mapping[str, str]
+) -> Field:
+    asked = {**outer, **pages.get(path.lower(), {})}
+    children = field.children
+    if field.kind == "list":
+        children = (_wished(children[0], f"{path}.element", pages, asked),)
+    elif field.kind == "map":
+        entries = children[0]
+        parts = tuple(
+            _wished(part, f"{path}.{name}", pages, {})
+            for part, name in zip(entries.children, ("key", "value"), strict=True)
+        )
+        children = (replace(entries, children=parts),)
+    elif field.kind == "struct":
+        children = tuple(_wished(child, f"{path}.{child.name}", pages, {}) for child in children)
+    return replace(field, children=children, metadata={**field.metadata, **asked})

@@ -1,0 +1,197 @@
+"""Writing DataFrames: tasks write data files, the driver commits them as one version.
+
+    writer()   driver   what is written, and how, is decided and checked (`_plan`); nothing is stored
+    write()    task     rows become data files with names of their own; their fragments are the task's message
+    commit()   driver   the fragments of all tasks become one version, or their files are deleted
+    abort()    driver   deletes the files of all tasks if one failed; the job's digits are in their names
+
+Spark runs the four in different processes and copies the writer between them, so nothing that one of them
+learns reaches the next except through the messages.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from spark_lance.errors import (
+    AtomicPutUnsupportedError,
+    CommitError,
+)
+from spark_lance.io.atomic import PUT_IF_ABSENT
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store, open_store
+from spark_lance.proto import table_pb2
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.sink.commit_once import commit_once
+from spark_lance.spark.sink.write_schema import plan_rows
+from spark_lance.table.commits.commit_options import commit_options
+from spark_lance.table.commits.once import Once
+from spark_lance.table.inserts.write_plan import WritePlan
+from spark_lance.table.versions.resolve import resolve
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.write import delete_fragment_files, delete_operation_files, write_fragments
+
+__all__ = ["LanceCommitMessage", "LanceWriter"]
+
+
+@dataclass(frozen=True)
+class LanceCommitMessage(WriterCommitMessage):
+    """What one task wrote: serialized DataFragment messages, and the number of rows it was given."""
+
+    fragments: tuple[bytes, ...]
+    rows: int
+
+
+class LanceWriter(DataSourceArrowWriter):
+    """Appends rows to a table, creating it if there is none, or replaces the table's content or a part of it.
+
+    `write_schema` tells what becomes of the table's columns. Those of a new table may hold nulls.
+
+    Args:
+        options: what the write was asked for.
+        schema: of the rows to come.
+        overwrite: whether the rows take the place of the table's content.
+
+    Raises:
+        SchemaError: the rows do not fit the table, or cannot be stored; the message lists all differences.
+        OptionError: an option that does not fit the table, the schema or the mode.
+        ExpressionError: the condition of `replaceWhere` does not fit the table.
+        UnsupportedFormatError: the table has a feature that is not written here.
+        AtomicPutUnsupportedError: the store cannot commit safely.
+    """
+
+    def __init__(self, options: WriteOptions, schema: st.StructType, overwrite: bool) -> None:
+        self._store, self._root = open_store(options.path, options.storage)
+        _check_store(self._store)
+        if options.branch is not None:
+            self._root = resolve(self._store, self._root, (options.branch, None)).root
+        self._options = options
+        self._job = secrets.token_hex(8)
+        self._names, self._plan = plan_rows(self._store, self._root, options, schema, overwrite)
+
+    @property
+    def plan(self) -> WritePlan:
+        """How the rows are written."""
+        return self._plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceCommitMessage:
+        """Write the rows of one task to data files.
+
+        Raises:
+            SchemaError: a value does not fit its column, or a row the condition of `replaceWhere`.
+        """
+        received = 0
+
+        def aligned() -> Iterator[pa.RecordBatch]:
+            nonlocal received
+            aligner: Aligner | None = None
+            for batch in iterator:
+                received += batch.num_rows
+                renamed = batch.rename_columns(self._names)
+                if aligner is None:
+                    aligner = Aligner(renamed.schema, self._plan.schema)
+                rows = aligner.align(renamed)
+                if self._plan.check is not None:
+                    self._plan.check.check(rows)
+                yield rows
+
+        with one_line():
+            fragments = write_fragments(
+                aligned(),
+                self._store,
+                self._root,
+                self._plan.schema,
+                version=self._plan.version,
+                max_rows_per_file=self._options.max_rows_per_file,
+                max_bytes_per_file=self._options.max_bytes_per_file,
+                operation=self._job,
+            )
+        return LanceCommitMessage(tuple(fragments), received)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make the files of all tasks a version of the table.
+
+        An append without rows makes no version, unless it shall be known (options `txnAppId`, `txnVersion`)
+        that it was done; otherwise a DataFrame without rows makes an empty table. If the job has committed
+        this number or a higher one before, the files are deleted, and that is all.
+
+        Raises:
+            CommitOutcomeUnknownError: the version may exist; no file was deleted.
+            CommitError, SchemaError: nothing was committed; the files were deleted.
+        """
+        done = [message for message in messages if isinstance(message, LanceCommitMessage)]
+        self.commit_files(done, self._plan, self._once())
+
+    def commit_files(
+        self, messages: Sequence[LanceCommitMessage], plan: WritePlan, once: Once | None
+    ) -> None:
+        """Make the files of all tasks a version of the table; errors as `commit`.
+
+        Args:
+            messages: of all tasks.
+            plan: by which the files were written.
+            once: name of the job and number of this write, if it is to land once.
+        """
+        fragments = [data for message in messages for data in message.fragments]
+        with one_line():
+            try:
+                _check_rows(messages)
+            except CommitError:
+                delete_fragment_files(self._store, self._root, fragments)
+                raise
+            with commit_options(retry=self._patience(), message=self._options.commit_message):
+                commit_once(self._store, self._root, plan, fragments, once=once)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete the files of all tasks, also of those that were killed, unless a commit has been tried.
+
+        Spark also calls this after `commit` has failed, in another process. Then all messages are there,
+        and `commit` has deleted what was certainly not committed; only a write of which some task did not
+        finish (its message is None) has certainly never been committed.
+        """
+        done = [message for message in messages if isinstance(message, LanceCommitMessage)]
+        if len(done) < len(messages):
+            fragments = [data for message in done for data in message.fragments]
+            delete_fragment_files(self._store, self._root, fragments)
+            delete_operation_files(self._store, self._root, self._job)
+
+    def _once(self) -> Once | None:
+        name, number = self._options.txnAppId, self._options.txnVersion
+        return None if name is None or number is None else Once(name, number)
+
+    def _patience(self) -> RetryPolicy:
+        usual = RetryPolicy()
+        retries, seconds = self._options.commit_retries, self._options.commit_timeout
+        return replace(
+            usual,
+            attempts=usual.attempts if retries is None else retries + 1,
+            total_seconds=usual.total_seconds if seconds is None else seconds,
+        )
+
+
+def _check_store(store: Store) -> None:
+    if store.protocol not in PUT_IF_ABSENT:
+        raise AtomicPutUnsupportedError(
+            f"tables on {store.protocol}:// cannot be written: it has no atomic create-if-absent"
+        )
+
+
+def _check_rows(messages: Sequence[LanceCommitMessage]) -> None:
+    """Compare the rows that Spark handed to the tasks with those in the files that they wrote."""
+    received = sum(message.rows for message in messages)
+    stored = sum(
+        table_pb2.DataFragment.FromString(data).physical_rows
+        for message in messages
+        for data in message.fragments
+    )
+    if received != stored:
+        raise CommitError(
+            f"tasks were given {received} rows but stored {stored}, so nothing was committed; this is a bug"
+        )

@@ -1,0 +1,259 @@
+"""How the rows of a DataFrame are to be stored: decided in the driver, before any task runs.
+
+What a write does to the table's columns:
+
+    append                            the table's columns stay; those that the rows lack become null
+    append, mergeSchema               ... and the table gets the columns that it lacks
+    overwrite                         the table gets the columns of the DataFrame; one that it has with the
+                                      same name and Spark type keeps its Arrow type
+    overwrite, overwriteSchema=true   ... and nothing of its former columns is kept
+    overwrite, overwriteSchema=false  the table's columns stay, as with append
+    overwrite, mergeSchema            the table's columns stay, and it gets those that it lacks
+    overwrite, replaceWhere           as append; just the rows for which the condition is true are replaced
+
+Descriptions of blobs stand for the blobs: a new column of them is a column of blobs, and in a table that is
+there its own column decides whether blobs or plain bytes are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pyspark.sql.types as st
+
+from spark_lance.errors import OptionError, SchemaError, TableNotFoundError
+from spark_lance.file.blob_writer import BLOB_KEY
+from spark_lance.file.pages import PAGE_FORMATS
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.spark.options.column_options import ENCODINGS
+from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.schema.blobs import is_description
+from spark_lance.spark.schema.new_fields import Wishes, new_field
+from spark_lance.spark.schema.types import arrow_schema, covers, spark_type
+from spark_lance.spark.sink.table_columns import check_columns, check_known, named_children, with_page_wishes
+from spark_lance.table.inserts.write_plan import WritePlan, plan_write
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.versions.versions import load_latest
+from spark_lance.table.writing.align import Aligner
+
+__all__ = ["check_names", "plan_rows"]
+
+
+def plan_rows(
+    store: Store, root: str, options: WriteOptions, schema: st.StructType, overwrite: bool
+) -> tuple[list[str], WritePlan]:
+    """Decide how rows of `schema` are written.
+
+    Returns:
+        The names that the table has for the columns of the rows, and the plan.
+
+    Raises:
+        SchemaError: the rows do not fit the table, or cannot be stored; the message lists all differences.
+        OptionError: an option that does not fit the table, the schema or the mode.
+        ExpressionError: the condition of `replaceWhere` does not fit the table.
+    """
+    _check_mode(options, overwrite)
+    try:
+        table = load_latest(store, root)
+    except TableNotFoundError:
+        table = None
+    check_names(schema, options.caseSensitive)
+    given = arrow_schema(schema)
+    keeps = not overwrite or options.replaceWhere is not None or _keeps_schema(options)
+    new_columns = None
+    if table is not None and keeps:
+        if not overwrite or options.replaceWhere is not None:
+            _check_append_options(table, options)
+        names = _table_names(table.schema, given.names)
+        source = _renamed(given, names)
+        added: set[str] = set()
+        if options.mergeSchema:
+            fresh = replace(options, wishes=_known_wishes(options.wishes, schema))
+            new_columns = _renamed(_new_schema(schema, fresh, None), names)
+            added = _added_paths(new_columns, table.schema)
+        check_columns(table.schema, options.wishes, added)
+    else:
+        kept = None if table is None or options.overwriteSchema else table.schema
+        source = _new_schema(schema, options, kept)
+        names = source.names
+        new_columns = source if options.mergeSchema else None
+    try:
+        plan = plan_write(
+            store,
+            root,
+            source,
+            "overwrite" if overwrite else "append",
+            data_storage_version=options.data_storage_version,
+            stable_row_ids=bool(options.enable_stable_row_ids),
+            new_columns=new_columns,
+            keep_schema=keeps,
+            replace_where=options.replaceWhere,
+        )
+    except SchemaError as error:
+        if new_columns is None or table is None:
+            raise
+        raise SchemaError(f"{error}\nmergeSchema adds columns; it changes no type of a column") from error
+    plan = replace(plan, schema=with_page_wishes(plan.schema, options.wishes))
+    # What the tasks do first, done here without rows: it refuses types that do not go together, or that
+    # files of this version do not hold.
+    Aligner(_renamed(given, names), plan.schema)
+    for field in plan.schema.fields:
+        PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
+    return names, plan
+
+
+def _check_mode(options: WriteOptions, overwrite: bool) -> None:
+    """Refuse options that contradict each other or the mode."""
+    if options.replaceWhere is None:
+        return
+    if not overwrite:
+        raise OptionError("option 'replaceWhere' is for mode overwrite: an append replaces nothing")
+    if options.overwriteSchema:
+        raise OptionError(
+            "option 'replaceWhere' keeps the other rows, so 'overwriteSchema' cannot go with it"
+        )
+
+
+def _keeps_schema(options: WriteOptions) -> bool:
+    """Whether an overwrite keeps the table's columns."""
+    return options.overwriteSchema is False or (options.mergeSchema and not options.overwriteSchema)
+
+
+def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+
+
+def _known_wishes(wishes: Wishes, schema: st.StructType) -> Wishes:
+    """Return the wishes for columns of the rows; others are about columns that the table alone has."""
+    names = {name.lower() for name in schema.names}
+    return {path: asked for path, asked in wishes.items() if path in names or path.split(".")[0] in names}
+
+
+def _added_paths(given: pa.Schema, table: Schema) -> set[str]:
+    """Return the lower-cased paths of all that is new in columns which a table is given."""
+    known = {path for field in table.fields for path in _paths(field, "")}
+    return {path for field in Schema.from_arrow(given).fields for path in _paths(field, "")} - known
+
+
+def _paths(field: Field, path: str) -> Iterator[str]:
+    here = f"{path}{field.name}".lower()
+    yield here
+    for child in named_children(field):
+        yield from _paths(child, f"{here}.")
+
+
+def check_names(schema: st.StructType, case_sensitive: bool = False) -> None:
+    """Refuse names among which Spark could not tell one column from another.
+
+    Raises:
+        SchemaError: there are no columns, a name occurs twice, or names differ in case alone.
+    """
+    if not schema.fields:
+        raise SchemaError("the DataFrame has no columns")
+    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if doubled:
+        raise SchemaError(f"column names that occur twice: {', '.join(doubled)}")
+    alike = [] if case_sensitive else list(_alike(schema, ""))
+    if alike:
+        raise SchemaError(
+            f"names that differ in case alone: {'; '.join(alike)}. Spark could select none of them: rename "
+            "them, or set the option caseSensitive=true for sessions with spark.sql.caseSensitive=true"
+        )
+
+
+def _alike(kind: st.DataType, path: str) -> Iterator[str]:
+    """Yield the names, here or inside, that differ in case alone."""
+    if isinstance(kind, st.StructType):
+        folded: dict[str, list[str]] = {}
+        for field in kind.fields:
+            folded.setdefault(field.name.lower(), []).append(f"{path}{field.name}")
+            yield from _alike(field.dataType, f"{path}{field.name}.")
+        yield from (", ".join(names) for names in folded.values() if len(names) > 1)
+    elif isinstance(kind, st.ArrayType):
+        yield from _alike(kind.elementType, path)
+    elif isinstance(kind, st.MapType):
+        yield from _alike(kind.keyType, path)
+        yield from _alike(kind.valueType, path)
+
+
+def _table_names(table: Schema, names: list[str]) -> list[str]:
+    """Return the table's spelling of column names; the case matters only if the table has both spellings."""
+    exact = {field.name for field in table.fields}
+    folded: dict[str, list[str]] = {}
+    for field in table.fields:
+        folded.setdefault(field.name.lower(), []).append(field.name)
+    found = []
+    for name in names:
+        alike = folded.get(name.lower(), [])
+        found.append(alike[0] if name not in exact and len(alike) == 1 else name)
+    return found
+
+
+def _check_append_options(table: Manifest, options: WriteOptions) -> None:
+    """Refuse options that ask for something else than the table is."""
+    asked = options.data_storage_version
+    if asked is not None and FileVersion.parse(asked) is not table.file_version:
+        raise OptionError(
+            f"option 'data_storage_version' is {asked}, but the table's is {table.file_version.text}; "
+            "only overwrite changes it"
+        )
+    stable = options.enable_stable_row_ids
+    if stable is not None and stable != table.uses_stable_row_ids:
+        raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
+
+
+def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None) -> pa.Schema:
+    """Return the Arrow schema of a table to be created or overwritten."""
+    check_known(options.wishes, schema)
+    fields, reasons = [], []
+    for column in schema:
+        try:
+            field = new_field(column, options.wishes)
+            keep = old is not None and not _is_typed(column.name, options.wishes)
+            fields.append(_keep_type(field, column, old) if keep and old is not None else field)
+        except SchemaError as error:
+            reasons.append(f"{column.name}: {error}")
+    if reasons:
+        raise SchemaError(f"these columns cannot be stored: {'; '.join(reasons)}")
+    return pa.schema(fields)
+
+
+def _is_typed(column: str, wishes: Wishes) -> bool:
+    """Whether options tell the type of a column or of something inside."""
+    name = column.lower()
+    return any(
+        (path == name or path.startswith(f"{name}.")) and not asked.keys() <= ENCODINGS.keys()
+        for path, asked in wishes.items()
+    )
+
+
+def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
+    """Return the new column with the type and NOT NULL of the old one, if they are the same to Spark.
+
+    So that overwriting a table with what was read from it keeps vectors, unsigned and large types.
+    """
+    former = next((field for field in old.fields if field.name == column.name), None)
+    if former is None:
+        return new
+    stored = former.arrow_field()
+    if former.is_blob and (isinstance(column.dataType, st.BinaryType) or is_description(column.dataType)):
+        places = {key: value for key, value in former.metadata.items() if key.startswith(f"{BLOB_KEY}-")}
+        asked = {key.decode(): value.decode() for key, value in (new.metadata or {}).items()}
+        return pa.field(new.name, pa.large_binary(), new.nullable, {**places, **asked, BLOB_KEY: "true"})
+    if pa.types.is_fixed_size_list(new.type) and new.type.list_size != getattr(
+        stored.type, "list_size", None
+    ):
+        return new
+    try:
+        seen = spark_type(stored.type)
+    except SchemaError:
+        return new
+    if seen.simpleString() != column.dataType.simpleString() or not covers(column.dataType, seen):
+        return new
+    metadata = {**(stored.metadata or {}), **(new.metadata or {})}
+    nullable = new.nullable and (stored.nullable or column.nullable)
+    return pa.field(new.name, stored.type, nullable, metadata or None)

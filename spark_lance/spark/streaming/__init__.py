@@ -1,0 +1,1 @@
+"""Streams out of tables and into them."""

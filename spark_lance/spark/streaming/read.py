@@ -1,0 +1,284 @@
+"""Tables as streams: what new versions bring becomes micro-batches.
+
+A stream begins with all rows of the newest version, unless it is told where to start, and goes on with what
+later versions changed: inserted rows, or all changes with `readChangeFeed`. Spark keeps one reader per query
+in a process of the driver, asks it how far the next batch goes (`latestOffset`) and what its tasks are
+(`partitions`); another reader, made from the same options, travels to the tasks (`read`).
+
+Spark 4.0 and 4.1 ask for offsets without saying where the stream stands: there a batch takes all there is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from spark_lance.errors import FormatError, OptionError, VersionNotFoundError
+from spark_lance.io.store import open_store
+from spark_lance.spark.compat import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan.change_columns import ChangeColumns
+from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
+from spark_lance.spark.scan.changes import check_no_version
+from spark_lance.spark.scan.rows import pin
+from spark_lance.spark.session.workers import settle
+from spark_lance.spark.streaming.position import Budget, Position
+from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
+from spark_lance.table.versions.resolve import Place
+from spark_lance.table.versions.versions import latest_version
+from spark_lance.table.versions.walk import Walk, version_from
+
+__all__ = ["LanceStreamReader"]
+
+_AT_ONCE = 32
+
+
+class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what versions bring, as micro-batches.
+
+    Args:
+        options: what the stream was asked for.
+        schema: the columns, in this order.
+        place: the version whose columns these are.
+
+    Raises:
+        OptionError: options that are for batches, or two starts.
+        SchemaError, ExpressionError: see `ChangeColumns`.
+        TableNotFoundError, FormatError, UnsupportedFormatError: see `load_version`.
+    """
+
+    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place | None = None) -> None:
+        _check(options)
+        self._options = options
+        self._schema = schema
+        settle()
+        place = pin(options) if place is None else place
+        store, _ = open_store(options.path, options.storage)
+        self._walk = Walk(store, place.root)
+        self._reference = self._walk.manifest(place.version)
+        feed = options.readChangeFeed
+        self._columns = ChangeColumns(self._reference.schema, schema, options.filter, feed=feed)
+        self._shared = TaskColumns.of(self._columns)
+        self._feed = Feed(self._walk, self._reference, self._columns, exact=False)
+        self._start: Position | None = None
+        self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("_options", "_schema", "_shared")}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the last version that this run of the query reads."""
+        with one_line():
+            self._target = self._newest()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that the options set; `latestOffset` keeps to all of them."""
+        return ReadMaxFiles(self._options.maxFilesPerTrigger)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new stream begins.
+
+        Raises:
+            VersionNotFoundError: the version to start with does not exist, or was cleaned up.
+        """
+        with one_line():
+            return self._begin().offset()
+
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return how far the next batch goes.
+
+        Args:
+            start: where it begins.
+            limit: Spark's; `ReadAllAvailable` sets the options' limits aside.
+
+        Raises:
+            OptionError: a version updated or deleted rows, and no option says what to do about it.
+            SchemaError: the columns of the table have changed.
+            VersionNotFoundError: versions that have not been read were cleaned up.
+            FormatError: another table has taken the place of the one that the stream has read.
+        """
+        with one_line():
+            if start is None:
+                self._begin()
+                return self._at(self._newest()).offset()
+            position = Position.parse(start)
+            newest = self._check_table(position)
+            everything = type(limit).__name__ == "ReadAllAvailable"
+            budget = Budget(None if everything else self._options)
+            end = self._advance(position, self._target or newest, budget)
+            return start if end == position else end.offset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the work of the tasks of a batch; errors as `latestOffset`."""
+        with one_line():
+            changes = self._between(Position.parse(start), Position.parse(end))
+            tasks = [self._feed.task(version, change) for version, change in changes]
+            cores = os.cpu_count() or 1
+            return pack_changes(tasks, self._columns.fields, self._reference, self._options, cores)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
+        with one_line():
+            yield from read_changes(partition, self._schema, self._shared, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept for batches that are done."""
+
+    def stop(self) -> None:
+        """Nothing is open."""
+
+    def _begin(self) -> Position:
+        """Return where a new stream begins; always the same, however often Spark asks."""
+        if self._start is None:
+            options = self._options
+            newest = self._newest()
+            if options.startingVersion is None and options.startingTimestamp is None:
+                self._start = self._at(newest, snapshot=True)
+            else:
+                self._start = self._at(self._first(newest) - 1)
+        return self._start
+
+    def _first(self, newest: int) -> int:
+        """Return the first version whose changes a new stream delivers."""
+        start, moment = self._options.startingVersion, self._options.startingTimestamp
+        if start == "latest":
+            return newest + 1
+        if moment is not None:
+            first = version_from(self._walk.store, self._walk.root, moment)
+        else:
+            first = max(1, int(start or 0))
+        if first <= newest:
+            self._walk.require(first, first)
+        elif first > newest + 1:
+            raise VersionNotFoundError(
+                f"{self._walk.root} has no version {first} yet; its newest is {newest}"
+            )
+        return first
+
+    def _newest(self) -> int:
+        if self._target is not None:
+            return self._target
+        return latest_version(self._walk.store, self._walk.root).version
+
+    def _at(self, version: int, index: int = 0, *, snapshot: bool = False) -> Position:
+        return Position(version, index, snapshot, self._commit(version))
+
+    def _commit(self, version: int) -> str:
+        """Return the name of the transaction that made a version, nothing if the version is not there."""
+        try:
+            return self._walk.manifest(version).transaction_file if version else ""
+        except VersionNotFoundError:
+            return ""
+
+    def _check_table(self, position: Position) -> int:
+        """Return the newest version, if this is the table that was read up to a position."""
+        newest = latest_version(self._walk.store, self._walk.root).version
+        commit = self._commit(position.version)
+        if newest < position.version or (commit and position.commit and commit != position.commit):
+            raise FormatError(
+                f"the stream has read up to version {position.version}, but this is another table (its "
+                f"newest version is {newest}): start with a new checkpoint",
+                self._walk.root,
+            )
+        return newest
+
+    def _advance(self, position: Position, newest: int, budget: Budget) -> Position:
+        """Return how far a batch goes that begins at a position.
+
+        All changes of a version come in one batch, as what replaces a row may stand in any fragment; inserted
+        rows are cut between fragments.
+        """
+        first = position.version + 1
+        while position.snapshot or position.version < newest:
+            if not position.snapshot and not budget.take_version():
+                break
+            holder = position.version if position.snapshot else position.version + 1
+            if (holder - first) % _AT_ONCE == 0:
+                self._walk.prefetch(range(holder, min(holder + _AT_ONCE, newest + 1)))
+            units = self._units(position)
+            if self._options.readChangeFeed and not position.snapshot:
+                if not budget.take(units):
+                    return position
+                units = []
+            for index in range(position.index, len(units)):
+                if self._is_delivered(units[index]) and not budget.take(units[index : index + 1]):
+                    return self._at(position.version, index, snapshot=position.snapshot)
+            position = self._at(holder)
+        return position
+
+    def _units(self, position: Position) -> list[ChangedRows]:
+        """Return what is counted at a position: fragments of the snapshot, or changes of the next version."""
+        if position.snapshot:
+            return self._feed.rows(position.version)
+        return self._changes(position.version + 1)
+
+    def _between(self, start: Position, end: Position) -> Iterator[tuple[int, ChangedRows]]:
+        """Yield what is delivered between two positions, with the versions that count as its makers."""
+        index = start.index
+        if start.snapshot:
+            rows = self._feed.rows(start.version)
+            last = end.index if end.snapshot else len(rows)
+            yield from ((start.version, change) for change in rows[index:last])
+            index = 0
+        if end.snapshot:
+            return
+        for version in range(start.version + 1, end.version + 2):
+            stop: int | None = end.index if version > end.version else None
+            if stop == 0:
+                return
+            for change in self._changes(version)[index:stop]:
+                if self._is_delivered(change):
+                    yield version, change
+            index = 0
+
+    def _changes(self, version: int) -> list[ChangedRows]:
+        """Return what a version changed, if the stream can deliver it.
+
+        Which of it is delivered is told by `_is_delivered`: positions count all, whatever the options say.
+        """
+        try:
+            self._feed.columns_at(version)
+            changes = self._feed.changes(version)
+        except VersionNotFoundError as error:
+            raise VersionNotFoundError(
+                f"the stream has not read version {version} and cannot go on: {error}; start with a new "
+                "checkpoint"
+            ) from None
+        options = self._options
+        kinds = {change.kind for change in changes}
+        if options.readChangeFeed or options.ignoreChanges or kinds <= {INSERT}:
+            return changes
+        if options.skipChangeCommits or (kinds == {DELETE} and options.ignoreDeletes):
+            return []
+        deletes = "set option ignoreDeletes=true to pass over such versions, " if kinds == {DELETE} else ""
+        what = "deleted" if kinds == {DELETE} else "updated or deleted"
+        raise OptionError(
+            f"version {version} of {self._walk.root} {what} rows, which a stream of inserted rows cannot "
+            f"tell: {deletes}skipChangeCommits=true to pass over it, ignoreChanges=true to get inserted and "
+            "updated rows, or readChangeFeed=true to get every change"
+        )
+
+    def _is_delivered(self, change: ChangedRows) -> bool:
+        return self._options.readChangeFeed or change.kind in (INSERT, POSTIMAGE)
+
+
+def _check(options: ReadOptions) -> None:
+    """Refuse options that are for batches."""
+    check_no_version(options)
+    for name in ("endingVersion", "endingTimestamp"):
+        if getattr(options, name) is not None:
+            raise OptionError(f"option {name!r} is for batches: a stream has no end")
+    if options.startingVersion is not None and options.startingTimestamp is not None:
+        raise OptionError("give one of the options startingVersion and startingTimestamp")
+    if options.table is not None:
+        raise OptionError("metadata tables cannot be read as streams")
+    if options.kind == "nearest":
+        raise OptionError("searches cannot be read as streams")

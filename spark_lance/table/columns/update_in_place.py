@@ -1,0 +1,182 @@
+"""Replacing values of some columns in place: rows stay where they are, and other columns are not read.
+
+Every fragment with a row to change gets one new file with these columns, for all its rows, and its old files
+no longer count for them. (Lance table format, update, REWRITE_COLUMNS.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.arrays import join as join_arrays
+from spark_lance.file.arrays import movable
+from spark_lance.file.schema import Field, Schema
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.columns.evolve import BATCH_BYTES, BATCH_ROWS, ColumnFiles, with_files
+from spark_lance.table.columns.new_columns import Join
+from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.data_replacement import place_file
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.column_files import write_live_rows
+
+__all__ = ["NewValues", "UpdatedFragment", "update_columns", "update_fragment"]
+
+pb = transaction_pb2.Transaction
+
+
+@dataclass(frozen=True)
+class UpdatedFragment:
+    """What became of a fragment.
+
+    Attributes:
+        fragment: its message with the new file.
+        field_ids: the ids of the fields that the new file holds.
+        offsets: the physical offsets of the rows with new values, ascending.
+    """
+
+    fragment: table_pb2.DataFragment
+    field_ids: tuple[int, ...]
+    offsets: npt.NDArray[np.uint32]
+
+
+def update_columns(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    data: pa.Table,
+    left_on: str,
+    right_on: str,
+    *,
+    reruns: RetryPolicy = RERUNS,
+    surroundings: Surroundings = REAL,
+) -> Manifest:
+    """Give the rows whose key occurs in `data` the values that it has, and return the new version.
+
+    No version is made if no row has such a key.
+
+    Args:
+        store, root: the table.
+        manifest: the version to begin with.
+        data: keys and new values, in columns named as the table's.
+        left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
+        right_on: the data's column with the keys.
+        reruns: how often to begin anew because of other writers.
+        surroundings: clock, sleep and random numbers.
+
+    Raises:
+        SchemaError: a column does not exist, or values do not fit it.
+        CommitError: other writers were in the way; see its subclasses.
+        UnsupportedFormatError: the table uses what is not written here.
+    """
+    files = ColumnFiles(store, root)
+
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
+        values = NewValues(version, data, left_on, right_on)
+        outcomes = [
+            outcome
+            for fragment in version.fragments
+            if (outcome := update_fragment(files, version, fragment, values)) is not None
+        ]
+        if not outcomes:
+            return version
+        operation = pb.Update(
+            updated_fragments=[outcome.fragment for outcome in outcomes],
+            fields_modified=outcomes[0].field_ids,
+            update_mode=pb.Update.REWRITE_COLUMNS,
+            updated_fragment_offset_bitmaps={
+                outcome.fragment.id: BitMap(outcome.offsets).serialize() for outcome in outcomes
+            },
+        )
+        return commit_operation(
+            store, root, operation, read_version=version.version, surroundings=surroundings
+        )
+
+    return with_files(files, lambda: rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings))
+
+
+class NewValues:
+    """New values by key, of the types of a version's columns."""
+
+    def __init__(self, version: Manifest, data: pa.Table, left_on: str, right_on: str) -> None:
+        schema = version.schema
+        kind = pa.uint64() if left_on in (ROW_ID, ROW_ADDRESS) else schema.field(left_on).arrow_type()
+        if right_on not in data.column_names:
+            raise SchemaError(f"there is no column {right_on!r} in the data; it has {data.column_names}")
+        others = data.drop_columns([right_on])
+        if not others.num_columns:
+            raise SchemaError("the data has no columns besides its key")
+        self.key = left_on
+        self.fields: tuple[Field, ...] = schema.select(others.column_names).fields
+        aligner = Aligner(others.schema, Schema(self.fields))
+        fitted = pa.Table.from_batches(map(aligner.align, others.to_batches()), aligner.arrow_schema)
+        name = "".join(others.column_names) + "key"  # a name of its own
+        self._join = Join(fitted.append_column(name, data[right_on]), name, kind)
+
+    def places(self, keys: pa.ChunkedArray | pa.Array) -> pa.Array:
+        """Return where the new values for these keys are; null for none."""
+        return self._join.places(keys)
+
+    def replaced(self, old: Sequence[pa.Array], places: pa.Array) -> pa.RecordBatch:
+        """Return columns of which the rows with a place have new values."""
+        matched = np.asarray(places.is_valid())
+        rows = np.arange(len(places))
+        rows[matched] = len(places) + np.arange(int(matched.sum()))
+        new = self._join.take(places.drop_null())
+        columns = []
+        for before, after, field in zip(old, new.columns, self.fields, strict=True):
+            both = join_arrays([before, after])
+            if len(both) > 1:
+                raise SchemaError(
+                    f"column {field.name!r}: the dictionaries of old and new values are too many"
+                )
+            columns.append(movable(both[0]).take(pa.array(rows)))
+        return pa.RecordBatch.from_arrays(columns, schema=Schema(self.fields).to_arrow())
+
+
+def update_fragment(
+    files: ColumnFiles, version: Manifest, fragment: table_pb2.DataFragment, values: NewValues
+) -> UpdatedFragment | None:
+    """Write a fragment's columns with new values; None if no row gets any."""
+    store, root = files.store, files.root
+    keys = Scan.plan(store, root, version, [values.key], with_row_address=True)
+    found = [np.empty(0, np.uint32)]
+    for table in keys.task(fragment).tables(BATCH_BYTES):
+        matched = np.asarray(values.places(table.column(0)).is_valid())
+        addresses = table[ROW_ADDRESS].to_numpy()
+        found.append(addresses[matched].astype(np.uint32))  # the low half of an address is the offset
+    offsets = np.concatenate(found)
+    if not len(offsets):
+        return None
+    names = [field.name for field in values.fields]
+    scan = Scan.plan(store, root, version, list(dict.fromkeys([values.key, *names])))
+    ids = tuple(part.id for field in values.fields for part in field.walk())
+    file = files.find(fragment, ids, scan.fields, scan.bases)
+    if file is None:
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in scan.task(fragment).batches(BATCH_BYTES, BATCH_ROWS):
+                old = [batch.column(name) for name in names]
+                yield values.replaced(old, values.places(batch.column(values.key)))
+
+        written = write_live_rows(
+            store, root, fragment, values.fields, batches(), version.file_version, scan.bases
+        )
+        file = files.add(fragment, ids, scan.fields, written)
+    updated = table_pb2.DataFragment()
+    updated.CopyFrom(fragment)
+    place_file(updated, file)
+    return UpdatedFragment(updated, tuple(file.fields), offsets)

@@ -1,0 +1,38 @@
+"""The rule of all writers for the files of a commit that failed.
+
+the commit is known to have failed    nothing names the files: they are deleted
+nobody knows whether it failed        a version may name them: they stay, and a clean-up judges later
+any other exception                   the same, for it may come from anywhere, after the commit too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from spark_lance.errors import CommitOutcomeUnknownError, LanceError
+
+__all__ = ["discarding"]
+
+
+@contextmanager
+def discarding(discard: Callable[[], object], *also: type[Exception]) -> Iterator[None]:
+    """Discard what was made for a commit if the commit, inside the block, fails for sure.
+
+    Args:
+        discard: deletes the files; called after an error that says that nothing was committed. Every
+            LanceError but CommitOutcomeUnknownError says so, and every OSError.
+        also: further errors that say so here; `Exception` for work that commits nothing.
+
+    Raises:
+        CommitOutcomeUnknownError: as it came; nothing was discarded.
+        Exception: every other error of the block, as it came.
+    """
+    certain: tuple[type[Exception], ...] = (LanceError, OSError, *also)
+    try:
+        yield
+    except CommitOutcomeUnknownError:
+        raise
+    except certain:
+        discard()
+        raise

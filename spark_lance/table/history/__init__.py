@@ -1,1 +1,0 @@
-"""Versions and their names: finding them, tags, branches, clones."""

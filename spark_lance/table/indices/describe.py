@@ -1,0 +1,282 @@
+"""What a version says about its indices: names, kinds, coverage, sizes. Index files are not opened here.
+
+Several entries of one name are the segments of one index; each covers some fragments. What kind of index an
+entry is, its details tell: a message whose type URL is compared by its last part, without regard to case.
+(Lance table format, index section.)
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError
+from spark_lance.io.store import Store
+from spark_lance.proto import index_pb2, table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.fragment import physical_rows
+
+__all__ = [
+    "IndexDescription",
+    "IndexSegment",
+    "describe_indices",
+    "field_path",
+    "list_indices",
+]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class IndexSegment:
+    """One entry of the index section.
+
+    Attributes:
+        uuid: names the directory of its files.
+        fragment_ids: the fragments of this version that it covers; None if it does not tell.
+        dataset_version_at_last_update: the version that it was built from.
+        index_version: version of its file format.
+        created_at: when it was built (UTC), if known.
+        size_bytes: bytes of its files, if known.
+        base_id: the base path of its files; None for the table's own root.
+        covering_fields: ids of the fields whose values it holds besides its own.
+    """
+
+    uuid: str
+    fragment_ids: frozenset[int] | None
+    dataset_version_at_last_update: int
+    index_version: int = 0
+    created_at: datetime | None = None
+    size_bytes: int | None = None
+    base_id: int | None = None
+    covering_fields: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class IndexDescription:
+    """One index with all its segments.
+
+    Attributes:
+        name: the name that `drop_index` takes.
+        index_type: such as "BTree" or "IVF_PQ".
+        type_url: the type of the details.
+        fields, field_names: ids and paths of the indexed fields.
+        num_rows_indexed: rows that are not deleted in the covered fragments; None if a segment does not tell
+            what it covers.
+        details: parameters of the index, as far as they are known here.
+        segments: the entries, in the order of the index section.
+        total_size_bytes: bytes of all files, if known.
+    """
+
+    name: str
+    index_type: str
+    type_url: str
+    fields: tuple[int, ...]
+    field_names: tuple[str, ...]
+    num_rows_indexed: int | None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    segments: tuple[IndexSegment, ...] = ()
+
+    @property
+    def total_size_bytes(self) -> int | None:
+        """Bytes of the files of all segments; None if a segment does not tell."""
+        sizes = [segment.size_bytes for segment in self.segments]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+
+def describe_indices(store: Store, root: str, manifest: Manifest) -> list[IndexDescription]:
+    """Return the indices of a version, by name.
+
+    Raises:
+        FormatError: index entries are damaged.
+    """
+    bases = Bases.of(store, root, manifest.message)
+    manifest = with_present_coverage(store, root, manifest)
+    by_name: dict[str, list[table_pb2.IndexMetadata]] = {}
+    for entry in manifest.indices:
+        by_name.setdefault(entry.name, []).append(entry)
+    return [_describe(bases, manifest, name, by_name[name]) for name in sorted(by_name)]
+
+
+def list_indices(store: Store, root: str, manifest: Manifest) -> list[dict[str, Any]]:
+    """Return one dict per segment: name, type, uuid, fields (paths), version, fragment_ids, base_id.
+
+    Raises:
+        FormatError: index entries are damaged.
+    """
+    return [
+        {
+            "name": index.name,
+            "type": index.index_type,
+            "uuid": segment.uuid,
+            "fields": list(index.field_names),
+            "version": segment.dataset_version_at_last_update,
+            "fragment_ids": segment.fragment_ids,
+            "base_id": segment.base_id,
+        }
+        for index in describe_indices(store, root, manifest)
+        for segment in index.segments
+    ]
+
+
+def _describe(
+    bases: Bases, manifest: Manifest, name: str, entries: list[table_pb2.IndexMetadata]
+) -> IndexDescription:
+    first = entries[0]
+    present = {fragment.id: fragment for fragment in manifest.fragments}
+    segments = tuple(_segment(entry, frozenset(present)) for entry in entries)
+    covered: set[int] | None = set()
+    for segment in segments:
+        covered = None if covered is None or segment.fragment_ids is None else covered | segment.fragment_ids
+    rows = None
+    if covered is not None:
+        rows = sum(
+            physical_rows(bases.store, bases.root, present[number], bases)
+            - present[number].deletion_file.num_deleted_rows
+            for number in covered
+        )
+    kind, details = _read_details(bases, first)
+    return IndexDescription(
+        name=name,
+        index_type=kind,
+        type_url=first.index_details.type_url,
+        fields=tuple(first.fields),
+        field_names=tuple(field_path(manifest, number) for number in first.fields),
+        num_rows_indexed=rows,
+        details=details,
+        segments=segments,
+    )
+
+
+def _segment(entry: table_pb2.IndexMetadata, present: frozenset[int]) -> IndexSegment:
+    covered = None
+    if entry.fragment_bitmap:
+        try:
+            covered = frozenset(BitMap.deserialize(entry.fragment_bitmap)) & present
+        except (ValueError, IndexError) as error:
+            raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
+    created = _EPOCH + timedelta(milliseconds=entry.created_at) if entry.HasField("created_at") else None
+    return IndexSegment(
+        uuid=str(uuid.UUID(bytes=entry.uuid.uuid)),
+        fragment_ids=covered,
+        dataset_version_at_last_update=entry.dataset_version,
+        index_version=entry.index_version,
+        created_at=created,
+        size_bytes=sum(file.size_bytes for file in entry.files) if entry.files else None,
+        base_id=entry.base_id if entry.HasField("base_id") else None,
+        covering_fields=tuple(entry.covering_fields),
+    )
+
+
+def field_path(manifest: Manifest, number: int) -> str:
+    """Return the path of a field; its id as text if the schema does not have it."""
+    fields = {node.id: node for node in manifest.message.fields}
+    names: list[str] = []
+    while (node := fields.get(number)) is not None:
+        names.append(node.name)
+        number = node.parent_id
+    return ".".join(reversed(names)) or str(number)
+
+
+def _read_details(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
+    """Return the kind of an index and what is known of its parameters."""
+    label = entry.index_details.type_url.rpartition(".")[2]
+    kind, parse = _KINDS.get(label.lower(), (label.removesuffix("IndexDetails") or "Unknown", None))
+    if parse is None:
+        return kind, {}
+    try:
+        return parse(bases, entry)
+    except DecodeError as error:
+        raise FormatError(f"undecodable details of index {entry.name!r}: {error}") from error
+
+
+def _vector(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
+    if not entry.index_details.value:
+        return "Vector", {}
+    message = index_pb2.VectorIndexDetails.FromString(entry.index_details.value)
+    metric = index_pb2.VectorMetricType.Name(message.metric_type).removeprefix("METRIC_")
+    details: dict[str, Any] = {"metric_type": metric}
+    if message.target_partition_size:
+        details["target_partition_size"] = message.target_partition_size
+    if message.HasField("hnsw_index_config"):
+        details["hnsw"] = _plain(message.hnsw_index_config)
+    arm = message.WhichOneof("compression") or "flat"
+    if arm != "flat":
+        details["compression"] = {"type": arm, **_plain(getattr(message, arm))}
+    if message.HasField("rq"):
+        rotation = index_pb2.VectorIndexDetails.RabitQuantization.RotationType
+        details["compression"]["rotation_type"] = rotation.Name(message.rq.rotation_type).lower()
+    if message.runtime_hints:
+        details["runtime_hints"] = dict(message.runtime_hints)
+    graph = "HNSW_" if "hnsw" in details else ""
+    return f"IVF_{graph}{arm.upper()}", details
+
+
+def _zone_map(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
+    return "ZoneMap", _plain(index_pb2.ZoneMapIndexDetails.FromString(entry.index_details.value))
+
+
+def _mem_wal(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
+    return "MemWal", _plain(index_pb2.MemWalIndexDetails.FromString(entry.index_details.value))
+
+
+def _fragment_reuse(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
+    history = read_history(bases, entry)
+    versions = [
+        {
+            "dataset_version": version.dataset_version,
+            "groups": [
+                {
+                    "old_fragments": [_plain(digest) for digest in group.old_fragments],
+                    "new_fragments": [_plain(digest) for digest in group.new_fragments],
+                }
+                for group in version.groups
+            ],
+        }
+        for version in history.versions
+    ]
+    return "FragmentReuse", {"versions": versions}
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """Return the fields of a message that are set, as values of Python."""
+    out: dict[str, Any] = {}
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is not None and descriptor.message_type.GetOptions().map_entry:
+            out[descriptor.name] = dict(value)
+        elif isinstance(value, table_pb2.UUID):
+            out[descriptor.name] = str(uuid.UUID(bytes=value.uuid))
+        elif isinstance(value, Message):
+            out[descriptor.name] = _plain(value)
+        elif descriptor.is_repeated:
+            out[descriptor.name] = [_plain(item) if isinstance(item, Message) else item for item in value]
+        else:
+            out[descriptor.name] = value
+    return out
+
+
+_Parse = Callable[[Bases, table_pb2.IndexMetadata], tuple[str, dict[str, Any]]]
+
+# Last part of the details' type URL, in lower case -> kind, and who reads the details if there is anything in
+# them that is known here.
+_KINDS: dict[str, tuple[str, _Parse | None]] = {
+    "btreeindexdetails": ("BTree", None),
+    "bitmapindexdetails": ("Bitmap", None),
+    "labellistindexdetails": ("LabelList", None),
+    "invertedindexdetails": ("Inverted", None),
+    "ngramindexdetails": ("NGram", None),
+    "zonemapindexdetails": ("ZoneMap", _zone_map),
+    "bloomfilterindexdetails": ("BloomFilter", None),
+    "vectorindexdetails": ("Vector", _vector),
+    "fragmentreuseindexdetails": ("FragmentReuse", _fragment_reuse),
+    "memwalindexdetails": ("MemWal", _mem_wal),
+}

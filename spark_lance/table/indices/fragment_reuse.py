@@ -1,0 +1,225 @@
+"""Fragment reuse: rewritten rows that indices still know by their old addresses.
+
+An entry `__lance_frag_reuse` in the index section tells, rewrite by rewrite, where rows went:
+
+    entry      no fields, no files; bitmap: the new fragments of all rewrites; details as follows
+    details    inline, or beyond 200 KB a file `details.binpb` in the entry's own directory `_indices/{uuid}/`
+    version    one rewrite: the version it was built on, and its groups
+    group      old and new fragments as digests (id, physical rows, deleted rows), and a Roaring treemap
+               of the old addresses of the rows that are still there
+
+The k-th of these addresses (fragments in the order of the digests, offsets ascending) is the k-th row of the
+new fragments laid end to end; an old address that is not among them was deleted. Files of the indices stay
+as they are and are translated by whoever reads them. Their bitmaps name either the old fragments, which stand
+for the new ones, or the new ones at once. (Lance table format, fragment reuse.)
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.io.store import Store, join
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.next_version import ReuseEntry
+from spark_lance.table.paths import INDICES_DIR
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
+
+__all__ = [
+    "DETAILS_NAME",
+    "MAX_INLINE_DETAILS",
+    "extend_history",
+    "find_reuse_entry",
+    "pack_addresses",
+    "read_history",
+    "with_present_coverage",
+]
+
+Details = table_pb2.FragmentReuseIndexDetails
+Content = table_pb2.FragmentReuseIndexDetails.InlineContent
+
+MAX_INLINE_DETAILS = 200 * 1024
+DETAILS_NAME = "details.binpb"
+# A 64-bit treemap: the number of 32-bit bitmaps, then each after the high half of its values, ascending.
+_TREEMAP_COUNT = struct.Struct("<Q")
+_TREEMAP_KEY = struct.Struct("<I")
+_TYPE_URL = "/lance.table.FragmentReuseIndexDetails"
+
+
+def find_reuse_entry(manifest: Manifest) -> table_pb2.IndexMetadata | None:
+    """Return the fragment-reuse entry of a version, None if it has none.
+
+    Raises:
+        FormatError: the index section cannot be decoded.
+    """
+    return next((entry for entry in manifest.indices if entry.name == FRAGMENT_REUSE), None)
+
+
+def read_history(bases: Bases, entry: table_pb2.IndexMetadata) -> Content:
+    """Return what a fragment-reuse entry tells, from its file if it is kept in one.
+
+    Raises:
+        FormatError: the details are damaged, or their file is missing.
+    """
+    try:
+        details = Details.FromString(entry.index_details.value)
+        arm = details.WhichOneof("content")
+        if arm == "inline":
+            return details.inline
+        if arm is None:
+            raise FormatError("a fragment-reuse entry without content", place=FRAGMENT_REUSE)
+        store, directory = bases.index_dir(entry)
+        path = join(directory, details.external.path)
+        try:
+            (data,) = store.read_ranges(path, [(details.external.offset, details.external.size)])
+        except FileNotFoundError:
+            raise FormatError("the details of the fragment-reuse entry are missing", path=path) from None
+        return Content.FromString(bytes(data))
+    except DecodeError as error:
+        raise FormatError(f"undecodable fragment-reuse details: {error}", place=FRAGMENT_REUSE) from error
+
+
+def extend_history(
+    store: Store,
+    root: str,
+    manifest: Manifest,
+    version: int,
+    groups: Sequence[Details.Group],
+) -> ReuseEntry:
+    """Return a version's fragment-reuse entry with one more rewrite; large details are written to a file.
+
+    Rewrites that no index needs any more are left out.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        manifest: the version whose entry, if there is one, is extended.
+        version: the version on which the rewrite is built.
+        groups: what was rewritten to what.
+
+    Raises:
+        UnsupportedFormatError: the present entry is of the newer kind that is not written here.
+        FormatError: it is damaged.
+    """
+    present = find_reuse_entry(manifest)
+    content = Content()
+    if present is not None:
+        content.CopyFrom(read_history(Bases.of(store, root, manifest.message), present))
+        if present.index_version or content.transitions:
+            raise UnsupportedFormatError("a fragment-reuse entry with transitions is not extended here")
+        _forget(content, manifest)
+    content.versions.add(dataset_version=version, groups=groups)
+    known = (group for rewrite in content.versions for group in rewrite.groups)
+    covered = BitMap(digest.id for group in known for digest in group.new_fragments)
+    name = uuid.uuid4()
+    entry = table_pb2.IndexMetadata(
+        uuid=table_pb2.UUID(uuid=name.bytes),
+        name=FRAGMENT_REUSE,
+        dataset_version=version,
+        fragment_bitmap=covered.serialize(),
+        index_version=0,
+        created_at=time.time_ns() // 1_000_000,
+    )
+    entry.index_details.type_url = _TYPE_URL
+    details = Details(inline=content)
+    data = content.SerializeToString()
+    if len(data) > MAX_INLINE_DETAILS:
+        store.put(join(root, INDICES_DIR, str(name), DETAILS_NAME), data)
+        details = Details(external=Details.ExternalFile(path=DETAILS_NAME, size=len(data)))
+    entry.index_details.value = details.SerializeToString()
+    return ReuseEntry(entry, b"" if present is None else present.uuid.uuid)
+
+
+def _forget(content: Content, manifest: Manifest) -> None:
+    """Drop the rewrites that came before every index was built: no index has addresses from before them."""
+    built = [
+        entry.dataset_version for entry in manifest.indices if entry.name not in (FRAGMENT_REUSE, MEM_WAL)
+    ]
+    kept = [rewrite for rewrite in content.versions if any(b <= rewrite.dataset_version for b in built)]
+    copies = Content(versions=kept)
+    content.ClearField("versions")
+    content.versions.extend(copies.versions)
+
+
+def pack_addresses(survivors: Iterable[tuple[int, int, npt.NDArray[np.uint32]]]) -> bytes:
+    """Return the treemap of the row addresses that are still there.
+
+    Args:
+        survivors: of each fragment its id, its physical rows, and the offsets that are deleted, ascending.
+    """
+    parts = []
+    for fragment_id, rows, deleted in sorted(survivors, key=lambda survivor: survivor[0]):
+        alive = BitMap()
+        alive.add_range(0, rows)
+        alive -= BitMap(deleted)
+        if alive:
+            alive.run_optimize()
+            parts.append(_TREEMAP_KEY.pack(fragment_id) + alive.serialize())
+    return _TREEMAP_COUNT.pack(len(parts)) + b"".join(parts)
+
+
+def with_present_coverage(store: Store, root: str, manifest: Manifest) -> Manifest:
+    """Return the version with index bitmaps that name new fragments in place of rewritten ones.
+
+    Writers do so before they build the next version: an operation that takes a fragment out of the bitmaps
+    must find it there. The same object comes back if nothing changes.
+
+    Raises:
+        FormatError: index entries are damaged.
+    """
+    entry = find_reuse_entry(manifest)
+    if entry is None:
+        return manifest
+    history = read_history(Bases.of(store, root, manifest.message), entry)
+    steps = [
+        (BitMap(d.id for d in group.old_fragments), BitMap(d.id for d in group.new_fragments))
+        for version in history.versions
+        for group in version.groups
+    ]
+    steps += [
+        (BitMap(d.id for d in change.sources), BitMap(d.id for d in change.destinations))
+        for change in history.transitions
+    ]
+    section = table_pb2.IndexSection.FromString(manifest.index_section)
+    changed = False
+    for index in section.indices:
+        if index.name in (FRAGMENT_REUSE, MEM_WAL) or not index.fragment_bitmap:
+            continue
+        covered = follow(index, steps)
+        if covered is not None:
+            index.fragment_bitmap = covered.serialize()
+            changed = True
+    if not changed:
+        return manifest
+    return replace(manifest, index_section=section.SerializeToString())
+
+
+def follow(index: table_pb2.IndexMetadata, steps: Sequence[tuple[BitMap, BitMap]]) -> BitMap | None:
+    """Return an index's coverage after its fragments were rewritten, None if it is what the entry says.
+
+    A group that is covered only in part is not covered any more.
+    """
+    try:
+        covered = BitMap.deserialize(index.fragment_bitmap)
+    except (ValueError, IndexError) as error:
+        raise FormatError(f"undecodable fragment bitmap of index {index.name!r}: {error}") from error
+    changed = False
+    for old, new in steps:
+        if covered.intersect(old):
+            whole = old.issubset(covered)
+            covered -= old
+            if whole:
+                covered |= new
+            changed = True
+    return covered if changed else None

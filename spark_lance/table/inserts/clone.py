@@ -1,0 +1,147 @@
+"""Tables and branches that begin as a version of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_lance.errors import TableExistsError
+from spark_lance.io.store import Store, join
+from spark_lance.proto import transaction_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.commits.commit import found_table
+from spark_lance.table.features import check_writable
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.clone import clone
+from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
+from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.resolve import Place
+from spark_lance.table.versions.versions import find_version, load_version
+from spark_lance.table.writing.location import check_location
+
+__all__ = ["create_branch", "deep_clone", "shallow_clone"]
+
+_CHUNK = 8 << 20
+
+
+def shallow_clone(source: Store, place: Place, target: Store, root: str) -> Manifest:
+    """Create a table at `root` that begins as a version of another one and shares its files.
+
+    The source must stay where it is, and its clean-up does not know of the clone: tag the version there.
+
+    Raises:
+        TableExistsError: there is a table at `root` already.
+        LocationInUseError: there are other files.
+        VersionNotFoundError: the version does not exist.
+        CommitError: the commit failed; see its subclasses.
+    """
+    manifest = load_version(source, place.root, place.version)
+    check_location(target, root)
+    return _found(source, place, manifest, target, root, shallow=True)
+
+
+def deep_clone(source: Store, place: Place, target: Store, root: str) -> Manifest:
+    """Create a table at `root` with copies of all files of a version of another one.
+
+    Raises:
+        TableExistsError: there is a table at `root` already.
+        LocationInUseError: there are other files.
+        VersionNotFoundError: the version does not exist.
+        CommitError: the commit failed; see its subclasses. Copies made so far stay behind, in no version.
+    """
+    manifest = load_version(source, place.root, place.version)
+    check_writable(manifest.message, manifest.path)
+    check_location(target, root)
+    for store, path, name in _files(Bases.of(source, place.root, manifest.message), manifest):
+        _copy(store, path, target, join(root, name))
+    return _found(source, place, manifest, target, root, shallow=False)
+
+
+def create_branch(store: Store, main: str, branch: str, place: Place) -> Manifest:
+    """Create a branch that begins with a version of the table whose main line is at `main`.
+
+    Returns:
+        The branch's first version, which has the number of the version it begins with.
+
+    Raises:
+        BranchExistsError: the branch exists.
+        TableExistsError: an interrupted creation or deletion left files of such a branch: delete it first.
+        VersionNotFoundError: the version does not exist.
+        OptionError: the name cannot be used.
+        CommitError: the commit failed; see its subclasses.
+    """
+    branches = Branches(store, main)
+    branches.check_new(branch)
+    manifest = load_version(store, place.root, place.version)
+    root = branch_root(main, branch)
+    try:
+        first = _found(store, place, manifest, store, root, shallow=True, branch=branch)
+    except TableExistsError:
+        branches.check_new(branch)
+        raise TableExistsError(
+            f"{root} holds files of a branch {branch!r} that is not known: delete that branch first"
+        ) from None
+    source = find_version(store, place.root, place.version)
+    branches.record(branch, place.branch, place.version, store.size(source.path))
+    return first
+
+
+def _found(
+    source: Store,
+    place: Place,
+    manifest: Manifest,
+    target: Store,
+    root: str,
+    *,
+    shallow: bool,
+    branch: str | None = None,
+) -> Manifest:
+    check_writable(manifest.message, manifest.path)
+    operation = transaction_pb2.Transaction.Clone(
+        is_shallow=shallow, ref_version=place.version, ref_path=source.uri(place.root), branch_name=branch
+    )
+    return found_table(
+        target,
+        root,
+        operation,
+        lambda stamp: clone(manifest, operation, stamp),
+        read_version=place.version,
+    )
+
+
+def _files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]:
+    """Yield store, path and new name, inside the clone, of every file of a version."""
+    for fragment in manifest.fragments:
+        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+            store, path = bases.data_file(file)
+            yield store, path, join(DATA_DIR, file.path)
+            # Blobs too large for the data file lie beside it.
+            sidecars = path.removesuffix(".lance")
+            for found in store.list_objects(sidecars, recursive=True):
+                name = found.path.removeprefix(sidecars)
+                yield store, found.path, join(DATA_DIR, file.path.removesuffix(".lance") + name)
+        if fragment.HasField("deletion_file"):
+            entry = fragment.deletion_file
+            name = deletion_path("", fragment.id, entry).lstrip("/")
+            yield *bases.deletion_file(fragment.id, entry), name
+    for index in manifest.indices:
+        store, directory = bases.index_dir(index)
+        name = join(INDICES_DIR, directory.rpartition("/")[2])
+        for found in store.list_objects(directory, recursive=True):
+            yield store, found.path, name + found.path.removeprefix(directory)
+
+
+def _copy(source: Store, path: str, target: Store, new_path: str) -> None:
+    """Copy an object; in pieces, unless the store can do it by itself."""
+    if source == target and not source.is_local:
+        source.copy(path, new_path)
+        return
+    output = target.create(new_path)
+    try:
+        size = source.size(path)
+        for start in range(0, size, _CHUNK):
+            (piece,) = source.read_ranges(path, [(start, min(_CHUNK, size - start))])
+            output.write(piece)
+    except BaseException:
+        output.abort()
+        raise
+    output.close()

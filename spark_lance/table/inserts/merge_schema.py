@@ -1,0 +1,131 @@
+"""Appending rows whose columns the table partly lacks: the table gets them, null for its present rows.
+
+The new columns, and new fields of structs, are a version of their own before the one that brings the rows:
+its operation says nothing but that, so other writers' operations go on, and other readers see an append as an
+append. Tasks write their files by ids that the new fields will have if nobody else adds some; if somebody
+does, the fields are found again by their names, and the files are entered with the ids that they have then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_lance.errors import IncompatibleConflictError, SchemaError
+from spark_lance.file.schema import Field, Schema
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.reruns import rerun, rerun_policy
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.merge import merge_message
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.schema.changes import add_fields, schema_protos
+
+__all__ = ["grow", "missing_columns", "renumbered"]
+
+
+def missing_columns(given: Schema, table: Schema) -> pa.Schema:
+    """Return the columns of `given` that a table lacks; of a struct that it has, the fields that it lacks.
+
+    Raises:
+        SchemaError: a name differs from one of the table's in the case of its letters only.
+    """
+    missing = _missing(given.fields, table.fields, "")
+    return Schema(missing).to_arrow()
+
+
+def _missing(given: Iterable[Field], present: Sequence[Field], path: str) -> tuple[Field, ...]:
+    exact = {field.name: field for field in present}
+    folded = {field.name.lower(): field.name for field in present}
+    found = []
+    for field in given:
+        here = f"{path}{field.name}"
+        known = exact.get(field.name)
+        if known is None:
+            if field.name.lower() in folded:
+                raise SchemaError(
+                    f"column {here!r} and column {folded[field.name.lower()]!r} of the table differ only in "
+                    "the case of letters: name them alike"
+                )
+            found.append(field)
+        elif known.kind == field.kind == "struct":
+            children = _missing(field.children, known.children, f"{here}.")
+            if children:
+                found.append(replace(field, children=children))
+        elif known.kind == field.kind == "list":
+            (item,), (other,) = field.children, known.children
+            # The name of a list's item says nothing.
+            children = _missing((replace(item, name=other.name),), (other,), f"{here}.")
+            if children:
+                found.append(replace(field, children=children))
+    return tuple(found)
+
+
+def grow(store: Store, root: str, base: Manifest, given: Schema) -> Manifest:
+    """Give the table the columns of `given` that it lacks, null in every row; return the newest version.
+
+    Nothing is committed if it lacks none. Other writers may do the same at the same time.
+
+    Raises:
+        SchemaError: a column cannot be added; see `missing_columns` and `add_fields`.
+        CommitError: other writers were in the way; see its subclasses.
+    """
+
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
+        lacking = missing_columns(given, version.schema)
+        if not lacking.names:
+            return version
+        schema, _ = add_fields(version, lacking)
+        operation = merge_message(
+            schema_protos(schema, version), version.message.schema_metadata, version.fragments
+        )
+        return commit_operation(store, root, operation, read_version=version.version)
+
+    return rerun(Snapshot(store, root, base), attempt, rerun_policy())
+
+
+def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> list[table_pb2.DataFragment]:
+    """Return fragments whose files were written by one schema, with the ids that a table has for its fields.
+
+    Args:
+        fragments: serialized DataFragment messages.
+        written: the schema by which the files were written.
+        table: the table's schema.
+
+    Raises:
+        IncompatibleConflictError: the table has a field no more, or with another type or nullability.
+    """
+    ids: dict[int, int] = {}
+    reasons: list[str] = []
+    _match(written.fields, table.fields, "", ids, reasons)
+    if reasons:
+        raise IncompatibleConflictError(
+            f"another writer changed the table's columns ({'; '.join(reasons)}): write again"
+        )
+    messages = [table_pb2.DataFragment.FromString(data) for data in fragments]
+    for message in messages:
+        for file in message.files:
+            file.fields[:] = [ids[number] for number in file.fields]
+    return messages
+
+
+def _match(
+    written: Iterable[Field], table: Iterable[Field], path: str, ids: dict[int, int], reasons: list[str]
+) -> None:
+    known = {field.name: field for field in table}
+    for field in written:
+        here = f"{path}{field.name}"
+        now = known.get(field.name)
+        if now is None:
+            reasons.append(f"column {here!r} is gone")
+        elif (now.logical_type, now.kind) != (field.logical_type, field.kind):
+            reasons.append(f"column {here!r} is {now.logical_type}, not {field.logical_type}")
+        elif field.nullable and not now.nullable:
+            reasons.append(f"column {here!r} must not be null any more")
+        else:
+            ids[field.id] = now.id
+            _match(field.children, now.children, f"{here}.", ids, reasons)

@@ -1,0 +1,234 @@
+"""How a write is carried out: decided once from the table as it is, then executed by tasks, then committed.
+
+A plan can be pickled: the driver makes it, tasks write files by it, the driver commits them by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from spark_lance.file.blob_references import references_as_blobs
+from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
+from spark_lance.file.schema import Schema
+from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.commits.commit import commit_operation, create_table
+from spark_lance.table.commits.once import Ledger, Once
+from spark_lance.table.features import check_writable
+from spark_lance.table.inserts.merge_schema import grow, missing_columns, renumbered
+from spark_lance.table.inserts.replace_rows import RowCheck, replace_rows
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
+from spark_lance.table.schema.changes import add_fields
+from spark_lance.table.schema.keys import check_keys
+from spark_lance.table.versions.versions import load_latest, load_version
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.location import check_location
+
+__all__ = ["MODES", "WritePlan", "commit_write", "plan_write"]
+
+MODES = ("create", "append", "overwrite")
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """What a write will do.
+
+    Attributes:
+        operation: "create", "append", "replace" or "overwrite", after looking at what is there.
+        read_version: the version that the plan was made from; 0 if there is no table yet.
+        schema: the fields that files are written with, ids included; for append a subset of the table's.
+        version: version of the data files.
+        stable_row_ids: whether a table to be created keeps row ids stable.
+        fallback: what the plan becomes if another writer creates the table first: "append", "replace",
+            "overwrite", or "" for an error.
+        merges: whether the table is given columns that it lacks.
+        check: operation "replace": the condition of the rows that are replaced, which the new rows fulfil.
+        whole: operation "overwrite": the table's schema to be, if the files hold not all of it.
+    """
+
+    operation: str
+    read_version: int
+    schema: Schema
+    version: FileVersion
+    stable_row_ids: bool = False
+    fallback: str = ""
+    merges: bool = False
+    check: RowCheck | None = None
+    whole: Schema | None = None
+
+
+def plan_write(
+    store: Store,
+    root: str,
+    source: pa.Schema,
+    mode: str,
+    *,
+    data_storage_version: str | None = None,
+    stable_row_ids: bool = False,
+    new_columns: pa.Schema | None = None,
+    keep_schema: bool = False,
+    replace_where: str | None = None,
+) -> WritePlan:
+    """Look at the table at `root` and decide how data of the Arrow schema `source` is written to it.
+
+    Args:
+        mode: "create" (must not exist), "append" (created if missing) or "overwrite" (likewise).
+        data_storage_version: such as "2.1"; by default the table's, or 2.2 for a new one.
+        stable_row_ids: for a table to be created.
+        new_columns: the data's columns as a new table would store them; the table is given those of them that
+            it lacks. None refuses data with columns that the table lacks.
+        keep_schema: an overwrite keeps the table's columns, and the data must fit them.
+        replace_where: an overwrite replaces only the rows for which this SQL condition is true; the schema
+            stays, and the new rows must fulfil it.
+
+    Raises:
+        ExpressionError: the condition does not fit the table.
+        TableExistsError: mode "create", and there is a table.
+        SchemaError: the data does not fit the table (append) or cannot be stored at all.
+        UnsupportedFormatError: the table uses what is not written here.
+        OptionError: a mode or version that does not exist.
+        LocationInUseError: there is no table, but there are other files.
+    """
+    if mode not in MODES:
+        raise OptionError(f"write mode {mode!r} does not exist; use one of {', '.join(MODES)}")
+    asked = None if data_storage_version is None else FileVersion.parse(data_storage_version)
+    try:
+        manifest = load_latest(store, root)
+    except TableNotFoundError:
+        check_location(store, root)
+        version = asked or DEFAULT_VERSION
+        schema = _new_schema(source if new_columns is None else new_columns, version)
+        check = None if replace_where is None else RowCheck.of(replace_where, schema)
+        fallback = "" if mode == "create" else mode if check is None else "replace"
+        merges = new_columns is not None
+        return WritePlan("create", 0, schema, version, stable_row_ids, fallback, merges, check)
+    if mode == "create":
+        raise TableExistsError(f"there is a Lance table at {root} already: use mode append or overwrite")
+    check_writable(manifest.message, manifest.path)
+    version = asked or manifest.file_version
+    if mode == "overwrite" and replace_where is None and not keep_schema:
+        schema = _new_schema(source, version, manifest.first_new_field_id)
+        return WritePlan(mode, manifest.version, schema, version)
+    table = manifest.schema
+    if new_columns is not None:
+        lacking = missing_columns(Schema.from_arrow(new_columns), table)
+        table = add_fields(manifest, lacking)[0] if lacking.names else table
+    merges = new_columns is not None
+    if mode == "append":
+        return WritePlan(mode, manifest.version, Aligner(source, table).schema, version, merges=merges)
+    if replace_where is not None:
+        check = RowCheck.of(replace_where, table)
+        schema = Aligner(source, table).schema
+        return WritePlan("replace", manifest.version, schema, version, merges=merges, check=check)
+    whole = _new_schema(table.to_arrow(), version, manifest.first_new_field_id)
+    return WritePlan(mode, manifest.version, Aligner(source, whole).schema, version, whole=whole)
+
+
+def _new_schema(source: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
+    """Return the schema of a new table, or of new content, for data of the schema `source`."""
+    source = pa.schema([references_as_blobs(field) for field in source], source.metadata)
+    stored = pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
+    schema = Schema.from_arrow(stored, first_id)
+    fields = (blobs_as_given(*each) for each in zip(schema.fields, source.types, strict=True))
+    schema = replace(schema, fields=tuple(fields))
+    check_keys(schema)
+    return schema
+
+
+def commit_write(
+    store: Store,
+    root: str,
+    plan: WritePlan,
+    fragments: Sequence[bytes],
+    properties: Mapping[str, str] | None = None,
+    config: Mapping[str, str] | None = None,
+    once: Once | None = None,
+    pruner_factory: PrunerFactory | None = None,
+) -> int:
+    """Commit files that were written by `plan`, and return the table's version that holds them.
+
+    Appending nothing commits no more than new columns and returns the version to which it would be added,
+    unless it shall be known (`once`) that this was done.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        plan: by which the files were written.
+        fragments: what `write_fragments` returned.
+        properties: key-value pairs kept with the transaction.
+        config: settings of a table that is created by this.
+        once: commit only if the same job has not committed this number or a higher one.
+        pruner_factory: helps to find the rows that are replaced, see `Snapshot`.
+
+    Raises:
+        AlreadyCommittedError: it has. The files are not part of the table.
+        TableExistsError: another writer created the table meanwhile (only for mode "create").
+        SchemaError: another writer created it with another schema.
+        CommitError: a conflict, or an unknown outcome; see its subclasses.
+    """
+    messages = [table_pb2.DataFragment.FromString(data) for data in fragments]
+    if plan.operation == "create":
+        try:
+            return create_table(
+                store,
+                root,
+                plan.schema,
+                messages,
+                version=plan.version,
+                stable_row_ids=plan.stable_row_ids,
+                config=config,
+                properties=properties,
+                once=once,
+            ).version
+        except TableExistsError:
+            if not plan.fallback:
+                raise
+        plan = _after_lost_creation(plan, load_latest(store, root))
+    base = None
+    if plan.merges or plan.check is not None:
+        base = _base(store, root, plan, once)
+        messages = renumbered(fragments, plan.schema, base.schema)
+    if plan.check is not None and base is not None:
+        where = plan.check.condition.text
+        at = Snapshot(store, root, base, pruner_factory)
+        return replace_rows(at, where, fragments, plan.schema, properties, once).version
+    if plan.operation == "append" and not messages and once is None:
+        return base.version if base is not None else plan.read_version
+    operation: Message
+    if plan.operation == "append":
+        operation = transaction_pb2.Transaction.Append(fragments=messages)
+    else:
+        operation = overwrite_message(plan.whole or plan.schema, messages)
+    return commit_operation(
+        store, root, operation, read_version=plan.read_version, properties=properties, once=once
+    ).version
+
+
+def _base(store: Store, root: str, plan: WritePlan, once: Once | None) -> Manifest:
+    """Return the version onto which rows go, which has all their columns."""
+    latest = load_latest(store, root)
+    if plan.merges and missing_columns(plan.schema, latest.schema).names:
+        if once is not None:
+            ledger = Ledger()
+            ledger.learn(store, root, latest)
+            ledger.refuse(once, root)
+        return grow(store, root, latest, plan.schema)
+    return load_version(store, root, plan.read_version) if plan.check is not None else latest
+
+
+def _after_lost_creation(plan: WritePlan, winner: Manifest) -> WritePlan:
+    """Return what a lost creation becomes. Files to append carry ids that the winner's schema must share."""
+    if plan.fallback == "append" and not plan.merges and winner.schema.fields != plan.schema.fields:
+        raise SchemaError(
+            "another writer created the table meanwhile with another schema "
+            f"({', '.join(field.name for field in winner.schema.fields)}): write again to fit it"
+        )
+    return replace(plan, operation=plan.fallback, read_version=winner.version)

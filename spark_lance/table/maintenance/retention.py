@@ -1,0 +1,72 @@
+"""How young a version may be that a vacuum deletes.
+
+Readers pin a version when they are planned and open its files later: a query that runs, a DataFrame that was
+made and not yet collected, a stream between two micro-batches. Deleting versions younger than the longest of
+them breaks them, and never the newest version. Hence a guard: 24 hours, or more if the table's config says
+so.
+
+    spark_lance.vacuum.min_retention = "3days"
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from spark_lance.errors import OptionError
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.versions.auto_cleanup import parse_duration
+
+__all__ = ["MIN_RETENTION", "guarded_age", "min_retention"]
+
+MIN_RETENTION = "spark_lance.vacuum.min_retention"
+_GUARD = timedelta(hours=24)
+
+
+def min_retention(manifest: Manifest) -> timedelta:
+    """Return the age below which no version of a table is deleted unless that is asked for.
+
+    Raises:
+        OptionError: the table's config has a value that is not a duration.
+    """
+    text = manifest.config.get(MIN_RETENTION)
+    if text is None:
+        return _GUARD
+    try:
+        return max(_GUARD, parse_duration(text))
+    except OptionError as error:
+        raise OptionError(f"config {MIN_RETENTION} of the table: {error}") from None
+
+
+def guarded_age(
+    manifest: Manifest,
+    age: timedelta | None,
+    by_number: bool,
+    *,
+    allow_short: bool,
+    given: str,
+    remedy: str,
+) -> timedelta | None:
+    """Return the age of the versions that go: the given one, or the guard if they are only counted.
+
+    Args:
+        manifest: a version of the table.
+        age: that was asked for, if any.
+        by_number: whether versions go by their number.
+        allow_short: whether younger versions may go.
+        given, remedy: what was asked for, and what allows it, in the words of the caller.
+
+    Raises:
+        OptionError: the age is below the guard, and that is not allowed.
+    """
+    if allow_short:
+        return age
+    least = min_retention(manifest)
+    if age is None:
+        return least if by_number else None
+    if age < least:
+        raise OptionError(
+            f"{given} is less than the {least / timedelta(hours=1):g} hours that versions are kept for "
+            "readers: running queries, streams and DataFrames that were made before would lose their files. "
+            f"If there are none, pass {remedy}"
+        )
+    return age

@@ -1,0 +1,246 @@
+"""What old writers left out of manifests or got wrong, put right when a version is loaded.
+
+    no writer_version              `physical_rows` and `num_deleted_rows` may be wrong: both are counted
+    physical_rows = 0              not recorded: counted in a data file
+    num_deleted_rows = 0           not recorded: counted in the deletion file
+    no data_format, or "0.1"       the version that all data files have, if that is 2.0 or newer
+    index entry without details    its kind is told from the files of the index
+
+What is put right goes into the next version, as with other engines; only the kinds of indices do not. Two
+mistakes are not put right, and nothing may be built on such versions: a field that two files of a fragment
+provide, and index entries whose coverage cannot be believed. (Lance table format, writer version.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.data_files import physical_rows
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.features import MIXED_FILE_VERSIONS
+from spark_lance.table.manifest import Manifest
+
+__all__ = ["check_successor", "completed"]
+
+_PARALLEL = 16
+_LEGACY = FileVersion.V0_1.text
+_PARENTS = ("struct", "list", "large_list", "map", "fixed_size_list:struct")
+# Until this version of Lance, index entries could lack fragments of which the index has rows.
+_LIBRARY, _SOUND_COVERAGE = "lance", (0, 8, 15)
+_SYSTEM_PREFIX = "__lance_"
+
+# A file in the directory of an index -> what kind of index has it; lists have their own kind of bitmaps.
+_BITMAP_FILE = "bitmap_page_lookup.lance"
+_KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"index\.idx"), "/lance.index.pb.VectorIndexDetails"),
+    (re.compile(_BITMAP_FILE.replace(".", r"\.")), "/lance.table.BitmapIndexDetails"),
+    (
+        re.compile(r"metadata\.lance|invert\.lance|part_\d+_invert\.lance"),
+        "/lance.table.InvertedIndexDetails",
+    ),
+    (re.compile(r"(part_\d+_)?page_lookup\.lance"), "/lance.table.BTreeIndexDetails"),
+    (re.compile(r"ngram_postings\.lance"), "/lance.table.NGramIndexDetails"),
+    (re.compile(r"zonemap\.lance"), "/lance.table.ZoneMapIndexDetails"),
+    (re.compile(r"bloomfilter\.lance"), "/lance.index.pb.BloomFilterIndexDetails"),
+)
+_LABEL_LIST = "/lance.table.LabelListIndexDetails"
+
+
+def completed(store: Store, root: str, manifest: Manifest) -> Manifest:
+    """Return a version with everything that its writer should have said; the same object if it said all.
+
+    What can only be learned from a data file that is missing stays as it is: reading its rows tells.
+
+    Args:
+        store, root: the table.
+        manifest: the version as it is stored.
+
+    Raises:
+        FormatError, UnsupportedFormatError: a file that is needed for it is damaged or not supported.
+    """
+    message = manifest.message
+    uncounted = [place for place, each in enumerate(message.fragments) if _is_uncounted(message, each)]
+    version = _real_version(manifest)
+    if uncounted or version is not None:
+        message = table_pb2.Manifest()
+        message.CopyFrom(manifest.message)
+        if version is not None:
+            message.data_format.file_format = "lance"
+            message.data_format.version = version
+        bases = Bases.of(store, root, message)
+        recount = not message.HasField("writer_version")
+
+        def count(place: int) -> None:
+            _count(bases, message.fragments[place], recount)
+
+        _in_parallel(count, uncounted)
+        manifest = replace(manifest, message=message)
+    if inferred := _kinds(store, root, manifest):
+        manifest = replace(manifest, inferred=inferred)
+    return manifest
+
+
+def _in_parallel(do: Callable[[int], None], places: Sequence[int]) -> None:
+    if len(places) == 1:
+        do(places[0])
+    elif places:
+        with ThreadPoolExecutor(min(_PARALLEL, len(places))) as pool:
+            for _ in pool.map(do, places):
+                pass
+
+
+def _is_uncounted(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> bool:
+    if not fragment.physical_rows or not message.HasField("writer_version"):
+        return bool(fragment.files)
+    return fragment.HasField("deletion_file") and not fragment.deletion_file.num_deleted_rows
+
+
+def _count(bases: Bases, fragment: table_pb2.DataFragment, recount: bool) -> None:
+    """Set how many rows a fragment has and how many are deleted: what is not known, or all of it."""
+    if recount or not fragment.physical_rows:
+        silent = table_pb2.DataFragment()
+        silent.CopyFrom(fragment)
+        silent.physical_rows = 0
+        try:
+            fragment.physical_rows = physical_rows(bases.store, bases.root, silent, bases)
+        except FormatError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return
+            raise
+    if fragment.HasField("deletion_file") and (recount or not fragment.deletion_file.num_deleted_rows):
+        fragment.deletion_file.num_deleted_rows = 0
+        deleted = read_deletions(bases.store, bases.root, fragment, bases=bases)
+        fragment.deletion_file.num_deleted_rows = len(deleted)
+
+
+def _real_version(manifest: Manifest) -> str | None:
+    """Return the version of the data files if the manifest is silent or wrong about it."""
+    message = manifest.message
+    said = message.data_format.version
+    if said and (said != _LEGACY or message.reader_feature_flags & MIXED_FILE_VERSIONS):
+        return None
+    versions = {
+        FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
+        for fragment in message.fragments
+        for file in fragment.files
+    }
+    if len(versions) == 1:
+        (version,) = versions
+        return version.text if version.text != said else None
+    return None if said or versions else manifest.file_version.text
+
+
+def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
+    """Return the types of the details of those index entries that have none, as far as files tell."""
+    if not manifest.index_section:
+        return {}
+    try:
+        silent = [entry for entry in manifest.indices if not entry.HasField("index_details")]
+    except FormatError:
+        # Who asks for the indices is told; the rows can be read without them.
+        return {}
+    bases = Bases.of(store, root, manifest.message)
+    fields = {field.id: field.logical_type for field in manifest.message.fields}
+    found = {}
+    for entry in silent:
+        if entry.name.startswith(_SYSTEM_PREFIX):
+            continue
+        place, directory = bases.index_dir(entry)
+        names = set(place.list(directory))
+        kind = next((kind for name, kind in _KINDS if any(map(name.fullmatch, names))), None)
+        if _BITMAP_FILE in names and any("list" in fields.get(number, "") for number in entry.fields):
+            kind = _LABEL_LIST
+        if kind is not None:
+            found[entry.uuid.uuid] = kind
+    return found
+
+
+def check_successor(base: Manifest, successor: Manifest) -> None:
+    """Refuse to build a version on one with mistakes of old writers that are not put right here.
+
+    Args:
+        base: the version that was built on.
+        successor: what was made of it; an index that it does not have any more does no harm.
+
+    Raises:
+        UnsupportedFormatError: a field is provided twice, or the coverage of an index cannot be believed.
+    """
+    if (field := _doubled_field(base.message)) is not None:
+        raise UnsupportedFormatError(
+            f"two files of one fragment provide field {field}, a mistake of Lance before 0.10.6: the table "
+            "is only read here; any change by pylance puts it right",
+            base.path,
+        )
+    if not base.index_section:
+        return
+    doubtful = set(_doubtful_indices(base))
+    for entry in successor.indices:
+        if entry.uuid.uuid in doubtful:
+            raise UnsupportedFormatError(
+                f"index {entry.name!r} does not say reliably which fragments it covers, a mistake of old "
+                f"versions of Lance: drop it with drop_index({entry.name!r}) and build it anew",
+                base.path,
+            )
+
+
+def _doubled_field(message: table_pb2.Manifest) -> int | None:
+    """Return a field with values of its own that two files of a fragment provide."""
+    parents = {field.id for field in message.fields if field.logical_type.startswith(_PARENTS)}
+    for fragment in message.fragments:
+        if len(fragment.files) > 1:
+            seen: set[int] = set()
+            for number in (number for file in fragment.files for number in file.fields):
+                if number >= 0 and number in seen and number not in parents:
+                    return number
+                seen.add(number)
+    return None
+
+
+def _doubtful_indices(base: Manifest) -> Iterator[bytes]:
+    """Yield the uuids of entries that may cover other fragments than they say, if they say which."""
+    entries = [each for each in base.indices if each.fragment_bitmap and each.fields]
+    if _has_unsound_coverage(base.message):
+        yield from (entry.uuid.uuid for entry in entries)
+        return
+    by_name: dict[str, list[table_pb2.IndexMetadata]] = defaultdict(list)
+    for entry in entries:
+        by_name[entry.name].append(entry)
+    for segments in by_name.values():
+        if len(segments) > 1:
+            yield from _overlapping(segments)
+
+
+def _has_unsound_coverage(message: table_pb2.Manifest) -> bool:
+    if not message.HasField("writer_version"):
+        return True
+    writer = message.writer_version
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", writer.version)
+    if writer.library != _LIBRARY:
+        return False
+    return numbers is None or tuple(map(int, numbers.groups())) < _SOUND_COVERAGE
+
+
+def _overlapping(segments: Sequence[table_pb2.IndexMetadata]) -> Iterator[bytes]:
+    covered = BitMap()
+    doubled = BitMap()
+    parsed = []
+    for segment in segments:
+        try:
+            mine = BitMap.deserialize(segment.fragment_bitmap)
+        except (ValueError, IndexError) as error:
+            raise FormatError(f"undecodable fragment bitmap of index {segment.name!r}: {error}") from error
+        parsed.append((segment, mine))
+        doubled |= covered & mine
+        covered |= mine
+    yield from (segment.uuid.uuid for segment, mine in parsed if mine.intersect(doubled))

@@ -1,0 +1,348 @@
+"""Where blobs came from: descriptors that name their data file, and the bytes that such references name.
+
+A descriptor counts from the data file of its row (see `blobs`). `with_source` puts the file's URI beside it,
+so that the descriptor can travel: through filters, joins and unions of several tables, to a process that
+copies the blob. `BlobSources` finds the bytes there. Data files never change, so the file stands for the
+version that was read, wherever the version keeps it (base paths, branches). URIs hold no credentials: who
+copies opens the file with storage options of its own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import BlobSourceError, FormatError, StoreError
+from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL
+from spark_lance.file.footer import MAGIC
+from spark_lance.file.schema import Field
+from spark_lance.file.sidecars import sidecar_path
+from spark_lance.io.store import Store, join, open_store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases, options_for
+
+__all__ = ["BlobSources", "FileOf", "data_files", "map_blobs", "with_source"]
+
+Indices = npt.NDArray[np.int64]
+# The URIs of the data files that a blob field's descriptors come from, for the rows at some positions.
+FileOf = Callable[[Field, Indices], pa.Array]
+ChangeBlobs = Callable[[pa.Array, Field, Indices, tuple[str, ...]], pa.Array]
+
+_INLINE, _PACKED, _DEDICATED = range(3)
+# A multiple of 64: see `ReferencedBlobs.chunks`.
+_PIECE_BYTES = 16 << 20
+_FILES_KEPT = 1024
+_ADVICE = "read the column with blob_handling=all_binary"
+
+
+def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
+    """Return what tells the data files of a fragment; all rows are its own."""
+    known: dict[int, str] = {}
+
+    def file_of(field: Field, rows: Indices) -> pa.Array:
+        if field.id not in known:
+            file = next((file for file in fragment.files if field.id in file.fields), None)
+            if file is None:
+                raise FormatError(f"fragment {fragment.id} has no file with column {field.name!r}")
+            store, path = bases.data_file(file)
+            known[field.id] = store.uri(path)
+        return pa.repeat(pa.scalar(known[field.id], pa.string()), len(rows))
+
+    return file_of
+
+
+def map_blobs(
+    array: pa.Array, field: Field, rows: Indices, change: ChangeBlobs, path: tuple[str, ...] = ()
+) -> pa.Array:
+    """Return a column with other arrays in place of its blob descriptors, at any depth.
+
+    Args:
+        array: descriptors, or structs and lists of them, as a scan yields them.
+        field: the field of the table that they are of.
+        rows: the position of the row that each value belongs to.
+        change: is given descriptors, their field, the rows that they belong to, and where they are inside of
+            the column: the names of fields of structs, "element" for lists.
+        path: where the values are.
+    """
+    if field.kind == "blob":
+        return change(array, field, rows, path)
+    if not any(node.kind == "blob" for node in field.walk()):
+        return array
+    mask = array.is_null() if array.null_count else None
+    if field.kind == "struct":
+        known = {child.name: child for child in field.children}
+        names = [array.type.field(i).name for i in range(array.type.num_fields)]
+        # A scan may have left out fields.
+        parts = [
+            map_blobs(part, known[name], rows, change, (*path, name))
+            for part, name in zip(array.flatten(), names, strict=True)
+        ]
+        fields = [array.type.field(i).with_type(part.type) for i, part in enumerate(parts)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    owners = np.repeat(rows, lengths)
+    items = map_blobs(array.flatten(), field.children[0], owners, change, (*path, "element"))
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    if pa.types.is_large_list(array.type):
+        return pa.LargeListArray.from_arrays(pa.array(offsets), items, mask=mask)
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, mask=mask)
+
+
+def with_source(array: pa.Array, field: Field, rows: Indices, file_of: FileOf, bases: Bases) -> pa.Array:
+    """Return descriptors with `blob_source`, so that they are references.
+
+    Args:
+        array: descriptors.
+        field: their blob field.
+        rows: the rows that they belong to.
+        file_of: tells the data files of rows.
+        bases: the base paths of the version.
+
+    Raises:
+        FormatError: an external blob counts from a base path that the version does not have.
+    """
+    sources = file_of(field, rows)
+    if array.type.get_field_index("kind") >= 0:
+        outside = pc.fill_null(pc.equal(pc.struct_field(array, "kind"), EXTERNAL), False)
+        absolute = pc.match_substring(pc.struct_field(array, "blob_uri"), "://")
+        relative = pc.and_(outside, pc.invert(pc.fill_null(absolute, True)))
+        if pc.any(relative).as_py():
+            numbers = pc.struct_field(array, "blob_id")
+            for number in pc.unique(numbers.filter(relative)).to_pylist():
+                here = pc.and_(relative, pc.fill_null(pc.equal(numbers, number), False))
+                base = pa.scalar(bases.external_base(number, field.name), pa.string())
+                sources = pc.if_else(here, base, sources)
+    fields = [array.type.field(i) for i in range(array.type.num_fields)]
+    parts = [array.field(i) for i in range(array.type.num_fields)]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(
+        [*parts, sources], fields=[*fields, pa.field(BLOB_SOURCE, pa.string())], mask=mask
+    )
+
+
+@dataclass(frozen=True)
+class _Object:
+    """A file or other object that blobs are in."""
+
+    store: Store
+    path: str
+    size: int
+
+
+class BlobSources:
+    """Finds the bytes of references, with the storage options of the table that they are copied to.
+
+    Args:
+        store: of that table.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._objects: OrderedDict[tuple[str, int], _Object] = OrderedDict()
+
+    def sizes(self, references: pa.StructArray) -> Indices:
+        """Return the number of bytes of each blob, 0 for nulls.
+
+        Raises:
+            BlobSourceError: an external blob, whose size only its place tells, is not found.
+        """
+        parts = _Parts.of(references)
+        sizes = np.where(parts.given, parts.lengths, parts.size)
+        for row in np.flatnonzero(parts.external & (parts.size == 0)).tolist():
+            sizes[row] = self._external(parts, row).size - int(parts.position[row])
+        return np.where(parts.valid, sizes, 0)
+
+    def read(self, references: pa.StructArray) -> pa.Array:
+        """Return the bytes of all blobs as large_binary; null for nulls.
+
+        Raises:
+            BlobSourceError: there is no source, or its files cannot be read.
+            FormatError: a reference points outside its file.
+        """
+        parts = _Parts.of(references)
+        pieces: list[object] = [b""] * len(references)
+        for row in np.flatnonzero(parts.given).tolist():
+            pieces[row] = parts.data[row].as_buffer()
+        for rows, found in self._places(parts, parts.valid & ~parts.given):
+            ranges = [_range(found, parts, row) for row in rows]
+            for row, piece in zip(rows, _bytes(found, ranges), strict=True):
+                pieces[row] = piece
+        lengths = [memoryview(piece).nbytes for piece in pieces]  # type: ignore[arg-type]
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        content = pa.py_buffer(b"".join(pieces))  # type: ignore[arg-type]
+        whole = pa.Array.from_buffers(pa.large_binary(), len(pieces), [None, pa.py_buffer(offsets), content])
+        if parts.valid.all():
+            return whole
+        return pc.if_else(pa.array(parts.valid), whole, pa.scalar(None, pa.large_binary()))
+
+    def chunks(self, references: pa.StructArray, row: int) -> Iterator[bytes]:
+        """Yield the bytes of one blob in pieces; errors as `read`."""
+        parts = _Parts.of(references[row : row + 1])
+        if parts.given[0]:
+            yield bytes(parts.data[0].as_buffer())
+            return
+        ((_, found),) = self._places(parts, np.array([True]))
+        start, size = _range(found, parts, 0)
+        for done in range(0, size, _PIECE_BYTES):
+            yield bytes(_bytes(found, [(start + done, min(_PIECE_BYTES, size - done))])[0])
+
+    def uris(self, references: pa.StructArray) -> pa.Array:
+        """Return where external blobs are, as absolute URIs; null for the others."""
+        parts = _Parts.of(references)
+        uris = [_absolute(parts, row) if out else None for row, out in enumerate(parts.external.tolist())]
+        return pa.array(uris, pa.string())
+
+    def _places(self, parts: _Parts, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[list[int], _Object]]:
+        """Yield the objects that blobs are in, each with the rows of its blobs."""
+        homeless = wanted & ~parts.has_source
+        if homeless.any():
+            raise BlobSourceError(
+                f"a value describes a blob without telling where it was read from ({BLOB_SOURCE} is null): "
+                f"{_ADVICE}"
+            )
+        for row in np.flatnonzero(wanted & parts.external).tolist():
+            yield [row], self._external(parts, row)
+        rest = np.flatnonzero(wanted & ~parts.external)
+        # Blobs of one file are read together, and of those of a packed sidecar all that are wanted.
+        groups: dict[tuple[str, int, int], list[int]] = {}
+        for row in rest.tolist():
+            kind = int(parts.kind[row])
+            number = 0 if kind == _INLINE else int(parts.blob_id[row])
+            groups.setdefault((parts.source[row], kind, number), []).append(row)
+        for (source, kind, number), rows in groups.items():
+            if kind not in (_INLINE, _PACKED, _DEDICATED):
+                raise BlobSourceError(
+                    f"a value describes a blob of kind {kind}, which is not known: {_ADVICE}"
+                )
+            yield rows, self._data_file(source) if kind == _INLINE else self._sidecar(source, number)
+
+    def _data_file(self, source: str) -> _Object:
+        return self._kept((source, 0), lambda: self._open_data_file(source))
+
+    def _open_data_file(self, source: str) -> _Object:
+        found = self._opened(source, "the data file", source)
+        # What a value names is no more than a claim: only bytes of Lance files are copied.
+        is_lance = found.path.endswith(".lance") and found.size > len(MAGIC)
+        if not is_lance or _bytes(found, [(found.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC:
+            raise BlobSourceError(f"a value names {source} as the data file of a blob, which it is not")
+        return found
+
+    def _sidecar(self, source: str, number: int) -> _Object:
+        self._data_file(source)
+        return self._kept(
+            (source, number), lambda: self._opened(sidecar_path(source, number), "the file of blobs", source)
+        )
+
+    def _external(self, parts: _Parts, row: int) -> _Object:
+        uri = _absolute(parts, row)
+        return self._kept((uri, -1), lambda: self._opened(uri, "the external blob", uri))
+
+    def _kept(self, key: tuple[str, int], make: Callable[[], _Object]) -> _Object:
+        if key not in self._objects:
+            self._objects[key] = make()
+            if len(self._objects) > _FILES_KEPT:
+                self._objects.popitem(last=False)
+        self._objects.move_to_end(key)
+        return self._objects[key]
+
+    def _opened(self, uri: str, what: str, source: str) -> _Object:
+        try:
+            store, path = open_store(uri, options_for(self._store, uri))
+            return _Object(store, path, store.size(path))
+        except FileNotFoundError as error:
+            raise BlobSourceError(
+                f"{what} {uri}, with bytes of blobs that are copied, does not exist: was the version that "
+                f"was read cleaned up meanwhile? Read the table again, or {_ADVICE}"
+            ) from error
+        except StoreError as error:
+            raise BlobSourceError(
+                f"{what} {uri}, with bytes of blobs that are copied, cannot be read with the storage options "
+                f"of this write ({error}): give options that both tables can be reached with, or {_ADVICE}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of references as arrays; 0 where there is none."""
+
+    valid: npt.NDArray[np.bool_]
+    given: npt.NDArray[np.bool_]
+    has_source: npt.NDArray[np.bool_]
+    external: npt.NDArray[np.bool_]
+    kind: Indices
+    position: Indices
+    size: Indices
+    blob_id: Indices
+    lengths: Indices
+    data: pa.Array
+    uri: Sequence[str | None]
+    source: Sequence[str]
+
+    @classmethod
+    def of(cls, references: pa.StructArray) -> _Parts:
+        def numbers(name: str) -> Indices:
+            whole = pc.fill_null(pc.struct_field(references, name), 0)
+            try:
+                found: Indices = whole.cast(pa.int64()).to_numpy(zero_copy_only=False)
+            except pa.ArrowInvalid as error:
+                raise FormatError(f"a blob's {name} is no place in a file") from error
+            return found
+
+        data = pc.struct_field(references, "data")
+        source = pc.struct_field(references, BLOB_SOURCE)
+        valid = references.is_valid().to_numpy(zero_copy_only=False)
+        kind = numbers("kind")
+        given = valid & data.is_valid().to_numpy(zero_copy_only=False)
+        return cls(
+            valid,
+            given,
+            source.is_valid().to_numpy(zero_copy_only=False),
+            valid & ~given & (kind == EXTERNAL),
+            kind,
+            numbers("position"),
+            numbers("size"),
+            numbers("blob_id"),
+            pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False),
+            data,
+            pc.struct_field(references, "blob_uri").to_pylist(),
+            source.to_pylist(),
+        )
+
+
+def _range(found: _Object, parts: _Parts, row: int) -> tuple[int, int]:
+    """Return the (offset, size) of a blob in the object that it is in.
+
+    Raises:
+        FormatError: it is not inside.
+    """
+    position, size = int(parts.position[row]), int(parts.size[row])
+    if parts.external[row] and not size:
+        size = found.size - position
+    if size < 0 or position + size > found.size:
+        raise FormatError(f"a blob of {size} bytes at {position} in a file of {found.size} bytes", found.path)
+    return position, size
+
+
+def _bytes(found: _Object, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+    """Read from an object; of an empty one nothing is asked for."""
+    wanted = [span for span in ranges if span[1]]
+    pieces = iter(found.store.read_ranges(found.path, wanted))
+    return [next(pieces) if size else pa.py_buffer(b"") for _, size in ranges]
+
+
+def _absolute(parts: _Parts, row: int) -> str:
+    """Return the URI of an external blob."""
+    uri = parts.uri[row] or ""
+    if "://" in uri:
+        return uri
+    base = parts.source[row]
+    if not base or not uri or uri.startswith("/") or ".." in uri.split("/"):
+        raise BlobSourceError(f"a value describes an external blob at {uri!r}, which is no place: {_ADVICE}")
+    whole = join(base, uri)
+    return whole if "://" in whole else f"file://{whole}"

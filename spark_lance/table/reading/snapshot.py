@@ -1,0 +1,173 @@
+"""A version of a table as a value: what it holds, and how its rows are scanned.
+
+Everything that reads rows of a version scans them by `Snapshot.scan`, which is the only place that attaches
+pruners, so a delete, a merge or the filter of a search leaves out what a read leaves out. The table layer
+does not know indices: what knows them gives the snapshot a factory of pruners, where the table is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.file.schema import Schema
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import read_deletions
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.pruning import Pruner
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.versions.versions import load_version
+
+__all__ = ["PrunerFactory", "Snapshot", "SnapshotRef"]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of a table. Can be pickled; nothing here changes the table.
+
+    Attributes:
+        store: where the table is.
+        root: its root path in the store.
+        manifest: the version.
+        pruner_factory: makes what knows where rows of certain values are, see `reading.pruning`; None if only
+            row numbers and page statistics shall leave out rows. A function of a module, so that it can be
+            pickled.
+    """
+
+    store: Store
+    root: str
+    manifest: Manifest
+    pruner_factory: PrunerFactory | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        # What was computed stays behind.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @property
+    def version(self) -> int:
+        """The version number, counted from 1."""
+        return self.manifest.version
+
+    @property
+    def schema(self) -> Schema:
+        """The columns with their field ids.
+
+        Raises:
+            FormatError: the manifest's list of fields is not a valid tree.
+        """
+        return self.manifest.schema
+
+    @property
+    def fragments(self) -> Sequence[table_pb2.DataFragment]:
+        """The fragments in scan order."""
+        return self.manifest.fragments
+
+    @cached_property
+    def bases(self) -> Bases:
+        """Where the version's files are."""
+        return Bases.of(self.store, self.root, self.manifest.message)
+
+    @cached_property
+    def _pruners(self) -> tuple[Pruner, ...]:
+        # Kept, so that one snapshot opens an index once.
+        return () if self.pruner_factory is None else self.pruner_factory(self)
+
+    def at(self, manifest: Manifest) -> Snapshot:
+        """Return another version of the same table."""
+        return replace(self, manifest=manifest)
+
+    def ref(self) -> SnapshotRef:
+        """Return what stands for this version in tasks, where a manifest is too large to be sent."""
+        return SnapshotRef(self.store, self.root, self.version, self.pruner_factory)
+
+    def physical_rows(self, fragment: table_pb2.DataFragment) -> int:
+        """Return the rows of a fragment, deleted ones included; from a data file if the manifest is silent.
+
+        Raises:
+            FormatError: neither tells.
+        """
+        return physical_rows(self.store, self.root, fragment, self.bases)
+
+    def deletions(self, fragment: table_pb2.DataFragment) -> npt.NDArray[np.uint32]:
+        """Return the physical rows of a fragment that are deleted, ascending.
+
+        Raises:
+            FormatError: the deletion file is damaged or missing.
+        """
+        return read_deletions(self.store, self.root, fragment, self.physical_rows(fragment), self.bases)
+
+    def live_rows(self, fragment: table_pb2.DataFragment | None = None) -> int:
+        """Return the rows of a fragment, or of the version, that are not deleted; mostly from the manifest.
+
+        Raises:
+            FormatError: neither the manifest nor a data file tells.
+        """
+        scan = self.scan([])
+        chosen = self.fragments if fragment is None else [fragment]
+        return sum(scan.live_rows(each) for each in chosen)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        fragments: Sequence[table_pb2.DataFragment] | None = None,
+    ) -> Scan:
+        """Plan to read columns of the version.
+
+        Args:
+            columns: top-level columns in the wanted order, system columns too; all stored ones by default.
+            with_row_id: add the column `_rowid`.
+            with_row_address: add the column `_rowaddr`.
+            fragments: those to read, in scan order; all by default.
+
+        Raises:
+            SchemaError: a column does not exist or is named twice.
+        """
+        planned = Scan.plan(
+            self.store,
+            self.root,
+            self.manifest,
+            columns,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            fragments=fragments,
+        )
+        return replace(planned, pruners=self._pruners)
+
+
+PrunerFactory: TypeAlias = Callable[[Snapshot], tuple[Pruner, ...]]
+
+
+@dataclass(frozen=True)
+class SnapshotRef:
+    """A version of a table by its number: small, for tasks.
+
+    Attributes:
+        store, root, version: of the table.
+        pruner_factory: see `Snapshot`.
+    """
+
+    store: Store
+    root: str
+    version: int
+    pruner_factory: PrunerFactory | None = None
+
+    def load(self) -> Snapshot:
+        """Read the manifest.
+
+        Raises:
+            VersionNotFoundError: the version does not exist (any more).
+            FormatError, UnsupportedFormatError: the manifest is damaged or needs a feature not read here.
+        """
+        manifest = load_version(self.store, self.root, self.version)
+        return Snapshot(self.store, self.root, manifest, self.pruner_factory)

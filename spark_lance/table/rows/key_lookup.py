@@ -1,0 +1,99 @@
+"""Which rows of a table may have one of the keys of a source, found without reading all keys of the table.
+
+The indices of the key columns are asked: for the keys themselves if the source has few of them, some hundreds
+at once, so that no condition grows with the source; otherwise for all between the least and the greatest key.
+What is left may hold other rows as well: keys are compared afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.file.schema import Field
+from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
+from spark_lance.table.predicates.predicate import Condition, compile_tree
+from spark_lance.table.reading.scan import Scan, ScanTask
+
+__all__ = ["key_tasks"]
+
+# Keys that are asked for together.
+_BATCH_KEYS = 512
+# An index reads a page of some thousand rows for one key. So many keys are always looked up, more only if the
+# table has so many rows for each: otherwise its key columns are read sooner than the pages of the index.
+_FEW_KEYS = 64
+_ROWS_PER_KEY = 2048
+
+
+def key_tasks(
+    scan: Scan, keys: Sequence[Field], source: pa.Table, others: Condition | None = None
+) -> list[ScanTask]:
+    """Return tasks whose rows hold all rows of the table that have a key of the source.
+
+    Args:
+        scan: of the key columns at least.
+        keys: the key columns.
+        source: has the key columns, with the table's types; a row with a null in its key has none.
+        others: rows for which this is true are wanted as well.
+    """
+    schema = pa.schema([key.arrow_field() for key in keys])
+    plain = [key.name for key in keys if _is_plain(key.arrow_type())]
+    if not plain:
+        return scan.tasks()
+    rows = _without_nulls(source.select([key.name for key in keys])).select(plain)
+    if not rows.num_rows:
+        wanted: Iterable[Condition] = []
+    elif not scan.pruners:
+        return scan.tasks()
+    elif rows.num_rows <= max(_FEW_KEYS, _rows(scan) // _ROWS_PER_KEY):
+        wanted = _batches(rows, schema)
+    else:
+        wanted = [compile_tree(_all([_between(name, rows[name]) for name in plain]), schema)]
+    return scan.tasks_for_any(wanted if others is None else chain(wanted, [others]))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values of a type are equal as keys only if they are equal in conditions.
+
+    Floats are not, for NaN; the others that are left out have no literals of their own.
+    """
+    tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_date32)
+    return any(test(kind) for test in tests)
+
+
+def _without_nulls(rows: pa.Table) -> pa.Table:
+    for name in rows.column_names:
+        rows = rows.filter(rows[name].is_valid()) if rows[name].null_count else rows
+    return rows
+
+
+def _batches(rows: pa.Table, schema: pa.Schema) -> Iterator[Condition]:
+    """Yield conditions of which each key fulfils one; keys side by side go into one."""
+    present = rows.group_by(rows.column_names).aggregate([])
+    present = present.sort_by([(name, "ascending") for name in rows.column_names])
+    for start in range(0, present.num_rows, _BATCH_KEYS):
+        part = present.slice(start, _BATCH_KEYS)
+        yield compile_tree(_all([_among(name, part[name]) for name in part.column_names]), schema)
+
+
+def _among(name: str, values: pa.ChunkedArray) -> Expression:
+    literals = tuple(Literal(value) for value in pc.unique(values).to_pylist())
+    return Call("in", (Column((name,)), *literals))
+
+
+def _between(name: str, values: pa.ChunkedArray) -> Expression:
+    bounds = pc.min_max(values)
+    low, high = Literal(bounds["min"].as_py()), Literal(bounds["max"].as_py())
+    column = Column((name,))
+    return Call("and", (Call(">=", (column, low)), Call("<=", (column, high))))
+
+
+def _all(parts: Sequence[Expression]) -> Expression:
+    return parts[0] if len(parts) == 1 else Call("and", tuple(parts))
+
+
+def _rows(scan: Scan) -> int:
+    return sum(int(fragment.physical_rows) for fragment in scan.fragments)

@@ -1,0 +1,291 @@
+"""Changes of a schema and the ids that fields get by them. Nothing here looks at data.
+
+A field keeps its id for life; a new field, or one of a new type, gets the next id that no field of the schema
+and no data file has, or the next one after the mark of a table that never reuses ids. Ids go depth first,
+parents before children. (Lance table format, schema evolution.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.blob_references import is_descriptor
+from spark_lance.file.blob_writer import blobs_as_stored
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.proto import file_pb2
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.schema.casts import check_cast
+from spark_lance.table.schema.keys import check_keys, check_same_keys
+
+__all__ = [
+    "Alteration",
+    "Casts",
+    "add_fields",
+    "alter_fields",
+    "drop_fields",
+    "field_path",
+    "new_field_ids",
+    "schema_protos",
+    "tightened_fields",
+]
+
+# Versions of data files in which pylance does not add fields to structs.
+_WITHOUT_GROWTH = (FileVersion.V2_0, FileVersion.V2_1)
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """What is to become of one field; None leaves a property as it is.
+
+    Attributes:
+        path: the field's name, after those of the fields that it is in: "a.b", "list.item.x".
+    """
+
+    path: str
+    name: str | None = None
+    nullable: bool | None = None
+    data_type: pa.DataType | None = None
+
+
+@dataclass(frozen=True)
+class Casts:
+    """Fields of a new type in a new schema.
+
+    Attributes:
+        schema: the new schema.
+        replaced: the ids that are gone -> the new fields in their place.
+    """
+
+    schema: Schema
+    replaced: dict[int, Field]
+
+
+def new_field_ids(manifest: Manifest) -> Iterator[int]:
+    """Yield the ids that new fields of a version get, in order."""
+    message = manifest.message
+    if message.HasField("max_allocated_field_id"):
+        return count(message.max_allocated_field_id + 1)
+    highest = max((field.id for field in message.fields), default=-1)
+    for fragment in message.fragments:
+        for file in fragment.files:
+            highest = max(highest, *file.fields, -1)
+    return count(highest + 1)
+
+
+def schema_protos(schema: Schema, manifest: Manifest) -> list[file_pb2.Field]:
+    """Return a schema's field messages; what is unknown here of a field of the manifest is kept."""
+    known = {field.id: field for field in manifest.message.fields}
+    out = []
+    for message in schema.to_protos():
+        if message.id in known:
+            kept = file_pb2.Field()
+            kept.CopyFrom(known[message.id])
+            kept.name, kept.nullable, kept.parent_id = message.name, message.nullable, message.parent_id
+            message = kept
+        out.append(message)
+    return out
+
+
+def field_path(schema: Schema, path: str) -> tuple[Field, ...]:
+    """Return a field named by a path, after the fields that it is in.
+
+    Raises:
+        SchemaError: there is no such field.
+    """
+    name, *inner = path.split(".")
+    found = [schema.field(name)]
+    for name in inner:
+        children = {child.name: child for child in found[-1].children}
+        if name not in children:
+            raise SchemaError(f"there is no field {path!r}: {found[-1].name!r} has {sorted(children)}")
+        found.append(children[name])
+    return tuple(found)
+
+
+def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Field, ...]]:
+    """Return a version's schema with more fields, and those fields alone, in the order of `arrow`.
+
+    A struct of the table's, or a list of structs, that is named again takes the new fields in.
+
+    Args:
+        manifest: the version.
+        arrow: the new columns.
+
+    Raises:
+        SchemaError: a field exists already, has a reserved name or a type that Lance lacks, or would hold
+            descriptors of blobs; a new field of a struct in files before 2.2; another primary key.
+    """
+    for column in arrow:
+        if is_descriptor(column.type):
+            raise SchemaError(
+                f"column {column.name!r} would hold descriptors of blobs, which mean nothing outside of the "
+                "blob's own column: take the bytes (take_blobs) and add these"
+            )
+    stored = [blobs_as_stored(field, manifest.file_version) for field in arrow]
+    given = Schema.from_arrow(pa.schema(stored, arrow.metadata)).fields
+    ids = new_field_ids(manifest)
+    fields = {field.name: field for field in manifest.schema.fields}
+    added = []
+    for field in given:
+        if field.name in fields:
+            if manifest.file_version in _WITHOUT_GROWTH and _can_grow(fields[field.name], field):
+                raise SchemaError(f"column {field.name!r}: fields can be added to structs from 2.2 on")
+            fields[field.name], part = _graft(fields[field.name], field, ids, field.name)
+        else:
+            fields[field.name] = part = _numbered(field, ids)
+        added.append(part)
+    schema = Schema(tuple(fields.values()), manifest.schema.metadata)
+    check_keys(schema)
+    check_same_keys(manifest.schema, schema)
+    return schema, tuple(added)
+
+
+def _numbered(field: Field, ids: Iterator[int]) -> Field:
+    """Return a field with new ids, itself first."""
+    number = next(ids)
+    return replace(field, id=number, children=tuple(_numbered(child, ids) for child in field.children))
+
+
+def _can_grow(field: Field, given: Field) -> bool:
+    lists = ("list.struct", "large_list.struct")
+    kinds = {field.logical_type, given.logical_type}
+    return len(kinds) == 1 and (kinds == {"struct"} or field.logical_type in lists) and field.kind != "blob"
+
+
+def _graft(field: Field, given: Field, ids: Iterator[int], path: str) -> tuple[Field, Field]:
+    """Return a field with the new fields of `given` inside, and itself with nothing but these."""
+    if not _can_grow(field, given) or field.kind == "packed_struct":
+        raise SchemaError(
+            f"column {path!r} exists already, with the type {field.logical_type}: new fields are added to "
+            "structs and to lists of structs only"
+        )
+    children = {child.name: child for child in field.children}
+    if field.kind == "list":
+        # The name of a list's item says nothing: Arrow libraries do not agree on it.
+        (item,), (other,) = field.children, given.children
+        grown, part = _graft(item, other, ids, f"{path}.{item.name}")
+        return replace(field, children=(grown,)), replace(field, children=(part,))
+    parts = []
+    for child in given.children:
+        if child.name in children:
+            children[child.name], part = _graft(children[child.name], child, ids, f"{path}.{child.name}")
+        else:
+            children[child.name] = part = _numbered(child, ids)
+        parts.append(part)
+    return replace(field, children=tuple(children.values())), replace(field, children=tuple(parts))
+
+
+def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
+    """Return a schema without the named fields, and without the fields that lose all they have inside.
+
+    Raises:
+        SchemaError: a field does not exist or is a part of a map, no field would be left, or a part of the
+            primary key would go.
+    """
+    gone = set()
+    for path in paths:
+        found = field_path(schema, path)
+        if any(field.kind in ("map", "packed_struct", "blob") for field in found[:-1]):
+            raise SchemaError(f"{path!r} is a part that its column cannot be without: drop the whole column")
+        gone.add(found[-1].id)
+    fields = tuple(kept for field in schema.fields if (kept := _without(field, gone)) is not None)
+    if not fields:
+        raise SchemaError("a table cannot lose all its columns")
+    smaller = Schema(fields, schema.metadata)
+    check_same_keys(schema, smaller, may_vanish=True)
+    return smaller
+
+
+def _without(field: Field, gone: Collection[int]) -> Field | None:
+    if field.id in gone:
+        return None
+    children = tuple(kept for child in field.children if (kept := _without(child, gone)) is not None)
+    if field.children and not children:
+        return None
+    return (
+        field
+        if len(children) == len(field.children) and children == field.children
+        else replace(field, children=children)
+    )
+
+
+def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Casts:
+    """Return a version's schema after the alterations. New ids are given in the order of the alterations.
+
+    Raises:
+        SchemaError: a field does not exist, is named as another one or by a reserved name, cannot be cast to
+            the type, or is of the primary key and would be nullable.
+    """
+    ids = new_field_ids(manifest)
+    changed: dict[int, Field] = {}
+    replaced: dict[int, Field] = {}
+    for alteration in alterations:
+        found = field_path(manifest.schema, alteration.path)
+        old = found[-1]
+        new = changed.get(old.id, old)
+        if alteration.name is not None:
+            if any(field.kind == "map" for field in found[:-1]):
+                raise SchemaError(f"{alteration.path!r}: the parts of a map keep their names")
+            new = replace(new, name=alteration.name)
+        if alteration.nullable is not None:
+            new = replace(new, nullable=alteration.nullable)
+        if alteration.data_type is not None:
+            check_cast(old, alteration.data_type, alteration.path)
+            new = _recast(new, alteration.data_type, ids)
+            replaced[old.id] = new
+        changed[old.id] = new
+    for inner in changed:
+        if any(inner != outer and inner in _ids_below(manifest.schema, outer) for outer in replaced):
+            raise SchemaError("a column cannot get a new type while a part of it is altered")
+    fields = tuple(_altered(field, changed, replaced) for field in manifest.schema.fields)
+    schema = Schema(fields, manifest.schema.metadata)
+    _check_names(manifest.schema, schema, {field.name for field in changed.values()})
+    check_keys(schema)
+    check_same_keys(manifest.schema, schema, replaced=replaced)
+    return Casts(schema, {number: _field(schema, field.id) for number, field in replaced.items()})
+
+
+def _recast(field: Field, kind: pa.DataType, ids: Iterator[int]) -> Field:
+    """Return a field of another type under new ids; name, nullability and metadata are as before."""
+    (typed,) = Schema.from_arrow(pa.schema([pa.field("x", kind)])).fields
+    numbered = _numbered(typed, ids)
+    return replace(numbered, name=field.name, nullable=field.nullable, metadata=field.metadata)
+
+
+def _altered(field: Field, changed: dict[int, Field], replaced: dict[int, Field]) -> Field:
+    if field.id in replaced:
+        return changed[field.id]
+    children = tuple(_altered(child, changed, replaced) for child in field.children)
+    return replace(changed.get(field.id, field), children=children)
+
+
+def _ids_below(schema: Schema, number: int) -> set[int]:
+    return {field.id for field in _field(schema, number).walk()}
+
+
+def _field(schema: Schema, number: int) -> Field:
+    return next(field for field in schema.walk() if field.id == number)
+
+
+def _check_names(before: Schema, after: Schema, given: set[str]) -> None:
+    """Refuse names that are reserved, cannot be told from paths, or stand twice in one place."""
+    for name in given - {field.name for field in before.walk()}:
+        if "." in name:
+            raise SchemaError(f"column name {name!r}: a name cannot contain a dot")
+    Schema.from_arrow(pa.schema([pa.field(field.name, pa.null()) for field in after.fields]))
+    for field in after.walk():
+        names = [child.name for child in field.children]
+        if len(set(names)) < len(names):
+            raise SchemaError(f"a name would occur twice in {field.name!r}: {', '.join(names)}")
+
+
+def tightened_fields(schema: Schema, alterations: Sequence[Alteration]) -> list[int]:
+    """Return the ids of the fields that may be null before the alterations and not after."""
+    fields = [field_path(schema, change.path)[-1] for change in alterations if change.nullable is False]
+    return [field.id for field in fields if field.nullable]

@@ -1,0 +1,1 @@
+"""Versions and their names: finding, publishing and cleaning them up; tags and branches."""

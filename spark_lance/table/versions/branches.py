@@ -1,0 +1,201 @@
+"""Branches: lines of versions that begin with a version of another line.
+
+    _refs/branches/{name, URL-encoded}.json        feat/x is feat%2Fx.json
+    {"parentBranch": null, "identifier": {"version_mapping": [[2, "32 hex digits"]]}, "parentVersion": 2,
+     "createAt": 1795273643, "manifestSize": 423, "metadata": {}}
+    tree/{name}/                                   the branch, a table of its own that shares older files
+
+`identifier` is the chain of (version branched from, id of the branch), from the main line down to this one;
+earlier writers left it out. `createAt` is in seconds. (Lance table format, branches.)
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import quote, unquote
+
+from spark_lance.errors import (
+    BranchExistsError,
+    BranchInUseError,
+    BranchNotFoundError,
+    FormatError,
+    OptionError,
+)
+from spark_lance.io.store import Store, join
+from spark_lance.table.paths import DATA_DIR, DELETIONS_DIR, INDICES_DIR, TRANSACTIONS_DIR, VERSIONS_DIR
+from spark_lance.table.versions.ref_files import Kinds, pack_ref, read_ref
+from spark_lance.table.versions.tag_files import list_tags
+
+__all__ = ["BRANCHES_DIR", "TREE_DIR", "Branches", "branch_root"]
+
+BRANCHES_DIR = "_refs/branches"
+TREE_DIR = "tree"
+_SUFFIX = ".json"
+_KINDS: Kinds = {
+    "parentBranch": (str, None),
+    "identifier": (dict, None),
+    "parentVersion": (int, 0),
+    "createAt": (int, 0),
+    "manifestSize": (int, 0),
+    "metadata": (dict, {}),
+}
+
+
+def branch_root(main: str, branch: str) -> str:
+    """Return the root path of a branch of the table whose main line is at `main`."""
+    return join(main, TREE_DIR, branch)
+
+
+@dataclass(frozen=True)
+class Branches:
+    """The branches of a table.
+
+    Attributes:
+        store: where the table is.
+        main: root path of its main line.
+    """
+
+    store: Store
+    main: str
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """Return all branches by name, in order of their names.
+
+        Each is a dict of `parent_branch` (None: the main line), `parent_version`, `created_at` (UTC),
+        `manifest_size` (bytes) and `metadata`. Objects with other names are passed over.
+
+        Raises:
+            FormatError: a branch is damaged.
+        """
+        names = sorted(
+            unquote(name.removesuffix(_SUFFIX))
+            for name in self.store.list(join(self.main, BRANCHES_DIR))
+            if name.endswith(_SUFFIX) and _fault(unquote(name.removesuffix(_SUFFIX))) is None
+        )
+        branches = {}
+        for name in names:
+            try:
+                branches[name] = self.get(name)
+            except BranchNotFoundError:
+                continue  # deleted since the directory was listed
+        return branches
+
+    def get(self, branch: str) -> dict[str, Any]:
+        """Return what `list` tells of one branch.
+
+        Raises:
+            BranchNotFoundError: there is no such branch.
+            FormatError: it is damaged.
+        """
+        content = self._read(branch)
+        try:
+            created = datetime.fromtimestamp(content.get("createAt", 0), timezone.utc)
+        except (ValueError, OverflowError, OSError) as error:
+            raise FormatError("a branch's createAt is outside the calendar", self._path(branch)) from error
+        return {
+            "parent_branch": content.get("parentBranch"),
+            "parent_version": content.get("parentVersion", 0),
+            "created_at": created,
+            "manifest_size": content.get("manifestSize", 0),
+            "metadata": content.get("metadata", {}),
+        }
+
+    def check_new(self, branch: str) -> None:
+        """Raise if a branch of this name cannot be created.
+
+        Raises:
+            BranchExistsError: it exists.
+            OptionError: the name cannot be used.
+        """
+        if self.store.exists(self._path(branch)):
+            raise BranchExistsError(f"branch {branch!r} of {self.main} exists already")
+
+    def record(self, branch: str, parent: str | None, version: int, manifest_size: int) -> None:
+        """Make a branch known whose first version is in place.
+
+        Raises:
+            BranchExistsError: another writer was first.
+            FormatError: the parent branch is damaged.
+        """
+        chain: list[Any] = []
+        if parent is not None:
+            chain = list((self._read(parent).get("identifier") or {}).get("version_mapping") or [])
+        content = {
+            "parentBranch": parent,
+            "identifier": {"version_mapping": [*chain, [version, uuid.uuid4().hex]]},
+            "parentVersion": version,
+            "createAt": int(time.time()),
+            "manifestSize": manifest_size,
+            "metadata": {},
+        }
+        try:
+            self.store.put_if_absent(self._path(branch), pack_ref(content))
+        except FileExistsError:
+            raise BranchExistsError(f"branch {branch!r} of {self.main} exists already") from None
+
+    def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
+        """Replace the metadata of a branch.
+
+        Raises:
+            BranchNotFoundError: there is no such branch.
+        """
+        content = self._read(branch)
+        content["metadata"] = dict(metadata)
+        self.store.put(self._path(branch), pack_ref(content))
+
+    def delete(self, branch: str) -> None:
+        """Delete a branch with all its versions and the files that only they use.
+
+        What is left of a branch whose creation or deletion was interrupted is deleted as well.
+
+        Raises:
+            BranchNotFoundError: there is no such branch.
+            BranchInUseError: tags or other branches stand on it.
+        """
+        path = self._path(branch)
+        root = branch_root(self.main, branch)
+        known = self.store.exists(path)
+        if not known and not self.store.list(join(root, VERSIONS_DIR)):
+            raise BranchNotFoundError(f"branch {branch!r} of {self.main} does not exist")
+        users = [f"branch {name}" for name, b in self.list().items() if b["parent_branch"] == branch]
+        tags = list_tags(self.store, self.main)
+        users += [f"tag {name}" for name, tag in tags.items() if tag["branch"] == branch]
+        if users:
+            raise BranchInUseError(f"branch {branch!r} is in use by {', '.join(users)}: delete these first")
+        # The name goes first: a branch that can be named is whole. Its directory may hold those of other
+        # branches (feat and feat/x), so only a table's own directories go.
+        if known:
+            self.store.delete(path)
+        for part in (VERSIONS_DIR, TRANSACTIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR):
+            objects = self.store.list_objects(join(root, part), recursive=True)
+            self.store.delete_many(found.path for found in objects)
+
+    def _path(self, branch: str) -> str:
+        fault = _fault(branch)
+        if fault is not None:
+            raise OptionError(f"{branch!r} cannot be a branch: {fault}")
+        return join(self.main, BRANCHES_DIR, f"{quote(branch, safe='')}{_SUFFIX}")
+
+    def _read(self, branch: str) -> dict[str, Any]:
+        try:
+            return read_ref(self.store, self._path(branch), _KINDS, "branch")
+        except FileNotFoundError:
+            raise BranchNotFoundError(f"branch {branch!r} of {self.main} does not exist") from None
+
+
+def _fault(branch: str) -> str | None:
+    """Return what is wrong with a name, None if it is a name of a branch."""
+    if branch == "main":
+        return "main is the line that is no branch"
+    if branch.startswith("/") or branch.endswith("/") or "//" in branch:
+        return "slashes stand between parts of the name"
+    if ".." in branch or branch.endswith(".lock"):
+        return "two dots in a row and '.lock' at the end are not allowed"
+    # Letters of any alphabet, as for pylance; only in tags they are plain ones.
+    if not branch or not all(mark.isalnum() or mark in ".-_/" for mark in branch):
+        return "use letters, digits, '.', '-', '_' and '/'"
+    return None

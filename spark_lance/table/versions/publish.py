@@ -1,0 +1,180 @@
+"""Putting a manifest in place: the one step of a commit that must have one winner (format-table §10.3, 10.4).
+
+    by itself              the store creates the manifest only if it is absent
+    manifest store         a database says which manifest a version is
+    commit lock            whoever holds the user's lock looks, then writes
+
+Commits through a manifest store take four steps, and any reader who finds them half done finishes them:
+
+    1. write the manifest to `{name}.manifest-{uuid}` (staged)
+    2. add the row (root, version) -> staged path, if the version has none: here the winner is chosen
+    3. copy the staged object to `{name}.manifest`
+    4. point the row to the copy, delete the staged object
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+
+from spark_lance.errors import FormatError, StoreError
+from spark_lance.io.manifest_store import CommitLock, ManifestEntry, ManifestStore
+from spark_lance.io.store import Store
+from spark_lance.table.paths import VERSIONS_DIR, parse_manifest_name
+
+__all__ = ["LockReleaseError", "finish_latest", "finish_version", "publish"]
+
+logger = logging.getLogger(__name__)
+
+_MANIFEST = re.compile(r"([0-9]{1,20}\.manifest)(-.+)?", re.ASCII)
+# A lock may say by this error that another writer is committing the version; the name is pylance's.
+_LOCK_CONFLICT = "CommitConflictError"
+
+
+class LockReleaseError(Exception):
+    """The commit lock was held, and releasing it failed: read back what became of the version.
+
+    `lock_error` is what releasing raised, `failure` what happened before; None if the manifest was written.
+    """
+
+    def __init__(self, lock_error: Exception, failure: BaseException | None) -> None:
+        super().__init__(str(lock_error))
+        self.lock_error = lock_error
+        self.failure = failure
+
+
+def publish(store: Store, root: str, version: int, path: str, data: bytes) -> None:
+    """Make a manifest the given version of a table, if the version is not taken.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        version: the version to be.
+        path: of the manifest, by its final name.
+        data: the manifest's bytes.
+
+    Raises:
+        FileExistsError: the version is taken, possibly by an earlier try of the same commit.
+        AtomicPutUnsupportedError: the store has no way to do it.
+        FormatError: the manifest store has a row for the version, but its manifest is gone.
+        LockReleaseError: the commit lock was not released.
+        OSError: it may have been done, or may yet come to be: read back.
+    """
+    if store.manifests is not None:
+        _through(store.manifests, store, root, version, path, data)
+    elif store.commit_lock is not None:
+        _under(store.commit_lock, store, version, path, data)
+    else:
+        store.put_if_absent(path, data)
+
+
+def finish_version(store: Store, root: str, version: int) -> None:
+    """See to it that a version that was chosen is in place by its final name; nothing if there is none.
+
+    Raises:
+        FormatError: its manifest is lost.
+        StoreError: the manifest store cannot be asked, or the copy fails.
+    """
+    if store.manifests is not None and (entry := store.manifests.get(root, version)) is not None:
+        _finish(store.manifests, store, root, entry)
+
+
+def finish_latest(store: Store, root: str) -> None:
+    """As `finish_version`, for the newest version. Older ones were finished before it was begun."""
+    if store.manifests is not None and (entry := store.manifests.get_latest(root)) is not None:
+        _finish(store.manifests, store, root, entry)
+
+
+def _through(manifests: ManifestStore, store: Store, root: str, version: int, path: str, data: bytes) -> None:
+    if store.exists(path):
+        raise FileExistsError(f"version {version} of {root} is there")
+    staged = ManifestEntry(version, f"{path}-{uuid.uuid4()}", len(data))
+    store.put(staged.path, data)
+    try:
+        manifests.put_if_absent(root, staged)
+    except FileExistsError:
+        # A request that was repeated on its way loses against itself.
+        chosen = manifests.get(root, version)
+        if chosen is None or chosen.path != staged.path:
+            _discard(store, staged.path)
+            if chosen is not None:
+                _finish(manifests, store, root, chosen)
+                _check_there(manifests, store, root, version, path)
+            raise
+    try:
+        _finish(manifests, store, root, staged)
+    except OSError as error:
+        # Whatever the reason, this is no refusal: the version is chosen, and a reader may finish it.
+        raise StoreError(f"version {version} of {root} is chosen, but not in place yet: {error}") from error
+
+
+def _check_there(manifests: ManifestStore, store: Store, root: str, version: int, path: str) -> None:
+    """Raise if the newest row has no manifest: no commit could ever get past it."""
+    if store.exists(path):
+        return
+    newest = manifests.get_latest(root)
+    if newest is not None and newest.version == version:
+        raise FormatError(
+            f"the manifest store has a row for version {version}, but there is no such manifest: if the "
+            "table was deleted, delete its rows as well, or give the new table another name",
+            path=root,
+        )
+
+
+def _finish(manifests: ManifestStore, store: Store, root: str, entry: ManifestEntry) -> None:
+    """Do steps 3 and 4 for a row; repeating them, also at the same time, changes nothing."""
+    name = entry.path.rpartition("/")[2]
+    match = _MANIFEST.fullmatch(name)
+    parsed = parse_manifest_name(match[1]) if match else None
+    if match is None or parsed is None or parsed[0] != entry.version:
+        raise FormatError(f"the manifest store names {name!r} for version {entry.version}", path=root)
+    if match[2] is None:
+        return
+    final = f"{root}/{VERSIONS_DIR}/{match[1]}"
+    try:
+        store.copy(entry.path, final)
+    except FileNotFoundError:
+        # Somebody else finished it and took the staged object away.
+        if not store.exists(final):
+            raise FormatError(f"the manifest of version {entry.version} is lost", path=entry.path) from None
+    try:
+        manifests.put_if_exists(root, ManifestEntry(entry.version, final, entry.size))
+    except OSError as error:
+        # The version stands; the next reader does this. The staged object is needed until then.
+        logger.warning(
+            "version %d of %s is committed, but its row still staged: %s", entry.version, root, error
+        )
+        return
+    _discard(store, entry.path)
+
+
+def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes) -> None:
+    entered = False
+    failure: BaseException | None = None
+    try:
+        with lock(version):
+            entered = True
+            try:
+                if store.exists(path):
+                    raise FileExistsError(f"version {version} is there: {path}")
+                store.put(path, data)
+            except BaseException as error:
+                failure = error
+                raise
+    except Exception as error:
+        if entered and error is not failure:
+            raise LockReleaseError(error, failure) from error
+        if type(error).__name__ == _LOCK_CONFLICT:
+            raise FileExistsError(f"another writer holds the lock of version {version}: {error}") from error
+        raise
+    if failure is not None:
+        # The lock's `__exit__` returned true, as if there were nothing to tell.
+        raise failure
+
+
+def _discard(store: Store, path: str) -> None:
+    try:
+        store.delete(path)
+    except OSError as error:
+        logger.debug("a staged manifest stays behind at %s: %s", path, error)

@@ -1,0 +1,163 @@
+"""The versions of a table: which exist, which is the latest, and where a version's manifest is.
+
+The directory listing decides. The hint file that local tables carry may be stale, damaged or missing; it
+is written for the benefit of other readers and never read here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+
+from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
+from spark_lance.io.store import Store, join
+from spark_lance.table.features import check_readable
+from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.old_writers import completed
+from spark_lance.table.paths import (
+    HINT_NAME,
+    VERSIONS_DIR,
+    Naming,
+    manifest_path,
+    newest_manifest_name,
+    parse_manifest_name,
+)
+from spark_lance.table.versions.publish import finish_latest, finish_version
+
+__all__ = [
+    "VersionFile",
+    "find_version",
+    "latest_version",
+    "list_versions",
+    "load_latest",
+    "load_version",
+    "write_hint",
+]
+
+logger = logging.getLogger(__name__)
+
+_VERSIONS_SHOWN = 5
+_LATEST_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class VersionFile:
+    """A version of the history and the path of its manifest."""
+
+    version: int
+    path: str
+    naming: Naming
+
+
+def list_versions(store: Store, root: str) -> list[VersionFile]:
+    """Return all versions, oldest first; empty if there is no table at `root`.
+
+    Raises:
+        FormatError: manifests are named in two ways.
+    """
+    finish_latest(store, root)
+    directory = join(root, VERSIONS_DIR)
+    found = []
+    for name in store.list(directory):
+        if (parsed := parse_manifest_name(name)) is not None:
+            found.append(VersionFile(parsed[0], f"{directory}/{name}", parsed[1]))
+    if len({file.naming for file in found}) > 1:
+        raise FormatError("manifests are named both as V1 and as V2", path=directory)
+    return sorted(found, key=lambda file: file.version)
+
+
+def latest_version(store: Store, root: str) -> VersionFile:
+    """Return the newest version.
+
+    Raises:
+        TableNotFoundError: there is no version at all.
+        FormatError: manifests are named in two ways.
+    """
+    finish_latest(store, root)
+    directory = join(root, VERSIONS_DIR)
+    name = newest_manifest_name(store.list(directory))
+    if name is not None and (parsed := parse_manifest_name(name)) is not None:
+        return VersionFile(parsed[0], f"{directory}/{name}", parsed[1])
+    versions = list_versions(store, root)
+    if not versions:
+        raise TableNotFoundError(f"no Lance table at {root}")
+    return versions[-1]
+
+
+def find_version(store: Store, root: str, version: int) -> VersionFile:
+    """Return a version by its number, without listing the directory.
+
+    Raises:
+        VersionNotFoundError: it does not exist (any more); the message names those that do.
+        TableNotFoundError: there is no table.
+    """
+    if 0 < version < 2**63:
+        finish_version(store, root, version)
+        for naming in (Naming.V2, Naming.V1):
+            path = manifest_path(root, version, naming)
+            if store.exists(path):
+                return VersionFile(version, path, naming)
+    elif store.exists(detached := join(root, VERSIONS_DIR, f"d{version}.manifest")):
+        # Outside the history, so found by its number alone.
+        return VersionFile(version, detached, Naming.V2)
+    numbers = [file.version for file in list_versions(store, root)]
+    if not numbers:
+        raise TableNotFoundError(f"no Lance table at {root}")
+    raise VersionNotFoundError(f"version {version} of {root} does not exist; there is {_summary(numbers)}")
+
+
+def load_latest(store: Store, root: str) -> Manifest:
+    """Read the newest version.
+
+    Raises:
+        TableNotFoundError: there is no table.
+        UnsupportedFormatError: the version needs a feature that this release does not read.
+        FormatError: the manifest is damaged.
+    """
+    for _ in range(_LATEST_ATTEMPTS):
+        file = latest_version(store, root)
+        try:
+            return _load(store, root, file)
+        except FileNotFoundError:
+            # It was the newest when listed; a newer one came and a clean-up took it away.
+            logger.debug("version %d of %s vanished while it was opened", file.version, root)
+    raise VersionNotFoundError(f"the newest version of {root} vanishes each time before it can be read")
+
+
+def load_version(store: Store, root: str, version: int) -> Manifest:
+    """Read one version.
+
+    Raises:
+        VersionNotFoundError: it does not exist.
+        TableNotFoundError: there is no table.
+        UnsupportedFormatError: the version needs a feature that this release does not read.
+        FormatError: the manifest is damaged.
+    """
+    return _load(store, root, find_version(store, root, version))
+
+
+def write_hint(store: Store, root: str, version: int) -> None:
+    """Tell other readers of a local table which version is the latest. Failing to do so is harmless."""
+    if not store.is_local:
+        return
+    body = json.dumps({"version": version}, separators=(",", ":"))
+    try:
+        store.put_hint(join(root, VERSIONS_DIR, HINT_NAME), body.encode())
+    except OSError as error:
+        logger.debug("no version hint written for %s: %s", root, error)
+
+
+def _load(store: Store, root: str, file: VersionFile) -> Manifest:
+    manifest = read_manifest(store, file.path, file.naming)
+    check_readable(manifest.message, file.path)
+    return completed(store, root, manifest)
+
+
+def _summary(numbers: list[int]) -> str:
+    if len(numbers) <= _VERSIONS_SHOWN:
+        return ", ".join(map(str, numbers))
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]} to {numbers[-1]}"
+    shown = ", ".join(map(str, numbers[-_VERSIONS_SHOWN:]))
+    return f"{shown} and {len(numbers) - _VERSIONS_SHOWN} older ones from {numbers[0]} on"

@@ -1,0 +1,101 @@
+"""Rows with references to blobs, in batches whose blobs can be copied in little memory.
+
+References that stand for blobs stay: the file writer fetches their bytes. Those that stand for plain bytes
+become these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.blob_references import (
+    ReferencedBlobs,
+    holds_references,
+    is_blob_field,
+    is_reference,
+    map_references,
+    runs_of,
+)
+from spark_lance.file.schema import Schema
+
+__all__ = ["bounded"]
+
+_BATCH_BYTES = 16 << 20
+_MOST_BYTES = 2**31 - 1
+
+Indices = npt.NDArray[np.int64]
+
+
+def bounded(
+    batches: Iterable[pa.RecordBatch], schema: Schema, sources: ReferencedBlobs
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches with the bytes of references that stand for bytes.
+
+    Args:
+        batches: rows as `Aligner` leaves them.
+        schema: their fields.
+        sources: finds the bytes.
+
+    Yields:
+        Batches without references as they are; others cut so that their blobs have about 16 MiB together, or
+        one row.
+
+    Raises:
+        SchemaError: a blob is larger than the type of its column can hold.
+        BlobSourceError: the bytes of a reference cannot be found.
+    """
+    fields = [field.arrow_field() for field in schema.fields]
+    for batch in batches:
+        places = [
+            i
+            for i, column in enumerate(batch.columns)
+            if holds_references(column.type) and (column.type != fields[i].type or is_blob_field(fields[i]))
+        ]
+        if not places or not batch.num_rows:
+            yield batch
+            continue
+        sizes = sum(
+            (_row_sizes(batch.column(i), sources) for i in places), np.zeros(batch.num_rows, np.int64)
+        )
+        for start, stop in runs_of(sizes, _BATCH_BYTES):
+            rows = batch.slice(start, stop - start)
+            columns, kinds = list(rows.columns), list(rows.schema)
+            for i in places:
+                columns[i] = _with_bytes(columns[i], fields[i], sources)
+                kinds[i] = kinds[i].with_type(columns[i].type)
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(kinds, rows.schema.metadata))
+
+
+def _row_sizes(array: pa.Array, sources: ReferencedBlobs) -> Indices:
+    """Return the bytes that the references of each row name."""
+    if is_reference(array.type):
+        return sources.sizes(array)
+    total = np.zeros(len(array), np.int64)
+    if not holds_references(array.type):
+        return total
+    if pa.types.is_struct(array.type):
+        return sum((_row_sizes(part, sources) for part in array.flatten()), total)
+    items = _row_sizes(array.flatten(), sources)
+    np.add.at(total, pc.list_parent_indices(array).to_numpy(zero_copy_only=False), items)
+    return total
+
+
+def _with_bytes(array: pa.Array, field: pa.Field, sources: ReferencedBlobs) -> pa.Array:
+    def change(references: pa.StructArray, target: pa.Field) -> pa.Array:
+        if is_blob_field(target):
+            return references
+        sizes = sources.sizes(references)
+        if not pa.types.is_large_binary(target.type) and sizes.sum() > _MOST_BYTES:
+            raise SchemaError(
+                f"column {field.name!r} has a blob of {sizes.max()} bytes, more than {target.type} can hold: "
+                "store it as a blob"
+            )
+        return sources.read(references).cast(target.type)
+
+    return map_references(array, field, change)

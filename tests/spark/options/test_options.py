@@ -1,0 +1,132 @@
+"""The option table: values, spellings, and refusals that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_lance.errors import OptionError
+from spark_lance.spark.options.options import OPTIONS, option_table, read_options, write_options
+
+PATH = {"path": "/t"}
+
+
+def test_defaults_come_from_the_table() -> None:
+    read = read_options(PATH)
+    write = write_options(PATH)
+    for name, option in OPTIONS.items():
+        if name != "path":
+            assert getattr(read if option.used == "read" else write, name) == option.default, name
+    assert read.storage == write.storage == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("version", "12", 12),
+        ("versionasof", "12", 12),
+        ("columns", "a, b ,c", ("a", "b", "c")),
+        ("columns", '["a,b", "`c`", " d"]', ("a,b", "`c`", " d")),
+        ("columns", "[]", ()),
+        ("batch_size", "1000", 1000),
+        ("batch_bytes", "4m", 4 << 20),
+        ("batch_bytes", "4 MiB", 4 << 20),
+    ],
+)
+def test_values_of_read_options(name: str, text: str, value: Any) -> None:
+    options = read_options({**PATH, name: text})
+    assert getattr(options, {"versionasof": "version"}.get(name, name)) == value
+
+
+def test_values_of_write_options() -> None:
+    given = {
+        "MAX_ROW_PER_FILE": "10",
+        "max_bytes_per_file": "1g",
+        "data_storage_version": "2.1",
+        "enable_stable_row_ids": "TRUE",
+        "usermetadata": "nightly load",
+        "a.b.arrow.fixed-size-list.size": "768",
+    }
+    options = write_options({**PATH, **given})
+    assert options.max_rows_per_file == 10
+    assert options.max_bytes_per_file == 1 << 30
+    assert options.data_storage_version == "2.1"
+    assert options.enable_stable_row_ids is True
+    assert options.commit_message == "nightly load"
+    assert options.wishes == {"a.b": {"arrow.fixed-size-list.size": 768}}
+
+
+def test_storage_options_pass_through() -> None:
+    given = {
+        "storage.anon": "true",
+        "storage.client_kwargs": '{"region_name": "eu-1"}',
+        "storage.key": "7",
+        "endpoint_url": "http://x:9",
+    }
+    expected = {
+        "anon": True,
+        "client_kwargs": {"region_name": "eu-1"},
+        "key": "7",
+        "endpoint_url": "http://x:9",
+    }
+    assert read_options({**PATH, **given}).storage == expected
+    assert write_options({**PATH, **given}).storage == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [("file:/a/b", "file:///a/b"), ("file:///a", "file:///a"), ("s3a://b/k", "s3://b/k"), (" /a b", "/a b")],
+)
+def test_hadoop_s_spellings_of_locations(path: str, location: str) -> None:
+    assert read_options({"path": path}).path == location
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"version": "0"}, "'version' must be a version number"),
+        ({"version": "main"}, "'version' must be a version number"),
+        ({"columns": "a,,b"}, "'columns' must be names"),
+        ({"columns": "`a`"}, "JSON list"),
+        ({"columns": "[1]"}, "'columns' must be names"),
+        ({"columns": "[a"}, "'columns' must be names"),
+        ({"columns": "a,b,a"}, "names a column twice: a"),
+        ({"batch_size": "-1"}, "'batch_size' must be a number of rows"),
+        ({"batch_bytes": "4 apples"}, "such as 8388608 or 8m"),
+        ({"enable_stable_row_ids": "perhaps"}, "true or false"),
+        ({"v.arrow.fixed-size-list.size": "0"}, "vector length"),
+        ({"version": "1", "versionasof": "1"}, "given twice"),
+        ({"bathc_size": "1"}, "did you mean 'batch_size'"),
+        ({"v.arrow.fixed-size-list.length": "3"}, "did you mean 'v.arrow.fixed-size-list.size'"),
+        ({"partitionOverwriteMode": "dynamic"}, "not supported"),
+        ({"storage.client_kwargs": "{"}, "starts like JSON"),
+        ({"paths": '["/a", "/b"]'}, "takes one path"),
+    ],
+)
+def test_refusals(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        read_options({**PATH, **given})
+    assert message in str(caught.value)
+
+
+def test_a_missing_path_tells_about_catalog_tables() -> None:
+    for parse in (read_options, write_options):
+        with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
+            parse({})
+
+
+def test_an_old_version_cannot_be_written_to() -> None:
+    with pytest.raises(OptionError, match="for reading"):
+        write_options({**PATH, "version": "3"})
+
+
+def test_what_spark_adds_is_ignored() -> None:
+    added = {"owner": "me", "location": "file:/t", "provider": "lance", "mergeschema": "false"}
+    assert read_options({**PATH, **added}) == read_options(PATH)
+
+
+def test_the_table_for_the_documentation_has_every_option() -> None:
+    rows = option_table()
+    assert {row[0] for row in rows} >= set(OPTIONS)
+    assert all(used in ("read", "write", "both") and doc for _, used, _, doc in rows)

@@ -1,0 +1,55 @@
+"""Spark's filters on floats: of NaN Spark knows one only, whatever its sign on disk."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as st
+import pytest
+
+import spark_lance
+from spark_lance.spark.scan.filters import translate
+from spark_lance.table.predicates.predicate import compile_tree
+
+pytest.importorskip("pyspark.sql.datasource")
+datasource: Any = pytest.importorskip("pyspark.sql.datasource")
+if not hasattr(datasource, "GreaterThan"):
+    pytest.skip("Spark 4.0 pushes no filters", allow_module_level=True)
+
+NEGATIVE = np.array([0xFFF8000000000000], np.uint64).view(np.float64)[0]
+VALUES = np.array([1.5, np.nan, NEGATIVE, -np.inf, np.inf, 0.0, -0.0, -2.0])
+COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "EqualTo": lambda a, b: key(a) == key(b),
+    "GreaterThan": lambda a, b: key(a) > key(b),
+    "GreaterThanOrEqual": lambda a, b: key(a) >= key(b),
+    "LessThan": lambda a, b: key(a) < key(b),
+    "LessThanOrEqual": lambda a, b: key(a) <= key(b),
+}
+
+
+def key(number: float) -> tuple[bool, float]:
+    """Order numbers as Spark does: any NaN is one and above all others, 0.0 equals -0.0."""
+    return (number != number, 0.0 if number != number else number + 0.0)
+
+
+@pytest.mark.parametrize("index", [None, "BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"])
+def test_the_sign_of_nan_does_not_count(tmp_path: Path, index: str | None) -> None:
+    table = spark_lance.write_dataset(pa.table({"n": range(8), "x": pa.array(VALUES)}), tmp_path / "t.lance")
+    if index is not None:
+        table = table.create_scalar_index("x", index)
+    seen = st.StructType([st.StructField("n", st.LongType()), st.StructField("x", st.DoubleType())])
+    for name, literal, inverted in itertools.product(
+        COMPARE, [1.5, 0.0, np.inf, -2.0, np.nan], [False, True]
+    ):
+        asked = getattr(datasource, name)(("x",), literal)
+        tree = translate(datasource.Not(asked) if inverted else asked, table.lance_schema, seen)
+        assert tree is not None
+        condition = compile_tree(tree, table.schema)
+        found = [n for part in table._scan(["n"]).tables(condition) for n in part["n"].to_pylist()]
+        expected = [n for n, value in enumerate(VALUES) if COMPARE[name](float(value), literal) != inverted]
+        assert found == expected, (name, literal, inverted)

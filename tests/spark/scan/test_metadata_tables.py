@@ -1,0 +1,164 @@
+"""Metadata tables as DataFrames: columns, filters, versions, views, with and without `enable`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.cloudpickle import dumps
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import spark_lance
+from spark_lance.spark.options.options import read_options
+from spark_lance.spark.scan import metadata
+from spark_lance.spark.source import LanceDataSource
+from spark_lance.table.metadata import METADATA_TABLES
+from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS, pyspark_schema
+from tests.table.histories import rows
+
+if COUNTS_WITHOUT_COLUMNS:
+    from pyspark.sql.datasource import GreaterThan, LessThan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table of four versions, with a tag, a branch and a setting."""
+    path = str(tmp_path_factory.mktemp("metadata") / "t")
+    spark_lance.write_dataset(rows(0, 30), path, max_rows_per_file=8)
+    table = spark_lance.dataset(path).delete("a % 10 = 3")
+    with spark_lance.commit_options(message="more"):
+        table = spark_lance.write_dataset(rows(30, 5), path, mode="append")
+    table.tags.create("loaded", 3)
+    table.create_branch("dev", 2)
+    table.update_config({"owner": "etl"})
+    return path
+
+
+def table(spark: SparkSession, path: str, name: str, **options: object) -> DataFrame:
+    reader = spark.read.format("lance").option("table", name)
+    return reader.options(**{key: str(value) for key, value in options.items()}).load(path)
+
+
+def test_every_table_comes_as_spark_expects_it(path: str) -> None:
+    counts = {}
+    for name in METADATA_TABLES:
+        source = pickle.loads(dumps(LanceDataSource({"path": path, "table": name})))  # type: ignore[no-untyped-call]
+        schema = source.schema()
+        reader = pickle.loads(dumps(source.reader(schema)))  # type: ignore[no-untyped-call]
+        batches = list(reader.read(reader.partitions()[0]))
+        assert all(batch.schema.equals(pyspark_schema(schema)) for batch in batches), name
+        counts[name] = sum(batch.num_rows for batch in batches)
+    assert counts == {
+        **{"versions": 4, "history": 4, "transactions": 4, "fragments": 5, "schema": 2, "files": 10},
+        **{"tags": 1, "branches": 1, "config": 1, "indices": 0},
+    }
+
+
+def test_history_has_delta_s_columns_and_order(spark: SparkSession, path: str) -> None:
+    history = table(spark, path, "history")
+    assert history.columns[:8] == [
+        *("version", "timestamp", "operation", "operationParameters"),
+        *("readVersion", "isBlindAppend", "operationMetrics", "userMetadata"),
+    ]
+    assert dict(history.dtypes)["operationMetrics"] == "map<string,string>"
+    found = history.selectExpr("version", "operation", "operationMetrics.numOutputRows", "userMetadata")
+    assert [tuple(row) for row in found.collect()] == [
+        (4, "UpdateConfig", None, None),
+        (3, "Append", "5", "more"),
+        (2, "Delete", None, None),
+        (1, "Overwrite", "30", None),
+    ]
+
+
+def test_columns_filters_and_schemas(spark: SparkSession, path: str) -> None:
+    some = table(
+        spark, path, "history", columns="operation,version", filter="version > 1 and readVersion < 3"
+    )
+    assert [tuple(row) for row in some.collect()] == [("Append", 3), ("Delete", 2)]
+    by_schema = spark.read.format("lance").option("table", "history").schema("version bigint").load(path)
+    assert [row.version for row in by_schema.where("version % 2 = 0").collect()] == [4, 2]
+
+
+def test_versions_tags_times_and_branches(spark: SparkSession, path: str) -> None:
+    def seen(**options: object) -> list[int]:
+        found = table(spark, path, "versions", columns="version", **options)
+        return [row.version for row in found.collect()]
+
+    second = table(spark, path, "versions").where("version = 2").first()
+    assert second is not None
+    assert seen(version=2) == [2, 1]
+    assert seen(branch="dev") == [2]
+    assert seen(tag="loaded") == [3, 2, 1]
+    assert seen(asof=second.timestamp.isoformat()) == [2, 1]
+    assert table(spark, path, "config", version=3).count() == 0
+
+
+def test_a_view_of_a_metadata_table(spark: SparkSession, path: str) -> None:
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW past USING lance "
+        f"OPTIONS (path '{path}', `table` 'fragments', columns 'id, rows, columns')"
+    )
+    found = spark.sql("SELECT count(*), sum(rows), max(columns[1]) FROM past").first()
+    assert found is not None
+    assert tuple(found) == (5, 32, "b")
+
+
+def test_enable_leaves_columns_out(spark: SparkSession, path: str) -> None:
+    other = spark_lance.enable(spark.newSession())
+    history = table(other, path, "history")
+    some = history.where("version >= 3").select("operation", "operationMetrics.numOutputRows")
+    plan = some._jdf.queryExecution().executedPlan().toString()
+    assert "BatchScan lance[version" in plan
+    assert "engineInfo" not in plan
+    assert [tuple(row) for row in some.collect()] == [("UpdateConfig", None), ("Append", "5")]
+    assert history.count() == 4
+    assert history.where("operation = 'Append'").count() == 1
+    inner = table(other, path, "schema").join(history, history.version == 1).selectExpr("path", "version")
+    assert [tuple(row) for row in inner.orderBy("path").collect()] == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 offers no filters")
+@pytest.mark.parametrize(
+    ("marks", "taken", "expected"),
+    [
+        ({}, 0, [4, 3, 2, 1]),
+        ({"alone": True}, 2, [3, 2]),
+        ({"alone": True, "limit": 1, "filters": 2}, 2, [3]),
+        ({"alone": True, "limit": 1, "filters": 3}, 2, [3, 2]),
+    ],
+)
+def test_filters_and_limits_that_the_rule_offers(
+    path: str, marks: dict[str, Any], taken: int, expected: list[int]
+) -> None:
+    filters = [GreaterThan(("version",), 1), LessThan(("version",), 4)]
+    field = StructField("version", LongType(), True, {f"lance.planned.{key}": v for key, v in marks.items()})
+    schema = StructType([field, StructField("operation", StringType())])
+    reader = metadata.reader(read_options({"path": path, "table": "history"}), schema, None, True)
+    assert isinstance(reader, metadata.PushdownMetadataReader)
+    assert len(reader.pushFilters(filters)) == 2 - taken
+    batches = list(reader.read(reader.partitions()[0]))
+    assert [number for batch in batches for number in batch["version"].to_pylist()] == expected
+
+
+@pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 loses such rows")
+def test_rows_without_columns_are_counted(path: str) -> None:
+    source = LanceDataSource({"path": path, "table": "fragments", "columns": "[]"})
+    reader = source.reader(source.schema())
+    batches = list(reader.read(reader.partitions()[0]))
+    assert sum(batch.num_rows for batch in batches if isinstance(batch, pa.RecordBatch)) == 5
+
+
+def test_mistakes_say_what_is_right(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    with pytest.raises(AnalysisException, match="no metadata table 'snapshots'; there is versions, history"):
+        table(spark, path, "snapshots")
+    with pytest.raises(AnalysisException, match="no column 'nope' in the table, which has id, rows"):
+        table(spark, path, "fragments", columns="nope")
+    with pytest.raises(AnalysisException, match="no Lance table at"):
+        table(spark, str(tmp_path / "none"), "history")

@@ -1,0 +1,179 @@
+"""How a read is planned and what tasks get, without a Spark session."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.cloudpickle import dumps
+from pyspark.sql.types import LongType, StructField, StructType
+
+import spark_lance
+from spark_lance.errors import SchemaError
+from spark_lance.io.store import Store
+from spark_lance.spark.scan.partitions import LancePartition, share_rows
+from spark_lance.spark.scan.rows import LanceReader
+from spark_lance.spark.session.planner_marks import Hints
+from spark_lance.spark.source import LanceDataSource
+from spark_lance.table.manifest import read_manifest
+from spark_lance.table.versions import versions as refs
+
+
+def marked(schema: StructType, **marks: Any) -> StructType:
+    """The schema as the optimizer rule makes it."""
+    first, *rest = schema.fields
+    named = {f"lance.planned.{name}": value for name, value in {"alone": True, **marks}.items()}
+    return StructType([StructField(first.name, first.dataType, first.nullable, named), *rest])
+
+
+def plan(
+    path: str, schema: StructType | None = None, **options: Any
+) -> tuple[LanceReader, list[LancePartition]]:
+    """Plan a read as Spark does: the reader of the tasks, and their partitions."""
+    source = LanceDataSource({"path": path, **{name: str(value) for name, value in options.items()}})
+    made = source.schema()
+    copy = pickle.loads(dumps(source))  # type: ignore[no-untyped-call]
+    reader = copy.reader(made if schema is None else schema)
+    sent = pickle.loads(dumps(reader))  # type: ignore[no-untyped-call]
+    return sent, [pickle.loads(pickle.dumps(partition)) for partition in reader.partitions()]
+
+
+def ids(reader: LanceReader, partitions: list[LancePartition]) -> list[int]:
+    """The column id of all rows."""
+    return [i for p in partitions for batch in reader.read(p) for i in batch.column("id").to_pylist()]
+
+
+@pytest.fixture(params=["local", "memory"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Eight fragments of 5,000 rows; of the third, some are deleted."""
+    location = str(tmp_path / "t") if request.param == "local" else "memory://planning/t"
+    table = pa.table({"id": range(40_000), "s": [f"s{i % 97}" for i in range(40_000)]})
+    spark_lance.write_dataset(table, location, max_rows_per_file=5_000)
+    spark_lance.dataset(location).delete("id > 12000 and id < 12500")
+    yield location
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/planning"):
+        memory.rm("/planning", recursive=True)
+
+
+def test_tasks_ask_for_no_sizes_and_no_listings(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [plan(path), plan(path, columns="s,id"), plan(path, filter="id % 1000 = 7 and s > 's5'")]
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("a task asked the store for what the manifest tells")
+
+    for name in ("size", "exists", "list"):
+        monkeypatch.setattr(Store, name, refused)
+    found = [ids(*one) for one in plans]
+    assert [len(rows) for rows in found[:2]] == [40_000 - 499] * 2
+    assert found[2] == [i for i in range(7, 40_000, 1000) if f"s{i % 97}" > "s5" and not 12_000 < i < 12_500]
+
+
+def test_the_manifest_is_read_once_for_the_schema_and_once_for_the_plan(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    original = read_manifest
+
+    def counted(*arguments: Any) -> Any:
+        read.append(arguments[1])
+        return original(*arguments)
+
+    monkeypatch.setattr(refs, "read_manifest", counted)
+    reader, partitions = plan(path, partition_bytes=100_000)
+    assert len(read) == 2
+    assert len(ids(reader, partitions)) == 40_000 - 499
+    assert len(read) == 2
+
+
+def test_partitions_do_not_carry_what_tasks_share(tmp_path: Path) -> None:
+    location = str(tmp_path / "wide")
+    columns = {f"column number {i}": range(10) for i in range(200)}
+    for _ in range(3):
+        spark_lance.write_dataset(pa.table(columns), location, mode="append")
+    _, wide = plan(location, partition_bytes=1)
+    assert len(wide) == 3
+    # The fragment's message lists its fields; there are no names and types.
+    assert all(len(pickle.dumps(partition)) < 1_500 for partition in wide)
+
+
+def test_partitions_suit_the_cores_of_the_session(path: str) -> None:
+    _, few = plan(path, partition_bytes=10_000_000)
+    assert len(few) == 1
+    schema = StructType().add("id", LongType()).add("s", "string")
+    many = [len(plan(path, marked(schema, cores=cores))[1]) for cores in (1, 1000)]
+    # No partition is smaller than some megabytes.
+    assert many == [1, 1]
+
+
+def test_a_limit_plans_and_reads_no_more_than_it_needs(path: str) -> None:
+    schema = StructType().add("id", LongType())
+    for limit in (1, 4_999, 5_000, 5_001, 12_000, 13_000, 14_600, 39_501, 39_502, 10**6):
+        reader, partitions = plan(path, marked(schema, limit=limit, filters=0), partition_bytes=1)
+        found = ids(reader, partitions)
+        live = [i for i in range(40_000) if not 12_000 < i < 12_500]
+        assert found == live[: len(found)]
+        assert min(limit, len(live)) <= len(found)
+        # Fragments with deleted rows are read as a whole, but by no partition beyond the limit.
+        assert len(found) <= limit + 5_000
+    reader, partitions = plan(path, marked(schema, limit=7, filters=0))
+    assert ids(reader, partitions) == list(range(7))
+
+
+def test_a_limit_above_conditions_that_the_reader_does_not_know_is_ignored(path: str) -> None:
+    schema = StructType().add("id", LongType())
+    reader, partitions = plan(path, marked(schema, limit=7, filters=1))
+    assert len(ids(reader, partitions)) == 40_000 - 499
+    # A limit that no rule has set is none.
+    unmarked = StructType([StructField("id", LongType(), True, {"lance.planned.limit": 7})])
+    assert len(ids(*plan(path, unmarked))) == 40_000 - 499
+    reader, partitions = plan(path, marked(schema, limit=3, filters=0), filter="id > 100")
+    assert ids(reader, partitions)[:3] == [101, 102, 103]
+
+
+def test_json_columns_are_text(tmp_path: Path) -> None:
+    location = str(tmp_path / "t")
+    texts = ['{"a": 1, "b": [null, "x"]}', None, "7"]
+    rows = pa.table({"j": pa.array(texts, pa.json_()), "id": range(3)})
+    lance.write_dataset(rows, location)
+    schema = LanceDataSource({"path": location}).schema()
+    assert schema.simpleString() == "struct<j:string,id:bigint>"
+    for asked, first in ((None, '{"a":1,"b":[null,"x"]}'), (schema["j"], '{"a":1,"b":[null,"x"]}')):
+        reader, partitions = plan(location, None if asked is None else StructType([asked]))
+        found = [value for p in partitions for batch in reader.read(p) for value in batch["j"].to_pylist()]
+        assert found == [first, None, "7"]
+    stored = StructType().add("j", "binary")
+    reader, partitions = plan(location, stored)
+    assert next(iter(reader.read(partitions[0])))["j"].type == pa.binary()
+
+
+def test_hints_are_those_of_the_first_column() -> None:
+    schema = StructType().add("a", LongType()).add("b", LongType())
+    assert Hints.of(schema) == Hints.of(StructType()) == Hints()
+    assert Hints.of(marked(schema, cores=8, limit=5, filters=2)) == Hints(True, 8, 5, 2)
+    assert Hints.of(marked(schema)) == Hints(alone=True)
+
+
+def test_rows_without_columns_are_shared_by_cores_if_there_are_many() -> None:
+    assert share_rows(0) == []
+    assert [part.rows for part in share_rows(5, 4)] == [5]
+    parts = share_rows(10**9, 4)
+    assert len(parts) == 4
+    assert sum(part.rows for part in parts) == 10**9
+    assert parts[0].size == "lance-size:250000000:2000000000;"
+
+
+def test_counting_opens_no_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        reader, partitions = plan(path, columns="[]")
+    except SchemaError:
+        pytest.skip("Spark 4.0 loses rows without columns")
+    monkeypatch.setattr(Store, "read_ranges", None)
+    assert sum(batch.num_rows for p in partitions for batch in reader.read(p)) == 40_000 - 499
+    assert len(partitions) == 1

@@ -1,0 +1,41 @@
+"""One of several processes that try to commit the same pairs; run by `test_once.py`.
+
+    python once_worker.py PATH PAIRS ROWS
+
+It says when it is ready, begins when told, and prints how many of the pairs it was the one to commit.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pyarrow as pa
+
+from spark_lance.errors import AlreadyCommittedError
+from spark_lance.io.store import open_store
+from spark_lance.table.commits.once import Once
+from spark_lance.table.inserts.write_plan import commit_write, plan_write
+from spark_lance.table.writing.write import write_fragments
+
+
+def main() -> None:
+    path, pairs, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    store, root = open_store(path)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    won = 0
+    for number in range(pairs):
+        data = pa.record_batch({"pair": pa.array([number] * rows, pa.int64())})
+        plan = plan_write(store, root, data.schema, "append")
+        fragments = write_fragments([data], store, root, plan.schema, version=plan.version)
+        try:
+            commit_write(store, root, plan, fragments, once=Once("job", number))
+            won += 1
+        except AlreadyCommittedError:
+            pass
+    sys.stdout.write(f"{won}\n")
+
+
+if __name__ == "__main__":
+    main()

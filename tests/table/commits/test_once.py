@@ -1,0 +1,348 @@
+"""Commits that land once: whatever happens to the first attempt, and whoever commits in between."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spark_lance
+from spark_lance.errors import AlreadyCommittedError, CommitOutcomeUnknownError, FormatError, OptionError
+from spark_lance.io.store import open_store
+from spark_lance.table.commits import commit as commit_module
+from spark_lance.table.commits import once as once_module
+from spark_lance.table.commits.once import RECORD, Ledger, Once, pair_of
+from spark_lance.table.inserts.write_plan import commit_write, plan_write
+from spark_lance.table.manifest import read_manifest
+from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.publish import publish
+from spark_lance.table.versions.versions import load_latest
+from spark_lance.table.writing.write import write_fragments
+
+
+def pylance(path: str, **options: Any) -> Any:
+    return lance.dataset(path, **options)
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"a": pa.array(values, pa.int64())})
+
+
+def write(path: str, once: Once | None, *values: int, mode: str = "append") -> int | None:
+    """Write as a job does; None if it was superfluous."""
+    store, root = open_store(path)
+    plan = plan_write(store, root, rows().schema, mode)
+    batches = rows(*values).to_batches()
+    fragments = write_fragments(batches, store, root, plan.schema, version=plan.version)
+    try:
+        return commit_write(store, root, plan, fragments, once=once)
+    except AlreadyCommittedError:
+        return None
+
+
+def values(path: str) -> list[int]:
+    return sorted(spark_lance.dataset(path).to_table()["a"].to_pylist())
+
+
+def record(path: str) -> Any:
+    return json.loads(spark_lance.dataset(path).config()[RECORD])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "t")
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_repeated_write_lands_once(path: str, mode: str) -> None:
+    assert write(path, Once("job", 3), 1, mode=mode) == 1
+    assert write(path, Once("job", 3), 1, mode=mode) is None
+    assert write(path, Once("job", 2), 1, mode=mode) is None
+    assert write(path, Once("other", 2), 2) == 2
+    assert write(path, Once("job", 2, "stream"), 3) == 3
+    assert write(path, Once("job", 4), 4, mode=mode) == 4
+    assert write(path, Once("job", 3), 1, mode=mode) is None
+    assert values(path) == ([1, 2, 3, 4] if mode == "append" else [4])
+    assert record(path) == {
+        "through": 4,
+        "applications": {"txn:other": [2, 2], "stream:job": [2, 3], "txn:job": [4, 4]},
+    }
+
+
+def test_the_pair_is_in_the_transaction(path: str) -> None:
+    write(path, Once("query", 7, "stream"), 1)
+    store, root = open_store(path)
+    properties = dict(read_transaction(store, root, load_latest(store, root)).properties)
+    assert properties == {"lance.streaming.queryId": "query", "lance.streaming.epochId": "7"}
+
+
+def test_a_write_without_rows_is_known_to_be_done(path: str) -> None:
+    write(path, None, 1)
+    assert write(path, Once("job", 0)) == 2
+    assert write(path, Once("job", 0), 2) is None
+    assert values(path) == [1]
+    assert pylance(path).to_table() == rows(1)
+
+
+def test_two_creators_with_one_pair(path: str) -> None:
+    store, root = open_store(path)
+    plan = plan_write(store, root, rows().schema, "append")
+    files = [
+        write_fragments(rows(1).to_batches(), store, root, plan.schema, version=plan.version)
+        for _ in range(2)
+    ]
+    assert commit_write(store, root, plan, files[0], once=Once("job", 1)) == 1
+    with pytest.raises(AlreadyCommittedError, match="as version 1") as caught:
+        commit_write(store, root, plan, files[1], once=Once("job", 1))
+    assert caught.value.version == 1
+    assert values(path) == [1]
+
+
+def test_a_repeated_overwrite_gives_no_conflict(path: str) -> None:
+    """Both were planned on one version, so the second is in conflict with the first as well."""
+    write(path, None, 0)
+    store, root = open_store(path)
+    plan = plan_write(store, root, rows().schema, "overwrite")
+    commit_write(store, root, plan, [], once=Once("job", 1))
+    write(path, None, 5)
+    with pytest.raises(AlreadyCommittedError):
+        commit_write(store, root, plan, [], once=Once("job", 1))
+    assert values(path) == [5]
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
+@pytest.mark.parametrize("blind", [True, False], ids=["nobody can tell", "read back"])
+@pytest.mark.parametrize("exists", [True, False], ids=["existing table", "no table yet"])
+def test_the_answer_of_the_first_attempt_is_lost(
+    path: str, monkeypatch: pytest.MonkeyPatch, landed: bool, blind: bool, exists: bool
+) -> None:
+    if exists:
+        write(path, None, 0)
+    answers = iter([False])
+
+    def fail(*arguments: Any) -> None:
+        if next(answers, True):
+            publish(*arguments)
+            return
+        if landed:
+            publish(*arguments)
+        raise ConnectionError("reset")
+
+    def no_answer(*arguments: Any) -> Any:
+        raise ConnectionError("no route to store")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_module, "publish", fail)
+        if blind:
+            patch.setattr(commit_module, "read_manifest", no_answer)
+            with pytest.raises(CommitOutcomeUnknownError):
+                write(path, Once("job", 1), 1)
+        else:
+            assert write(path, Once("job", 1), 1) == 1 + exists
+    done = write(path, Once("job", 1), 1)
+    assert (done is None) == (landed or not blind)
+    assert values(path) == [0, 1] if exists else [1]
+
+
+def test_a_lost_answer_is_ours_though_the_job_has_gone_on(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our version landed, its answer did not; before we look, a repetition skipped it and number 2 landed."""
+    write(path, None, 0)
+    real = publish
+
+    def slow(*arguments: Any) -> None:
+        monkeypatch.setattr(commit_module, "publish", real)
+        real(*arguments)
+        assert write(path, Once("job", 1), 1) is None
+        assert write(path, Once("job", 2), 2) == 3
+        raise FileExistsError("a repeated request lost against itself")
+
+    monkeypatch.setattr(commit_module, "publish", slow)
+    # Superfluous it is not: its files are the table's.
+    assert write(path, Once("job", 1), 1) == 2
+    assert values(path) == [0, 1, 2]
+
+
+def test_an_attempt_that_lost_the_race_finds_the_winner(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, None, 0)
+    real = publish
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(commit_module, "publish", real)
+        assert write(path, Once("job", 1), 1) == 2
+        lance.write_dataset(rows(9), path, mode="append")
+        real(*arguments)
+
+    monkeypatch.setattr(commit_module, "publish", late)
+    assert write(path, Once("job", 1), 1) is None
+    assert values(path) == [0, 1, 9]
+
+
+def test_processes_that_race_commit_every_pair_once(path: str) -> None:
+    pairs, count = 8, 2
+    worker = Path(__file__).with_name("once_worker.py")
+    command = [sys.executable, str(worker), path, str(pairs), "2"]
+    workers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    for process in workers:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in workers:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=60)[0] for process in workers]
+    assert [process.returncode for process in workers] == [0] * count
+    # A number is skipped only by who finds it or a higher one; whoever committed that came past this one.
+    assert sum(int(output) for output in outputs) == pairs
+    found = spark_lance.dataset(path).to_table()["pair"].to_pylist()
+    assert sorted(found) == sorted([*range(pairs)] * 2)
+
+
+def drop_record(path: str) -> None:
+    if RECORD in pylance(path).config():
+        pylance(path).delete_config_keys([RECORD])
+
+
+OTHERS: dict[str, Callable[[str], Any]] = {
+    "append": lambda path: lance.write_dataset(rows(100), path, mode="append"),
+    "overwrite": lambda path: lance.write_dataset(rows(200), path, mode="overwrite"),
+    "restore": lambda path: pylance(path, version=max(1, pylance(path).version - 2)).restore(),
+    "delete": lambda path: pylance(path).delete("a = 100"),
+    "alter column": lambda path: pylance(path).alter_columns({"path": "a", "nullable": True}),
+    "drop the record": drop_record,
+    "compact": lambda path: pylance(path).optimize.compact_files(),
+    "our restore": lambda path: spark_lance.dataset(
+        path, version=max(1, spark_lance.dataset(path).version - 2)
+    ).restore(),
+    "our append": lambda path: write(path, None, 300),
+    "our overwrite": lambda path: write(path, None, 400, mode="overwrite"),
+    "our delete": lambda path: spark_lance.dataset(path).delete("a = 300"),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(sorted(OTHERS)), st.integers(0, 4)), min_size=2, max_size=9))
+def test_no_number_lands_twice_whoever_commits_in_between(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str | int]
+) -> None:
+    path = str(tmp_path_factory.mktemp("t") / "t")
+    write(path, None, 0)
+    highest = -1
+    for step in steps:
+        if isinstance(step, int):
+            done = write(path, Once("job", step), 1000 + step)
+            assert (done is None) == (step <= highest), (step, highest)
+            highest = max(highest, step)
+        else:
+            OTHERS[step](path)
+    assert write(path, Once("job", highest), 1) is None if highest >= 0 else True
+    assert values(path) == sorted(pylance(path).to_table()["a"].to_pylist())
+
+
+def test_versions_that_were_cleaned_up_are_not_needed(path: str) -> None:
+    write(path, Once("job", 1), 1)
+    for number in range(3):
+        lance.write_dataset(rows(10 + number), path, mode="append")
+    write(path, None, 20)
+    pylance(path).cleanup_old_versions(datetime.timedelta(0))
+    assert len(pylance(path).versions()) == 1
+    assert write(path, Once("job", 1), 1) is None
+
+
+def test_a_branch_and_a_clone_know_what_they_hold(path: str) -> None:
+    write(path, Once("job", 1), 1)
+    pylance(path).create_branch("dev")
+    branch = f"{path}/tree/dev"
+    assert write(branch, Once("job", 1), 1) is None
+    assert write(branch, Once("job", 2), 2) == 2
+    assert values(path) == [1]
+    assert write(path, Once("job", 2), 2) == 2
+    pylance(path).shallow_clone(f"{path}-clone", reference=pylance(path).version)
+    assert write(f"{path}-clone", Once("job", 2), 2) is None
+    assert values(f"{path}-clone") == [1, 2]
+
+
+def test_only_versions_after_the_record_are_read(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, Once("job", 1), 1)
+    for number in range(20):
+        write(path, None, number)
+    reads: list[str] = []
+    real = read_manifest
+
+    def counted(store: Any, path: str, naming: Any) -> Any:
+        reads.append(path)
+        return real(store, path, naming)
+
+    monkeypatch.setattr(once_module, "read_manifest", counted)
+    assert write(path, Once("job", 1), 1) is None
+    assert reads == []
+    for number in range(3):
+        lance.write_dataset(rows(number), path, mode="append")
+    assert write(path, Once("job", 1), 1) is None
+    # The newest one has been read by the commit itself.
+    assert len(reads) == 2
+
+
+def test_pairs_of_other_connectors_count(path: str) -> None:
+    """Written by a connector that keeps no record."""
+    write(path, None, 1)
+    store, root = open_store(path)
+    plan = plan_write(store, root, rows().schema, "append")
+    properties = {"lance.streaming.queryId": "q", "lance.streaming.epochId": "5"}
+    fragments = write_fragments(rows(2).to_batches(), store, root, plan.schema, version=plan.version)
+    commit_write(store, root, plan, fragments, properties)
+    lance.write_dataset(rows(3), path, mode="append")
+    assert write(path, Once("q", 5, "stream"), 2) is None
+    assert write(path, Once("q", 6, "stream"), 4) is not None
+
+
+def test_jobs_that_did_not_commit_for_long_are_forgotten(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(once_module, "_MOST_APPLICATIONS", 3)
+    for number in range(5):
+        write(path, Once(f"job {number}", 1), number)
+    assert sorted(record(path)["applications"]) == ["txn:job 2", "txn:job 3", "txn:job 4"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"through": 1}', '{"through": 1, "applications": {"a": 1}}', '{"through": "x"}']
+)
+def test_a_damaged_record_stops_only_who_needs_it(path: str, text: str) -> None:
+    write(path, None, 0)
+    pylance(path).update_config({RECORD: text})
+    with pytest.raises(FormatError, match=r"spark_lance\.transactions"):
+        write(path, Once("job", 1), 1)
+    write(path, None, 2)
+    assert pylance(path).config()[RECORD] == text
+    pylance(path).delete_config_keys([RECORD])
+    assert write(path, Once("job", 1), 1) is not None
+
+
+def test_a_record_that_claims_the_future_is_not_believed(path: str) -> None:
+    write(path, Once("job", 1), 1)
+    pylance(path).update_config({RECORD: '{"through": 99, "applications": {}}'})
+    store, root = open_store(path)
+    assert Ledger.parse(load_latest(store, root)).through == 2
+
+
+@pytest.mark.parametrize("pair", [("", 1, "txn"), ("a", -1, "txn"), ("a", 1, "other")])
+def test_what_is_no_pair(pair: tuple[str, int, str]) -> None:
+    with pytest.raises(OptionError):
+        Once(*pair)
+
+
+def test_properties_that_are_no_pair_are_passed_over() -> None:
+    assert list(pair_of({"lance.streaming.queryId": "q", "lance.streaming.epochId": "-1"})) == []
+    assert list(pair_of({"lance.streaming.epochId": "1"})) == []
+    assert list(pair_of(Once("a", 1).properties)) == [Once("a", 1)]

@@ -1,0 +1,169 @@
+"""Finding versions: names, hints, detached versions, missing ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
+from spark_lance.io.store import Store, open_store
+from spark_lance.table.paths import Naming, newest_manifest_name
+from spark_lance.table.versions.versions import (
+    find_version,
+    latest_version,
+    list_versions,
+    load_latest,
+    load_version,
+    write_hint,
+)
+
+ROWS = pa.table({"a": [1, 2, 3]})
+
+
+@pytest.fixture(params=[True, False], ids=["V2", "V1"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "t"
+    for _ in range(11):
+        lance.write_dataset(ROWS, path, mode="append", enable_v2_manifest_paths=request.param)
+    return path
+
+
+def test_versions_are_listed_in_order(table: Path) -> None:
+    store, root = open_store(table)
+    versions = list_versions(store, root)
+    assert [file.version for file in versions] == list(range(1, 12))
+    assert latest_version(store, root) == versions[-1]
+    assert find_version(store, root, 4) == versions[3]
+    assert load_version(store, root, 4).version == 4
+    assert load_latest(store, root).version == 11
+
+
+@pytest.mark.parametrize("hint", [b"", b"{", b'{"version":2}', b'{"version":99}', b"\xff\xfe", None])
+def test_hints_are_never_trusted(table: Path, hint: bytes | None) -> None:
+    file = table / "_versions" / "latest_version_hint.json"
+    if hint is None:
+        file.unlink()
+    else:
+        file.write_bytes(hint)
+    assert load_latest(*open_store(table)).version == 11
+
+
+def test_detached_versions_are_no_history(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    lance.write_dataset(ROWS, path)
+    fragments = lance.fragment.write_fragments(ROWS, str(path))
+    operation = lance.LanceOperation.Append(fragments)
+    lance.LanceDataset.commit(str(path), operation, read_version=1, detached=True)
+    assert list((path / "_versions").glob("d*.manifest"))
+    assert load_latest(*open_store(path)).version == 1
+
+
+def test_files_in_the_making_are_no_versions(table: Path) -> None:
+    versions = table / "_versions"
+    for name in (
+        "99.manifest#1",
+        ".tmpAbCdEf",
+        "99.manifest-0b3f8d3c-3f5c-4c0e-9a52-0a52d1e1a111",
+        "readme.txt",
+    ):
+        (versions / name).write_bytes(b"junk")
+    assert load_latest(*open_store(table)).version == 11
+
+
+def test_two_naming_schemes_are_refused_but_versions_still_open(table: Path) -> None:
+    store, root = open_store(table)
+    naming = list_versions(store, root)[0].naming
+    other = Naming.V1 if naming is Naming.V2 else Naming.V2
+    names = table / "_versions"
+    (names / naming.file_name(3)).rename(names / other.file_name(3))
+    with pytest.raises(FormatError, match="V1 and as V2"):
+        load_latest(store, root)
+    with pytest.raises(ValueError, match="multiple manifest naming schemes"):
+        lance.dataset(str(table))
+    assert load_version(store, root, 3).version == 3
+    assert load_version(store, root, 4).version == 4
+
+
+@pytest.mark.parametrize("version", [0, -1, 12, 2**63, 2**64])
+def test_a_missing_version_names_those_that_exist(table: Path, version: int) -> None:
+    with pytest.raises(VersionNotFoundError, match="1 to 11"):
+        load_version(*open_store(table), version)
+
+
+def test_the_list_of_versions_in_the_message_is_short(table: Path) -> None:
+    store, root = open_store(table)
+    for version in (2, 5):
+        Path(find_version(store, root, version).path).unlink()
+    with pytest.raises(VersionNotFoundError, match=r"7, 8, 9, 10, 11 and 4 older ones from 1 on"):
+        load_version(store, root, 5)
+
+
+def test_no_table(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "_versions").mkdir(parents=True)
+    for place in (tmp_path / "missing", tmp_path / "empty", tmp_path):
+        store, root = open_store(place)
+        assert list_versions(store, root) == []
+        with pytest.raises(TableNotFoundError, match=str(place)):
+            load_latest(store, root)
+        with pytest.raises(TableNotFoundError, match=str(place)):
+            load_version(store, root, 1)
+
+
+def test_a_latest_version_that_is_cleaned_up_meanwhile(table: Path) -> None:
+    store, root = open_store(table)
+    real = [file.path.rpartition("/")[2] for file in list_versions(store, root)]
+
+    class Stale(Store):
+        calls = 0
+
+        def list(self, directory: str) -> list[str]:
+            Stale.calls += 1
+            # A listing that still shows a version which is gone by the time it is read.
+            ghost = Naming.V1.file_name(12) if real[0] == "1.manifest" else Naming.V2.file_name(12)
+            return [*real, ghost] if Stale.calls == 1 else real
+
+    assert load_latest(Stale("file"), root).version == 11
+
+
+def test_hints_are_written_for_local_tables_only(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    lance.write_dataset(ROWS, path)
+    store, root = open_store(path)
+    write_hint(store, root, 7)
+    assert (path / "_versions" / "latest_version_hint.json").read_text() == '{"version":7}'
+    assert not [name for name in (path / "_versions").iterdir() if name.name.startswith(".tmp")]
+    memory, place = open_store("memory://hints")
+    write_hint(memory, place, 7)
+    assert memory.list(f"{place}/_versions") == []
+
+
+def test_a_hint_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    lance.write_dataset(ROWS, path)
+    shutil.rmtree(path / "_versions")
+    (path / "_versions").write_text("a file where the directory should be")
+    store, root = open_store(path)
+    write_hint(store, root, 7)
+
+
+def test_the_newest_name_is_found_without_parsing_all() -> None:
+    names = [Naming.V2.file_name(version) for version in (3, 12, 7)]
+    assert newest_manifest_name(names) == names[1]
+    strays = ["latest_version_hint.json", f"{names[1]}#1", ".tmp12", "d18446744073709551614.manifest"]
+    assert newest_manifest_name([*strays, *names, "d9223372036854775809.manifest"]) == names[1]
+    assert newest_manifest_name([*names, "3.manifest"]) is None
+    assert newest_manifest_name(strays) is None
+
+
+def test_a_hint_is_written_in_place(tmp_path: Path) -> None:
+    store, root = open_store(tmp_path)
+    (tmp_path / "_versions").mkdir()
+    hint = tmp_path / "_versions" / "latest_version_hint.json"
+    for version in (9, 1000, 12):
+        write_hint(store, root, version)
+        assert hint.read_text() == f'{{"version":{version}}}'
+    assert [path.name for path in hint.parent.iterdir()] == [hint.name]
