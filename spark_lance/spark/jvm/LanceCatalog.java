@@ -427,7 +427,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       Map question = catalog.question("delete_where");
       question.put("name", name);
       List list = new ArrayList();
-    question.put("predicates", list);
+      question.put("predicates", list);
       for (int i = 0; i < predicates.length; i++) {
         list.add(predicates[i].toString());
       }
@@ -455,7 +455,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     }
 
     public String comment() {
-      return (String) field.getComment().getOrElse(null);
+      return field.getComment().isEmpty() ? null : (String) field.getComment().get();
     }
   }
 

@@ -6,7 +6,7 @@ Every procedure takes the name of a table first, as it stands in SQL ("db.t", "t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 

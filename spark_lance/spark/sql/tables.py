@@ -129,8 +129,18 @@ def drop_table(question: Question) -> bool:
 
 
 def rename_table(question: Question) -> None:
-    """Give a table another name."""
-    question.catalog.names.rename(question.name, tuple(question.asked["to"]))
+    """Give a table another name: one in its own namespace, or one with the namespaces, with or without the catalog.
+
+    Spark leaves the new name as it was written, so the catalog's name may be its first part.
+    """
+    catalog, old, new = question.catalog, question.name, tuple(question.asked["to"])
+    if is_path(old) or is_path(new):
+        raise UnsupportedFormatError("a path cannot be renamed: move its folder")
+    if len(new) > 1 and new[0] == catalog.name and (catalog.name,) not in catalog.names.namespaces():
+        new = new[1:]
+    elif len(new) == 1:
+        new = (*old[:-1], *new)
+    catalog.names.rename(old, new)
 
 
 def truncate_table(question: Question) -> bool:
