@@ -4,8 +4,8 @@
     <root>/<8 hex digits>_<object id>       tables of nested namespaces
     <root>/__manifest                       a Lance table that lists both, and the namespaces
 
-Columns of `__manifest`: object_id (the parts of the name joined by "$"; the primary key), object_type ("table"
-or "namespace"), location (of a table, relative to the root, not percent-encoded), metadata (a JSON
+Columns of `__manifest`: object_id (the parts of the name joined by "$"; the primary key), object_type
+("table" or "namespace"), location (of a table, relative to the root, not percent-encoded), metadata (a JSON
 object of texts: the properties), base_objects (list of texts, unused here). Verified with the directory
 namespace of pylance 14, which reads and writes the same folders.
 
@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, check_part, shown
+from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, can_be_part, check_part, shown
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
     MergeError,
@@ -148,14 +148,14 @@ class DirectoryCatalog:
 
     def table(self, name: Name) -> TableEntry:
         """Return where a table is."""
-        entry = self._entries().get(name)
+        entries = self._entries()
+        entry = entries.get(name)
         if entry is not None and entry.kind == _TABLE:
             uri = self._inside(entry.location or "")
             return TableEntry(name, uri, entry.properties, declared=self._is_declared(uri))
-        if len(name) == 1 and name[0] not in ("", ".", "..") and "/" not in name[0]:
+        if len(name) == 1 and can_be_part(name[0]) and not self._is_listed(name[0] + _SUFFIX, entries):
             uri = self._inside(name[0] + _SUFFIX)
-            store, path = self._open(uri)
-            if store.list(join(path, "_versions")):
+            if self._has_versions(uri):
                 return TableEntry(name, uri)
         raise TableNotFoundError(f"there is no table {shown(name)} in {self.root}")
 
@@ -170,10 +170,10 @@ class DirectoryCatalog:
             if self._is_declared(uri):
                 return uri
         self._check_free(name, entries)
-        if len(name) == 1:
+        # The folder of a table that was renamed still has its old name.
+        if len(name) == 1 and not self._is_listed(name[0] + _SUFFIX, entries):
             uri = self._inside(name[0] + _SUFFIX)
-            store, path = self._open(uri)
-            if store.list(join(path, "_versions")):
+            if self._has_versions(uri):
                 raise TableExistsError(f"there is a table {shown(name)} in {self.root} already")
             return uri
         return self._inside(f"{uuid.uuid4().hex[:8]}_{_id(name)}")
@@ -248,6 +248,13 @@ class DirectoryCatalog:
                 f"{uri} is not inside of the catalog's root {self.root}: a name cannot lead there"
             )
         return uri[len(head) :]
+
+    def _is_listed(self, location: str, entries: Mapping[Name, _Entry]) -> bool:
+        return any(entry.location == location for entry in entries.values())
+
+    def _has_versions(self, uri: str) -> bool:
+        store, path = self._open(uri)
+        return bool(store.list(join(path, "_versions")))
 
     def _is_declared(self, uri: str) -> bool:
         store, path = self._open(uri)

@@ -11,14 +11,14 @@ from typing import Protocol
 
 from spark_lance.errors import OptionError
 
-__all__ = ["SEPARATOR", "Catalog", "Name", "TableEntry", "check_part", "shown"]
+__all__ = ["SEPARATOR", "Catalog", "Name", "TableEntry", "can_be_part", "check_part", "shown"]
 
 Name = tuple[str, ...]
 
 # Joins the parts of a name in the object ids of Lance's namespaces.
 SEPARATOR = "$"
 
-_FORBIDDEN = frozenset('/\\\0"')
+_FORBIDDEN = frozenset('/\\\0"') | {SEPARATOR}
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,21 @@ class Catalog(Protocol):
         """Remove a table, its files included."""
 
 
-def check_part(part: str, what: str = "name") -> None:
+def can_be_part(part: str) -> bool:
+    """Whether a part of a name can be a folder of its own below a catalog's root."""
+    return bool(part) and part.strip() == part and part not in (".", "..") and not _FORBIDDEN & set(part)
+
+
+def check_part(part: str) -> None:
     """Refuse a part of a name that cannot be a folder of its own below a catalog's root.
 
     Raises:
         OptionError: it is empty, leads elsewhere, or holds characters that names may not have.
     """
-    if not part or part.strip() != part:
-        raise OptionError(f"{what} {part!r} is empty or begins or ends with a space: give another one")
-    if part in (".", "..") or _FORBIDDEN & set(part) or SEPARATOR in part:
+    if not can_be_part(part):
         raise OptionError(
-            f"{what} {part!r} cannot be used: names have no '/', '\\', '\"' or '{SEPARATOR}', "
-            "and are not '.' or '..'"
+            f"name {part!r} cannot be used: names are not empty, '.' or '..', do not begin or end with a "
+            f"space, and have no '/', '\\', '\"' or '{SEPARATOR}'"
         )
 
 

@@ -2,8 +2,8 @@
 
 A class is *published* where the class loader that Spark looks things up with takes more classes, as that of
 a driver which spark-submit or Python has started does: then all threads and sessions find it by name, and it
-is compiled once per JVM. What was compiled is kept for the next JVM, in the user's cache folder, by content and
-release of Spark:
+is compiled once per JVM. What was compiled is kept for the next JVM, in the user's cache folder, by content
+and release of Spark:
 
     <cache>/spark-lance/java/<release>/<class>-<hash of the source>.jar
 """
@@ -75,12 +75,12 @@ def cache_folder(jvm: Any) -> Path:
     It lasts as long as the process where the user has no cache folder of that kind.
     """
     release = str(jvm.org.apache.spark.SparkContext.getOrCreate().version())
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(home) / "spark-lance" / "java" / release
     try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        folder = home / "spark-lance" / "java" / release
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.stat()
-    except OSError:  # no home, or a read-only one
+    except (OSError, RuntimeError):  # no home, or a read-only one
         return _own_folder()
     private = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return folder if private and os.access(folder, os.W_OK) else _own_folder()

@@ -1,4 +1,4 @@
-"""Answers to what the Java classes ask: one question is a JSON object with a verb, one answer is JSON, too."""
+"""Answers to what the Java classes ask: a question is a JSON object with a verb, an answer is JSON, too."""
 
 from __future__ import annotations
 

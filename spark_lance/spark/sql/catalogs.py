@@ -8,6 +8,7 @@ spark.sql.catalog.<name>.paths         false: it has no path tables
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,9 +21,11 @@ from spark_lance.errors import NamespaceNotFoundError, OptionError, TableNotFoun
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OpenCatalog", "Question", "is_path"]
+__all__ = ["OpenCatalog", "Question", "catalog_name", "inside", "is_path"]
 
 _STORAGE = "storage."
+# A part of a name in SQL, quoted or not.
+_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _SETTINGS = frozenset({"root", "paths"})
 
 
@@ -113,6 +116,33 @@ def _directory(root: str, storage: tuple[tuple[str, str], ...]) -> DirectoryCata
 def is_path(name: Name) -> bool:
     """Whether a name is a path in place of one: a single part that has a slash."""
     return len(name) == 1 and "/" in name[0]
+
+
+def catalog_name(catalog: OpenCatalog, text: str) -> Name:
+    """Return the name that a text in SQL means, with or without the catalog in front; paths stay whole.
+
+    Raises:
+        OptionError: it is not a name.
+    """
+    if "/" in text:
+        return (text.strip("`"),)
+    parts: list[str] = []
+    at = 0
+    while found := _PART.match(text, at):
+        parts.append(found[1].replace("``", "`") if found[1] else found[2])
+        at = found.end() + 1
+        if text[found.end() : at] != ".":
+            break
+    if not parts or at <= len(text):
+        raise OptionError(f"{text!r} is not a name: write parts with dots between them, such as db.t")
+    return inside(catalog, tuple(parts))
+
+
+def inside(catalog: OpenCatalog, name: Name) -> Name:
+    """Return a name without the catalog in front, unless a namespace has the catalog's name."""
+    if len(name) > 1 and name[0] == catalog.name and (catalog.name,) not in catalog.names.namespaces():
+        return name[1:]
+    return name
 
 
 @dataclass(frozen=True)

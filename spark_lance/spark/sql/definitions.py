@@ -1,7 +1,8 @@
 """CREATE, REPLACE and CREATE ... AS SELECT: empty tables at once, filled ones with the write that Spark runs.
 
-A statement with AS SELECT is staged: its table appears, or is replaced, by the one commit that holds its rows.
-TBLPROPERTIES take the names of the options of `df.write.format("lance")`; others become settings of the table.
+A statement with AS SELECT is staged: its table appears, or is replaced, by the one commit that holds its
+rows. TBLPROPERTIES take the names of the options of `df.write.format("lance")`; others become settings of the
+table.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def commit_staged(question: Question) -> None:
 
 
 def abort_staged(question: Question) -> None:
-    """End a staged statement that failed: the write has cleaned up behind itself, names were not given yet."""
+    """End a staged statement that failed: its write has cleaned up, and no name was given yet."""
 
 
 def _place(question: Question, *, replaces: bool) -> str:

@@ -1,4 +1,4 @@
-"""Tables in SQL: found by name, by path, with a version, a branch or as a metadata table; altered and dropped.
+"""Tables in SQL: found by name or path, with a version, a branch, as metadata tables; altered and dropped.
 
 t                  the newest version                 t@dev            the branch dev
 t VERSION AS OF 3  a version, or a tag by name        t TIMESTAMP AS OF '...'
@@ -28,7 +28,7 @@ from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
 from spark_lance.spark.schema.read_schema import system_field
-from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
+from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
 from spark_lance.table.metadata import METADATA_TABLES
 
 __all__ = [
@@ -129,18 +129,14 @@ def drop_table(question: Question) -> bool:
 
 
 def rename_table(question: Question) -> None:
-    """Give a table another name: one in its own namespace, or one with the namespaces, with or without the catalog.
+    """Give a table another name: one in its own namespace, or one with namespaces.
 
     Spark leaves the new name as it was written, so the catalog's name may be its first part.
     """
     catalog, old, new = question.catalog, question.name, tuple(question.asked["to"])
     if is_path(old) or is_path(new):
         raise UnsupportedFormatError("a path cannot be renamed: move its folder")
-    if len(new) > 1 and new[0] == catalog.name and (catalog.name,) not in catalog.names.namespaces():
-        new = new[1:]
-    elif len(new) == 1:
-        new = (*old[:-1], *new)
-    catalog.names.rename(old, new)
+    catalog.names.rename(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
 
 
 def truncate_table(question: Question) -> bool:
@@ -185,7 +181,7 @@ def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
     kind = st.StructType.fromJson({"type": "struct", "fields": [_field(change)]})
     if len(change["column"]) > 1:
         raise UnsupportedFormatError(
-            f"field {column_path(change['column'])} cannot be added inside of a column: add a column beside it"
+            f"field {column_path(change['column'])} cannot be added inside of a column: add a column"
         )
     table.addColumns(kind)
     if change["comment"]:

@@ -1,4 +1,4 @@
-"""The Java side of the SQL catalog, in units that the driver's JVM compiles when Spark first asks for a class.
+"""The Java side of the SQL catalog, in units that are compiled when Spark first asks for a class of them.
 
 Whoever names no table in SQL compiles nothing: `LanceUnits` answers the class loader that Spark asks, and it
 compiles a unit, or finds it in the cache folder, when a class of it is needed.
