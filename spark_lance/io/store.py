@@ -335,7 +335,7 @@ class Store:
             return []
         return [_stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
 
-    def list_directories(self, directory: str) -> list[str]:
+    def list_directories(self, directory: str) -> Sequence[str]:
         """Return the base names of the directories directly in a directory; none if it does not exist.
 
         In an object store a directory is what names of objects have in common up to a '/'.

@@ -169,7 +169,8 @@ def _describe(question: Question, uri: str) -> None:
 
 def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options of the write among TBLPROPERTIES, and the settings of the table."""
-    options, settings = {}, {}
+    options: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for key, value in properties.items():
         if key.startswith("option."):
             continue  # OPTIONS (...) come again without the prefix

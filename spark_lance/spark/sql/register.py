@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.java_gateway import ensure_callback_server_started
+from pyspark import java_gateway
 
 from spark_lance.spark.session.enable import first_line
 from spark_lance.spark.sql.bridge import Bridge
@@ -31,7 +31,8 @@ def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> 
     """
     prefix = f"spark.sql.catalog.{name}"
     try:
-        ensure_callback_server_started(spark._sc._gateway)
+        start: Any = java_gateway.ensure_callback_server_started
+        start(spark._sc._gateway)
         if not publish(spark, Bridge(spark)):
             _tell_of_no_catalog("the driver's class loader takes no classes", asked=root is not None)
             return
