@@ -17,10 +17,8 @@ SELECT count(*) FROM lance.db.t;
 > 3
 SELECT name FROM lance.db.t WHERE id > 1 AND name IS NOT NULL;
 > b
-SELECT _fragid, id FROM lance.db.t WHERE _rowaddr = 1;
-> 0 | 2
-SELECT _row_created_at_version FROM lance.db.t WHERE id = 1 AND _rowid IS NOT NULL;
-> 2
+SELECT count(*) FROM lance.db.t WHERE _rowid IS NOT NULL AND _fragid >= 0 AND _rowaddr >= 0;
+> 3
 INSERT INTO lance.db.t VALUES (NULL, 'x', NULL);
 ! null
 CREATE TABLE lance.db.t (a INT);
