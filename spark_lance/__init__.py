@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from spark_lance import errors
     from spark_lance.datasets.dataset import LanceDataset, LanceFragment, dataset, write_dataset
     from spark_lance.io.retry import RetryPolicy
+    from spark_lance.spark.enable import enable
     from spark_lance.spark.lance_table.table import LanceTable
-    from spark_lance.spark.session.enable import enable
     from spark_lance.spark.source import LanceDataSource
     from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
@@ -44,7 +44,7 @@ _HOMES = {
     "batch_udf": "spark_lance.table.columns.new_columns",
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.datasets.dataset",
-    "enable": "spark_lance.spark.session.enable",
+    "enable": "spark_lance.spark.enable",
     "write_dataset": "spark_lance.datasets.dataset",
 }
 

@@ -28,6 +28,9 @@ __all__ = [
     "LocationInUseError",
     "LockNotReleasedError",
     "MergeError",
+    "NamespaceExistsError",
+    "NamespaceInUseError",
+    "NamespaceNotFoundError",
     "OptionError",
     "OptionTypeError",
     "RetriesExhaustedError",
@@ -95,6 +98,24 @@ class LocationInUseError(LanceError, FileExistsError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class NamespaceNotFoundError(LanceError, LookupError):
+    """The catalog has no namespace of this name: list its namespaces, or create it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class NamespaceExistsError(LanceError, FileExistsError):
+    """The catalog has a namespace of this name already."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class NamespaceInUseError(LanceError):
+    """The namespace holds tables or namespaces: drop these first."""
 
 
 class VersionNotFoundError(LanceError, LookupError, ValueError, OSError):

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "spark_lance"
-LAYERS = ("errors", "proto", "io", "file", "table", "index", "datasets", "cli", "spark")
+LAYERS = ("errors", "proto", "io", "file", "table", "index", "datasets", "catalog", "cli", "spark")
 # The folders of a package in the order of their imports: each uses only those to its left. "core" are modules
 # beside the folders, except those that are named themselves.
 ROOMS = {
@@ -33,7 +33,19 @@ ROOMS = {
         "inserts",
     ),
     "index": ("core", "vector", "text", "scalar", "remap", "pruners"),
-    "spark": ("core", "options", "session", "schema", "scan", "sink", "streaming", "source", "lance_table"),
+    "spark": (
+        "core",
+        "options",
+        "session",
+        "schema",
+        "scan",
+        "sink",
+        "streaming",
+        "source",
+        "lance_table",
+        "sql",
+        "enable",
+    ),
     # The package itself holds the tables of layouts and encodings, by which pages are read.
     "file.v2_1": ("core", "levels", "encodings", "layouts", "__init__", "read", "write"),
 }

@@ -335,6 +335,20 @@ class Store:
             return []
         return [_stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
 
+    def list_directories(self, directory: str) -> Sequence[str]:
+        """Return the base names of the directories directly in a directory; none if it does not exist.
+
+        In an object store a directory is what names of objects have in common up to a '/'.
+        """
+        try:
+            found = self._call(
+                "listing", directory, lambda fs: list(fs.ls(directory, detail=True, refresh=True))
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = [str(entry["name"]) for entry in found if entry["type"] == "directory"]
+        return [name.rstrip("/").rpartition("/")[2] for name in names]
+
     def first_objects(self, directory: str, limit: int) -> Sequence[str]:
         """Return some of the objects in a directory and below, by their paths from there on; not in order.
 

@@ -18,7 +18,7 @@ from pyspark.sql.session import SparkSession
 from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.session import java_classes
 
-__all__ = ["enable"]
+__all__ = ["enable", "first_line"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _share_format(spark: Any) -> None:
         else:
             _warn_of_threads("the driver's class loader takes no classes")
     except Py4JError as error:
-        _warn_of_threads(_first_line(error))
+        _warn_of_threads(first_line(error))
 
 
 @cache
@@ -88,12 +88,10 @@ def _install(spark: Any, new_sessions: bool) -> None:
         if new_sessions:
             spark._jsparkSession.extensions().injectPreCBORule(_new(spark, f"{_RULE}$ForSessions"))
     except Py4JError as error:
-        logger.warning(
-            "Lance tables are read with all columns, as Spark took no rule: %s", _first_line(error)
-        )
+        logger.warning("Lance tables are read with all columns, as Spark took no rule: %s", first_line(error))
 
 
-def _first_line(error: Py4JError) -> str:
+def first_line(error: Py4JError) -> str:
     """Return what went wrong, without where in the JVM it did."""
     thrown = getattr(error, "java_exception", None)
     return str(error if thrown is None else thrown.toString()).splitlines()[0]

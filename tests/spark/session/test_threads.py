@@ -172,7 +172,7 @@ def foreign_launcher(spark: Any) -> Iterator[None]:
     """Take from this thread the class loader that takes more classes; its parent knows none of them."""
     thread = spark._jvm.java.lang.Thread.currentThread()
     usual = thread.getContextClassLoader()
-    taking = java_classes._open_loader(spark._jvm)
+    taking = java_classes.open_loader(spark._jvm)
     assert taking is not None
     thread.setContextClassLoader(taking.getParent())
     try:

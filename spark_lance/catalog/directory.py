@@ -1,0 +1,346 @@
+"""The directory namespace of Lance: a folder of tables, with nested namespaces.
+
+    <root>/<table>.lance                    tables of the root namespace
+    <root>/<8 hex digits>_<object id>       tables of nested namespaces
+    <root>/__manifest                       a Lance table that lists both, and the namespaces
+
+Columns of `__manifest`: object_id (the parts of the name joined by "$"; the primary key), object_type
+("table" or "namespace"), location (of a table, relative to the root, not percent-encoded), metadata (a JSON
+object of texts: the properties), base_objects (list of texts, unused here). Verified with the directory
+namespace of pylance 14, which reads and writes the same folders.
+
+A folder `<table>.lance` that the list does not have is a table of the root namespace as well: older writers
+keep no list. A folder that holds `.lance-reserved` and no version is a table that was declared only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, can_be_part, check_part, shown
+from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.errors import (
+    MergeError,
+    NamespaceExistsError,
+    NamespaceInUseError,
+    NamespaceNotFoundError,
+    OptionError,
+    StoreError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from spark_lance.io.store import Store, join, open_store
+
+__all__ = ["DirectoryCatalog"]
+
+logger = logging.getLogger(__name__)
+
+_LIST = "__manifest"
+_SUFFIX = ".lance"
+_DECLARED = ".lance-reserved"
+_TABLE, _NAMESPACE = "table", "namespace"
+_KEY = {"lance-schema:unenforced-primary-key:position": "0"}
+_SCHEMA = pa.schema(
+    [
+        pa.field("object_id", pa.string(), nullable=False, metadata=_KEY),
+        pa.field("object_type", pa.string(), nullable=False),
+        pa.field("location", pa.string()),
+        pa.field("metadata", pa.string()),
+        pa.field("base_objects", pa.list_(pa.field("object_id", pa.string()))),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A row of the list."""
+
+    name: Name
+    kind: str
+    location: str | None
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class DirectoryCatalog:
+    """The tables below one folder of a store; see `names.Catalog` for what it answers.
+
+    Attributes:
+        root: the folder, a path or an fsspec URI. It need not exist before the first table.
+        storage_options: options of the store.
+    """
+
+    root: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def namespaces(self, parent: Name = ()) -> list[Name]:
+        """Return the namespaces directly in a namespace, sorted."""
+        entries = self._entries()
+        self._check_namespace(parent, entries)
+        return sorted(name for name, entry in entries.items() if _is_in(name, parent, entry, _NAMESPACE))
+
+    def namespace_properties(self, name: Name) -> dict[str, str]:
+        """Return what is kept about a namespace; the root namespace has its location only."""
+        if not name:
+            return {"location": self.root}
+        entries = self._entries()
+        self._check_namespace(name, entries)
+        return dict(entries[name].properties)
+
+    def create_namespace(self, name: Name, properties: Mapping[str, str]) -> None:
+        """Make a namespace in one that exists.
+
+        Raises:
+            NamespaceExistsError: it is there already.
+            TableExistsError: a table has its name.
+            NamespaceNotFoundError: the namespace around it does not exist.
+        """
+        _check_new(name)
+        entries = self._entries()
+        self._check_namespace(name[:-1], entries)
+        self._check_free(name, entries)
+        self._insert(name, _NAMESPACE, None, properties)
+
+    def alter_namespace(self, name: Name, values: Mapping[str, str], removed: Sequence[str]) -> None:
+        """Set and remove properties of a namespace."""
+        properties = self.namespace_properties(name)
+        if not name:
+            raise OptionError("the root namespace of a catalog has no properties that could be set")
+        kept = {key: value for key, value in properties.items() if key not in removed} | dict(values)
+        text = json.dumps(kept).replace("'", "''")
+        self._list().update({"metadata": f"'{text}'"}, where=_is(name))
+
+    def drop_namespace(self, name: Name) -> None:
+        """Remove an empty namespace.
+
+        Raises:
+            NamespaceInUseError: it has tables or namespaces.
+        """
+        entries = self._entries()
+        self._check_namespace(name, entries)
+        if not name:
+            raise OptionError("the root namespace of a catalog cannot be dropped")
+        held = [other for other in entries if len(other) > len(name) and other[: len(name)] == name]
+        if held:
+            raise NamespaceInUseError(
+                f"namespace {shown(name)} is not empty, it holds {shown(held[0])}: drop what is in it first"
+            )
+        self._list().delete(_is(name))
+
+    def tables(self, namespace: Name = ()) -> list[Name]:
+        """Return the tables directly in a namespace, sorted."""
+        entries = self._entries()
+        self._check_namespace(namespace, entries)
+        found = {name for name, entry in entries.items() if _is_in(name, namespace, entry, _TABLE)}
+        if not namespace:
+            listed = {entry.location for entry in entries.values()}
+            found |= {(folder[: -len(_SUFFIX)],) for folder in self._folders() if folder not in listed}
+        return sorted(found)
+
+    def table(self, name: Name) -> TableEntry:
+        """Return where a table is."""
+        entries = self._entries()
+        entry = entries.get(name)
+        if entry is not None and entry.kind == _TABLE:
+            uri = self._inside(entry.location or "")
+            return TableEntry(name, uri, entry.properties, declared=self._is_declared(uri))
+        if len(name) == 1 and can_be_part(name[0]) and not self._is_listed(name[0] + _SUFFIX, entries):
+            uri = self._inside(name[0] + _SUFFIX)
+            if self._has_versions(uri):
+                return TableEntry(name, uri)
+        raise TableNotFoundError(f"there is no table {shown(name)} in {self.root}")
+
+    def place(self, name: Name) -> str:
+        """Return the path at which a new table of this name is to be written; see `names.Catalog`."""
+        _check_new(name)
+        entries = self._entries()
+        self._check_namespace(name[:-1], entries)
+        there = entries.get(name)
+        if there is not None and there.kind == _TABLE and there.location is not None:
+            uri = self._inside(there.location)
+            if self._is_declared(uri):
+                return uri
+        self._check_free(name, entries)
+        # The folder of a table that was renamed still has its old name.
+        if len(name) == 1 and not self._is_listed(name[0] + _SUFFIX, entries):
+            uri = self._inside(name[0] + _SUFFIX)
+            if self._has_versions(uri):
+                raise TableExistsError(f"there is a table {shown(name)} in {self.root} already")
+            return uri
+        return self._inside(f"{uuid.uuid4().hex[:8]}_{_id(name)}")
+
+    def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
+        """Give a table that was written at `place(name)` its name."""
+        location = self._location(uri)
+        there = self._entries().get(name)
+        if there is not None and there.kind == _TABLE and there.location == location:
+            return
+        self._insert(name, _TABLE, location, properties)
+
+    def rename(self, old: Name, new: Name) -> None:
+        """Give a table another name; its files stay where they are.
+
+        The new name is there before the old one goes, so a failure in between leaves two names for one table
+        and never none.
+        """
+        _check_new(new)
+        entry = self.table(old)
+        entries = self._entries()
+        self._check_namespace(new[:-1], entries)
+        self._check_free(new, entries)
+        self._insert(new, _TABLE, self._location(entry.uri), entry.properties)
+        if old in entries:
+            self._list().delete(_is(old))
+
+    def drop(self, name: Name) -> None:
+        """Remove a table with its files, unless another name leads to them."""
+        entry = self.table(name)
+        entries = self._entries()
+        location = self._location(entry.uri)
+        if name in entries:
+            self._list().delete(_is(name))
+        if any(other.location == location for key, other in entries.items() if key != name):
+            return
+        store, path = self._open(entry.uri)
+        # Without its versions nobody takes what is left of a table that is being deleted for a damaged one.
+        objects = sorted(
+            store.list_objects(path, recursive=True), key=lambda found: "/_versions/" not in found.path
+        )
+        store.delete_many([found.path for found in objects])
+        if store.is_local:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _open(self, uri: str) -> tuple[Store, str]:
+        return open_store(uri, self.storage_options)
+
+    def _inside(self, location: str) -> str:
+        """Return the path of a location below the root.
+
+        Raises:
+            OptionError: it leads out of the root, perhaps by a link.
+        """
+        parts = location.split("/")
+        if not location or location.startswith("/") or ":" in parts[0] or {"", ".", ".."} & set(parts):
+            raise OptionError(f"location {location!r} is not inside of the catalog's root {self.root}")
+        uri = join(self.root, *parts)
+        store, path = self._open(uri)
+        if store.is_local:
+            _, root = self._open(self.root)
+            if os.path.commonpath([os.path.realpath(root), os.path.realpath(path)]) != os.path.realpath(root):
+                raise OptionError(
+                    f"location {location!r} leads out of the catalog's root {self.root} by a link"
+                )
+        return uri
+
+    def _location(self, uri: str) -> str:
+        head = self.root.rstrip("/") + "/"
+        if not uri.startswith(head):
+            raise OptionError(
+                f"{uri} is not inside of the catalog's root {self.root}: a name cannot lead there"
+            )
+        return uri[len(head) :]
+
+    def _is_listed(self, location: str, entries: Mapping[Name, _Entry]) -> bool:
+        return any(entry.location == location for entry in entries.values())
+
+    def _has_versions(self, uri: str) -> bool:
+        store, path = self._open(uri)
+        return bool(store.list(join(path, "_versions")))
+
+    def _is_declared(self, uri: str) -> bool:
+        store, path = self._open(uri)
+        return _DECLARED in store.list(path) and not store.list(join(path, "_versions"))
+
+    def _folders(self) -> list[str]:
+        """Return the names of the folders of the root that tables have."""
+        store, root = self._open(self.root)
+        return [name for name in store.list_directories(root) if name.endswith(_SUFFIX) and name != _SUFFIX]
+
+    def _list(self) -> LanceDataset:
+        return dataset(join(self.root, _LIST), storage_options=self.storage_options)
+
+    def _entries(self) -> dict[Name, _Entry]:
+        """Return the list; empty if there is none yet."""
+        try:
+            rows = self._list().to_table(["object_id", "object_type", "location", "metadata"]).to_pylist()
+        except TableNotFoundError:
+            return {}
+        found = {}
+        for row in rows:
+            name = tuple(row["object_id"].split(SEPARATOR))
+            properties = json.loads(row["metadata"]) if row["metadata"] else {}
+            found[name] = _Entry(name, row["object_type"], row["location"], properties)
+        return found
+
+    def _insert(self, name: Name, kind: str, location: str | None, properties: Mapping[str, str]) -> None:
+        """Add a row to the list, if its name is not there.
+
+        Raises:
+            TableExistsError, NamespaceExistsError: another writer was faster.
+        """
+        metadata = json.dumps(dict(properties)) if properties else None
+        row = {"object_id": _id(name), "object_type": kind, "location": location, "metadata": metadata}
+        table = pa.Table.from_pylist([{**row, "base_objects": None}], schema=_SCHEMA)
+        uri = join(self.root, _LIST)
+        for _ in range(2):
+            try:
+                merge = self._list().merge_insert("object_id").when_matched_fail()
+                merge.when_not_matched_insert_all().execute(table)
+                return
+            except TableNotFoundError:
+                try:
+                    write_dataset(table, uri, storage_options=self.storage_options)
+                    return
+                except TableExistsError:
+                    logger.info("another writer made the list of tables %s at the same time", uri)
+            except MergeError:
+                raise (
+                    TableExistsError(f"there is a table {shown(name)} in {self.root} already")
+                    if kind == _TABLE
+                    else NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")
+                ) from None
+        raise StoreError(f"the list of tables {uri} comes and goes: is another program deleting it?")
+
+    def _check_namespace(self, name: Name, entries: Mapping[Name, _Entry]) -> None:
+        if name and (name not in entries or entries[name].kind != _NAMESPACE):
+            raise NamespaceNotFoundError(f"there is no namespace {shown(name)} in {self.root}")
+
+    def _check_free(self, name: Name, entries: Mapping[Name, _Entry]) -> None:
+        there = entries.get(name)
+        if there is None:
+            return
+        if there.kind == _NAMESPACE:
+            raise NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")
+        raise TableExistsError(f"there is a table {shown(name)} in {self.root} already")
+
+
+def _check_new(name: Name) -> None:
+    if not name:
+        raise OptionError("the root namespace of a catalog has no name: give one")
+    for part in name:
+        check_part(part)
+    if len(name) == 1 and name[0] == _LIST:
+        raise OptionError(f"{_LIST!r} is the catalog's own list of tables: choose another name")
+
+
+def _id(name: Name) -> str:
+    return SEPARATOR.join(name)
+
+
+def _is(name: Name) -> str:
+    """Return the condition on the list's rows that a name meets."""
+    text = _id(name).replace("'", "''")
+    return f"object_id = '{text}'"
+
+
+def _is_in(name: Name, parent: Name, entry: _Entry, kind: str) -> bool:
+    return entry.kind == kind and len(name) == len(parent) + 1 and name[:-1] == parent

@@ -1,0 +1,40 @@
+"""`spark_lance.enable`: what a session gets beyond the data source; see docs/sql.md for the catalog.
+
+This module stands to the right of all others of the Spark layer, as it brings both the optimizer rule
+(session/) and the SQL catalog (sql/, which rests on `LanceTable`).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.session import SparkSession
+
+from spark_lance.spark.session.enable import enable as enable_planning
+from spark_lance.spark.sql.register import register
+
+__all__ = ["enable"]
+
+
+def enable(
+    spark: SparkSession, *, new_sessions: bool = False, catalog: str = "lance", root: str | None = None
+) -> SparkSession:
+    """Let queries read only the columns and rows of Lance tables that they need, and SQL name Lance tables.
+
+    Filters and limits reach the tables, columns that a query does not use are not fetched, rows are counted
+    without reading any, and small tables are known to be small, so that Spark can broadcast them. Everything
+    but the catalog works without this call, too. Calling it again is harmless.
+
+    Args:
+        spark: a session, classic or of Spark Connect (where the call changes nothing).
+        new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
+            clients too if it is their server.
+        catalog: the name of the SQL catalog of Lance tables that the session gets.
+        root: the folder of the tables that this catalog has by name; without one it has tables by path only,
+            unless the setting `spark.sql.catalog.<catalog>.root` names one.
+
+    Returns:
+        The session, which is the calling thread's active one now.
+    """
+    enable_planning(spark, new_sessions=new_sessions)
+    if hasattr(spark, "_jvm"):
+        register(spark, catalog, root, new_sessions=new_sessions)
+    return spark

@@ -1,0 +1,82 @@
+// Questions to the driver's Python, and its answers: JSON both ways.
+
+package spark_lance.sql;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.unsafe.Platform;
+import spark_lance.LanceUnits;
+
+public final class Bridge {
+  private static final ObjectMapper MAPPER = new ObjectMapper();
+
+  private Bridge() {}
+
+  public static Map question(String verb) {
+    Map question = new LinkedHashMap();
+    question.put("verb", verb);
+    return question;
+  }
+
+  public static List list(String[] texts) {
+    return Arrays.asList((Object[]) texts);
+  }
+
+  public static String[] texts(Object list) {
+    return (String[]) ((List) list).toArray(new String[0]);
+  }
+
+  // Answers, or throws what Spark expects of a missing or present name; it is not declared, as the interfaces of
+  // Spark declare different ones.
+  public static Object ask(Map question, Object subject) {
+    Map answer;
+    try {
+      answer = (Map) MAPPER.readValue(LanceUnits.ask(MAPPER.writeValueAsString(question), subject), Map.class);
+    } catch (java.io.IOException problem) {
+      throw new IllegalStateException(problem);
+    }
+    if (answer.containsKey("error")) {
+      Object name = answer.get("name");
+      Platform.throwException(
+          problem((String) answer.get("error"), (String) answer.get("message"), name == null ? new String[0] : texts(name)));
+    }
+    return answer.get("answer");
+  }
+
+  private static Throwable problem(String kind, String message, String[] name) {
+    if (kind.equals("NoSuchNamespace")) {
+      return new NoSuchNamespaceException(name);
+    }
+    if (kind.equals("NamespaceExists")) {
+      return new NamespaceAlreadyExistsException(name);
+    }
+    if (kind.equals("NamespaceInUse")) {
+      return new NonEmptyNamespaceException(name);
+    }
+    if (kind.equals("NoSuchTable")) {
+      return new NoSuchTableException(identifier(name));
+    }
+    if (kind.equals("TableExists")) {
+      return new TableAlreadyExistsException(identifier(name));
+    }
+    if (kind.equals("Unsupported")) {
+      return new UnsupportedOperationException(message);
+    }
+    return new IllegalArgumentException(message);
+  }
+
+  private static Identifier identifier(String[] name) {
+    String[] namespace = new String[Math.max(0, name.length - 1)];
+    System.arraycopy(name, 0, namespace, 0, namespace.length);
+    return Identifier.of(namespace, name.length == 0 ? "" : name[name.length - 1]);
+  }
+}

@@ -1,0 +1,156 @@
+// Classes that the driver compiles for itself, and the way from them into the driver's Python.
+//
+// An address of the form lance-units:/ is added to the driver's class loader. When a class of the package
+// spark_lance.sql is first asked for, the unit (one source file) that holds it is compiled by Janino, which comes
+// with Spark, for the release of Spark that runs, and kept in a folder for the next session. Whoever uses none of
+// these classes compiles nothing. Executors need none of them.
+//
+// Compiled in the driver by Janino itself; hence no generics, no lambdas.
+
+package spark_lance;
+
+import java.io.ByteArrayInputStream;
+import java.io.File;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.URL;
+import java.net.URLConnection;
+import java.net.URLStreamHandler;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.BiFunction;
+import org.codehaus.janino.SimpleCompiler;
+import org.slf4j.LoggerFactory;
+
+public final class LanceUnits extends URLStreamHandler {
+  private static final String PACKAGE = "spark_lance/sql/";
+  // The driver's Python: (text of a question, an object it is about or null) -> text of the answer.
+  private static volatile BiFunction python = null;
+
+  private final ClassLoader loader;
+  // Where compiled units are kept; null if nowhere.
+  private final File folder;
+  // Name of a top-level class, which is that of its unit -> source.
+  private final Map sources = new HashMap();
+  // Path of a class file -> its bytes.
+  private final Map classes = new HashMap();
+  private final Set tried = new HashSet();
+
+  public LanceUnits(ClassLoader loader, String folder) {
+    this.loader = loader;
+    this.folder = folder == null ? null : new File(folder);
+  }
+
+  public void add(String name, String source) {
+    sources.put(name, source);
+  }
+
+  public void answerBy(BiFunction function) {
+    python = function;
+  }
+
+  public static String ask(String question, Object subject) {
+    BiFunction function = python;
+    if (function == null) {
+      throw new IllegalStateException("the Python process that enabled Lance's SQL is gone");
+    }
+    return (String) function.apply(question, subject);
+  }
+
+  protected URLConnection openConnection(URL url) throws IOException {
+    String path = url.getPath().substring(1);
+    byte[] found = path.startsWith(PACKAGE) && path.endsWith(".class") ? find(path) : null;
+    if (found == null) {
+      throw new FileNotFoundException(path);
+    }
+    return new Content(url, found);
+  }
+
+  private byte[] find(String path) {
+    String name = path.substring(PACKAGE.length(), path.length() - ".class".length());
+    int inner = name.indexOf('$');
+    String unit = inner < 0 ? name : name.substring(0, inner);
+    synchronized (classes) {
+      if (sources.containsKey(unit) && tried.add(unit)) {
+        try {
+          provide(unit);
+        } catch (Throwable problem) {
+          String reason = String.valueOf(problem.getMessage()).split("\n")[0];
+          LoggerFactory.getLogger("spark_lance")
+              .warn(unit + " does not fit this release of Spark, so what it does is missing: " + reason);
+        }
+      }
+      return (byte[]) classes.get(path);
+    }
+  }
+
+  private void provide(String unit) throws Exception {
+    File kept = folder == null ? null : new File(folder, unit);
+    File[] files = kept == null ? null : kept.listFiles();
+    if (files != null) {
+      for (int i = 0; i < files.length; i++) {
+        classes.put(PACKAGE + files[i].getName(), Files.readAllBytes(files[i].toPath()));
+      }
+      return;
+    }
+    SimpleCompiler compiler = new SimpleCompiler();
+    compiler.setParentClassLoader(loader);
+    compiler.setSourceVersion(8);
+    compiler.setTargetVersion(8);
+    compiler.cook((String) sources.get(unit));
+    Map codes = compiler.getBytecodes();
+    for (Iterator i = codes.entrySet().iterator(); i.hasNext(); ) {
+      Map.Entry code = (Map.Entry) i.next();
+      classes.put(((String) code.getKey()).replace('.', '/') + ".class", code.getValue());
+    }
+    if (kept != null) {
+      keep(codes, kept);
+    }
+  }
+
+  // All classes of a unit appear at once: another session may look at the same time.
+  private void keep(Map codes, File kept) {
+    try {
+      Files.createDirectories(folder.toPath());
+      Path fresh = Files.createTempDirectory(folder.toPath(), ".unit");
+      for (Iterator i = codes.entrySet().iterator(); i.hasNext(); ) {
+        Map.Entry code = (Map.Entry) i.next();
+        String name = (String) code.getKey();
+        Files.write(fresh.resolve(name.substring(name.lastIndexOf('.') + 1) + ".class"), (byte[]) code.getValue());
+      }
+      Files.move(fresh, kept.toPath(), new StandardCopyOption[] {StandardCopyOption.ATOMIC_MOVE});
+    } catch (IOException problem) {
+      LoggerFactory.getLogger("spark_lance").debug("compiled classes are not kept: " + problem);
+    }
+  }
+
+  private static final class Content extends URLConnection {
+    private final byte[] bytes;
+
+    Content(URL url, byte[] bytes) {
+      super(url);
+      this.bytes = bytes;
+    }
+
+    public void connect() {}
+
+    public int getContentLength() {
+      return bytes.length;
+    }
+
+    public long getContentLengthLong() {
+      return bytes.length;
+    }
+
+    public InputStream getInputStream() {
+      return new ByteArrayInputStream(bytes);
+    }
+  }
+}

@@ -1,0 +1,86 @@
+"""Answers to what the Java classes ask: a question is a JSON object with a verb, an answer is JSON, too."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_lance import errors
+from spark_lance.spark.sql import definitions, namespaces, procedures, tables
+from spark_lance.spark.sql.catalogs import Question
+
+__all__ = ["VERBS", "Bridge"]
+
+logger = logging.getLogger(__name__)
+
+Answer = Callable[[Question], Any]
+
+VERBS: dict[str, Answer] = {
+    "open_catalog": namespaces.open_catalog,
+    "list_namespaces": namespaces.list_namespaces,
+    "load_namespace": namespaces.load_namespace,
+    "create_namespace": namespaces.create_namespace,
+    "alter_namespace": namespaces.alter_namespace,
+    "drop_namespace": namespaces.drop_namespace,
+    "list_tables": tables.list_tables,
+    "load_table": tables.load_table,
+    "drop_table": tables.drop_table,
+    "rename_table": tables.rename_table,
+    "alter_table": tables.alter_table,
+    "truncate_table": tables.truncate_table,
+    "delete_where": tables.delete_where,
+    "create_table": definitions.create_table,
+    "stage_table": definitions.stage_table,
+    "commit_staged": definitions.commit_staged,
+    "abort_staged": definitions.abort_staged,
+    "list_procedures": procedures.list_procedures,
+    "load_procedure": procedures.load_procedure,
+    "call_procedure": procedures.call_procedure,
+}
+
+# Errors that Spark has a class of its own for, by which IF EXISTS and the like work.
+_KINDS: tuple[tuple[type[Exception], str], ...] = (
+    (errors.NamespaceNotFoundError, "NoSuchNamespace"),
+    (errors.NamespaceExistsError, "NamespaceExists"),
+    (errors.NamespaceInUseError, "NamespaceInUse"),
+    (errors.VersionNotFoundError, "Refused"),
+    (errors.TableNotFoundError, "NoSuchTable"),
+    (errors.TableExistsError, "TableExists"),
+    (errors.UnsupportedFormatError, "Unsupported"),
+)
+
+
+class Bridge:
+    """A `java.util.function.BiFunction` that answers the questions of one driver.
+
+    Args:
+        spark: a classic session of it.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def apply(self, question: str, subject: Any) -> str:
+        """Answer a question: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""
+        asked = json.loads(question)
+        try:
+            answer = VERBS[asked["verb"]](Question(self._spark, asked, subject))
+        except (errors.LanceError, OSError, PySparkException) as error:
+            return json.dumps(_failure(error, asked))
+        return json.dumps({"answer": answer})
+
+    class Java:
+        implements = ("java.util.function.BiFunction",)
+
+
+def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
+    kind = next((kind for known, kind in _KINDS if isinstance(error, known)), "Refused")
+    logger.debug("%s failed: %s", asked["verb"], error)
+    if asked["verb"].endswith("_procedure"):
+        kind = "Refused"  # the name is the procedure's
+    return {"error": kind, "message": str(error), "name": asked.get("name", [])}

@@ -1,0 +1,170 @@
+"""The catalogs of a driver, as Spark's settings `spark.sql.catalog.<name>.*` describe them.
+
+spark.sql.catalog.<name>               spark_lance.sql.LanceCatalog
+spark.sql.catalog.<name>.root          the folder of its tables; without one it has path tables only
+spark.sql.catalog.<name>.storage.*     options of the store, for its tables by name and by path
+spark.sql.catalog.<name>.paths         false: it has no path tables
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from spark_lance.catalog.directory import DirectoryCatalog
+from spark_lance.catalog.names import Catalog, Name
+from spark_lance.errors import NamespaceNotFoundError, OptionError, TableNotFoundError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["OpenCatalog", "Question", "catalog_name", "inside", "is_path"]
+
+_STORAGE = "storage."
+# A part of a name in SQL, quoted or not.
+_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+_SETTINGS = frozenset({"root", "paths"})
+
+
+@dataclass(frozen=True)
+class OpenCatalog:
+    """One catalog.
+
+    Attributes:
+        name: as SQL names it.
+        root: the folder of its tables; None if it has path tables only.
+        storage: options of the store, without the prefix `storage.`.
+        paths: whether a path in place of a name is a table.
+    """
+
+    name: str
+    root: str | None
+    storage: tuple[tuple[str, str], ...]
+    paths: bool
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, str]) -> OpenCatalog:
+        """Read the settings of a catalog.
+
+        Raises:
+            OptionError: one is unknown, or its value cannot be used.
+        """
+        given = {key.lower(): value for key, value in options.items()}
+        storage = tuple(
+            sorted(
+                (key[len(_STORAGE) :], value)
+                for key, value in options.items()
+                if key.lower().startswith(_STORAGE)
+            )
+        )
+        unknown = [key for key in given if key not in _SETTINGS and not key.startswith(_STORAGE)]
+        if unknown:
+            raise OptionError(
+                f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, paths and storage.*"
+            )
+        paths = given.get("paths", "true").lower()
+        if paths not in ("true", "false"):
+            raise OptionError(f"spark.sql.catalog.{name}.paths is true or false, not {paths!r}")
+        return cls(name, given.get("root"), storage, paths == "true")
+
+    @property
+    def names(self) -> Catalog:
+        """The tables by name.
+
+        Raises:
+            NamespaceNotFoundError: the catalog has no root.
+        """
+        if self.root is None:
+            raise NamespaceNotFoundError(
+                f"catalog {self.name} has no tables by name: set spark.sql.catalog.{self.name}.root, "
+                f"or name a path, such as {self.name}.`/data/t`"
+            )
+        return _directory(self.root, self.storage)
+
+    def options(self, uri: str) -> dict[str, str]:
+        """Return the options of the data source for a table at a path."""
+        return {"path": uri, **{f"{_STORAGE}{key}": value for key, value in self.storage}}
+
+    def uri(self, name: Name) -> str:
+        """Return the path of a table, which a name or a path in its place leads to.
+
+        Raises:
+            TableNotFoundError: there is no such name, or paths are switched off.
+        """
+        if is_path(name):
+            if not self.paths:
+                raise TableNotFoundError(
+                    f"catalog {self.name} takes no paths (spark.sql.catalog.{self.name}.paths is false)"
+                )
+            return name[0]
+        if self.root is None:
+            raise TableNotFoundError(f"catalog {self.name} has no root, so no tables by name")
+        entry = self.names.table(name)
+        if entry.declared:
+            raise TableNotFoundError(f"the table at {entry.uri} was declared, but nothing was written yet")
+        return entry.uri
+
+
+@lru_cache(maxsize=64)
+def _directory(root: str, storage: tuple[tuple[str, str], ...]) -> DirectoryCatalog:
+    return DirectoryCatalog(root, dict(storage))
+
+
+def is_path(name: Name) -> bool:
+    """Whether a name is a path in place of one: a single part that has a slash."""
+    return len(name) == 1 and "/" in name[0]
+
+
+def catalog_name(catalog: OpenCatalog, text: str) -> Name:
+    """Return the name that a text in SQL means, with or without the catalog in front; paths stay whole.
+
+    Raises:
+        OptionError: it is not a name.
+    """
+    if "/" in text:
+        return (text.strip("`"),)
+    parts: list[str] = []
+    at = 0
+    while found := _PART.match(text, at):
+        parts.append(found[1].replace("``", "`") if found[1] else found[2])
+        at = found.end() + 1
+        if text[found.end() : at] != ".":
+            break
+    if not parts or at <= len(text):
+        raise OptionError(f"{text!r} is not a name: write parts with dots between them, such as db.t")
+    return inside(catalog, tuple(parts))
+
+
+def inside(catalog: OpenCatalog, name: Name) -> Name:
+    """Return a name without the catalog in front, unless a namespace has the catalog's name."""
+    if len(name) > 1 and name[0] == catalog.name and (catalog.name,) not in catalog.names.namespaces():
+        return name[1:]
+    return name
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of the Java side.
+
+    Attributes:
+        spark: a session of the driver.
+        asked: the question.
+        subject: the Java object that it is about, or None.
+    """
+
+    spark: SparkSession
+    asked: Mapping[str, Any]
+    subject: Any
+
+    @property
+    def catalog(self) -> OpenCatalog:
+        """The catalog that is asked."""
+        return OpenCatalog.of(self.asked["catalog"], self.asked["options"])
+
+    @property
+    def name(self) -> Name:
+        """The name that the question is about."""
+        return tuple(self.asked["name"])

@@ -1,0 +1,189 @@
+"""CREATE, REPLACE and CREATE ... AS SELECT: empty tables at once, filled ones with the write that Spark runs.
+
+A statement with AS SELECT is staged: its table appears, or is replaced, by the one commit that holds its
+rows. TBLPROPERTIES take the names of the options of `df.write.format("lance")`; others become settings of the
+table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyspark.sql.types as st
+
+from spark_lance.errors import NamespaceNotFoundError, OptionError, TableExistsError, TableNotFoundError
+from spark_lance.spark.lance_table.builder import TableBuilder
+from spark_lance.spark.lance_table.table import LanceTable
+from spark_lance.spark.options.options import write_options
+from spark_lance.spark.schema.new_fields import new_field
+from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
+from spark_lance.spark.sql.tables import load_table
+
+__all__ = ["abort_staged", "commit_staged", "create_table", "stage_table"]
+
+# Properties that Spark itself sets or reads.
+_RESERVED = frozenset(
+    {
+        "provider",
+        "location",
+        "owner",
+        "comment",
+        "external",
+        "is_managed_location",
+        "path",
+        "table_type",
+        "collation",
+    }
+)
+_PRIMARY_KEY = "primary_key"
+_TABLE_OPTIONS = frozenset({"enable_stable_row_ids", "data_storage_version"})
+
+
+def create_table(question: Question) -> dict[str, Any]:
+    """Make an empty table and return it."""
+    uri = _place(question, replaces=False)
+    _make(question, "create", uri)
+    _register(question, uri)
+    return load_table(question)
+
+
+def stage_table(question: Question) -> dict[str, Any]:
+    """Return a table that is about to be made or replaced, without touching anything."""
+    mode = question.asked["mode"]
+    exists = _exists(question)
+    if mode == "create" and exists:
+        raise TableExistsError(f"there is a table {question.name[-1]!r} already")
+    if mode == "replace" and not exists:
+        raise TableNotFoundError(f"there is no table {question.name[-1]!r} to replace")
+    uri = _place(question, replaces=mode != "create")
+    _check_partitions(question)
+    options, _ = _split(question.asked["properties"])
+    catalog = question.catalog
+    schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
+    return {
+        "shown": f"{catalog.name}.{'.'.join(question.name)}",
+        "schema": schema.json(),
+        "hidden": st.StructType().json(),
+        "properties": {},
+        "always": catalog.options(uri),
+        "pinned": {},
+        "writable": True,
+        "staged": {
+            "uri": uri,
+            "truncates": exists,
+            "options": {**options, **({"overwriteSchema": "true"} if exists else {})},
+        },
+    }
+
+
+def commit_staged(question: Question) -> None:
+    """End a staged statement: make the table if no rows were written, and give it its name."""
+    staged = question.asked["staged"]
+    if not question.asked["written"]:
+        _make(question, "create_or_replace" if staged["truncates"] else "create", staged["uri"])
+    elif _split(question.asked["properties"])[1] or question.asked["properties"].get("comment"):
+        _describe(question, staged["uri"])
+    if not staged["truncates"]:
+        _register(question, staged["uri"])
+
+
+def abort_staged(question: Question) -> None:
+    """End a staged statement that failed: its write has cleaned up, and no name was given yet."""
+
+
+def _place(question: Question, *, replaces: bool) -> str:
+    catalog, name = question.catalog, question.name
+    given = question.asked["properties"].get("location")
+    if is_path(name):
+        if given not in (None, name[0]):
+            raise OptionError(f"the table is named by its path {name[0]}: leave out LOCATION {given!r}")
+        if not catalog.paths:
+            raise NamespaceNotFoundError(f"catalog {catalog.name} takes no paths")
+        return name[0]
+    if given is not None:
+        raise OptionError(
+            f"tables of catalog {catalog.name} live below {catalog.root}: leave out LOCATION, "
+            f"or name the path itself, {catalog.name}.`{given}`"
+        )
+    if replaces:
+        try:
+            return catalog.uri(name)
+        except TableNotFoundError:
+            pass
+    return catalog.names.place(name)
+
+
+def _exists(question: Question) -> bool:
+    try:
+        options = question.catalog.options(question.catalog.uri(question.name))
+    except TableNotFoundError:
+        return False
+    return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
+
+
+def _register(question: Question, uri: str) -> None:
+    if not is_path(question.name):
+        question.catalog.names.add(question.name, uri, {})
+
+
+def _make(question: Question, mode: str, uri: str) -> None:
+    """Make an empty table, or an empty version of one that is replaced."""
+    _check_partitions(question)
+    options, settings = _split(question.asked["properties"])
+    catalog: OpenCatalog = question.catalog
+    builder: TableBuilder[LanceTable] = getattr(LanceTable, _BUILDERS[mode])(question.spark)
+    builder.location(uri)
+    for key, value in catalog.options(uri).items():
+        if key != "path":
+            builder.option(key, value)
+    for key in _TABLE_OPTIONS & options.keys():
+        builder.option(key, options[key])
+    wishes = write_options({**options, "path": uri}).wishes
+    schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
+    for column in schema.fields:
+        arrow = new_field(column, wishes)
+        metadata = {key.decode(): value.decode() for key, value in (arrow.metadata or {}).items()}
+        comment = column.metadata.get("comment")
+        builder.addColumn(column.name, arrow.type, column.nullable, comment, metadata=metadata)
+    if key := question.asked["properties"].get(_PRIMARY_KEY):
+        builder.primaryKey(*(part.strip() for part in key.split(",")))
+    if comment := question.asked["properties"].get("comment"):
+        builder.comment(comment)
+    for name, value in settings.items():
+        builder.property(name, value)
+    builder.execute()
+
+
+_BUILDERS = {"create": "create", "create_or_replace": "createOrReplace"}
+
+
+def _describe(question: Question, uri: str) -> None:
+    _, settings = _split(question.asked["properties"])
+    options = question.catalog.options(uri)
+    table = LanceTable.forPath(question.spark, options.pop("path"), **options)
+    if settings:
+        table.setConfig(settings)
+
+
+def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options of the write among TBLPROPERTIES, and the settings of the table."""
+    options: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    for key, value in properties.items():
+        if key.startswith("option."):
+            continue  # OPTIONS (...) come again without the prefix
+        if key in _RESERVED or key == _PRIMARY_KEY:
+            continue
+        column_option = "." in key and any(mark in key for mark in (".lance.", ".lance-", ".arrow."))
+        (options if key in _TABLE_OPTIONS or column_option else settings)[key] = value
+    return options, settings
+
+
+def _check_partitions(question: Question) -> None:
+    if question.asked["partitions"]:
+        raise OptionError(
+            "Lance tables have no partitions: leave out PARTITIONED BY, and cluster the rows by "
+            "CALL system.sort or system.zorder"
+        )

@@ -1,0 +1,71 @@
+"""Namespaces in SQL: CREATE, DROP, ALTER, SHOW and DESCRIBE NAMESPACE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_lance.catalog.names import Name
+from spark_lance.errors import NamespaceNotFoundError
+from spark_lance.spark.sql.catalogs import OpenCatalog, Question
+
+__all__ = [
+    "alter_namespace",
+    "create_namespace",
+    "drop_namespace",
+    "list_namespaces",
+    "load_namespace",
+    "open_catalog",
+]
+
+# The namespace of procedures, which is in no list.
+_SYSTEM = ("system",)
+
+
+def open_catalog(question: Question) -> None:
+    """Check the settings of a catalog."""
+    OpenCatalog.of(question.asked["catalog"], question.asked["options"])
+
+
+def list_namespaces(question: Question) -> list[list[str]]:
+    """Return the namespaces directly in one."""
+    if question.catalog.root is None:
+        return []
+    return [list(name) for name in question.catalog.names.namespaces(question.name)]
+
+
+def load_namespace(question: Question) -> dict[str, str]:
+    """Return the properties of a namespace."""
+    if question.name == _SYSTEM or (question.catalog.root is None and not question.name):
+        return {}
+    return question.catalog.names.namespace_properties(question.name)
+
+
+def create_namespace(question: Question) -> None:
+    """Make a namespace."""
+    properties = {key: value for key, value in question.asked["properties"].items() if key != "owner"}
+    question.catalog.names.create_namespace(question.name, properties)
+
+
+def alter_namespace(question: Question) -> None:
+    """Set and remove properties of a namespace."""
+    question.catalog.names.alter_namespace(question.name, question.asked["set"], question.asked["removed"])
+
+
+def drop_namespace(question: Question) -> None:
+    """Remove a namespace; with CASCADE what is in it, too."""
+    names = question.catalog.names
+    if question.asked["cascade"]:
+        _drop_content(question, question.name)
+    names.drop_namespace(question.name)
+
+
+def _drop_content(question: Question, namespace: Name) -> None:
+    names: Any = question.catalog.names
+    for name in names.tables(namespace):
+        names.drop(name)
+    for inner in names.namespaces(namespace):
+        _drop_content(question, inner)
+        try:
+            names.drop_namespace(inner)
+        except NamespaceNotFoundError:
+            continue  # somebody else dropped it meanwhile

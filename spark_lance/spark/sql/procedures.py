@@ -1,0 +1,252 @@
+"""Procedures: CALL <catalog>.system.<name>(...), which do what `LanceTable` does.
+
+Every procedure takes the name of a table first, as it stands in SQL ("db.t", "`t@dev`", a path).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyspark.sql.types as st
+
+from spark_lance.errors import OptionError
+from spark_lance.spark.lance_table.table import LanceTable
+from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
+from spark_lance.spark.sql.tables import table_at
+
+__all__ = ["PROCEDURES", "Procedure", "call_procedure", "list_procedures", "load_procedure"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a procedure; without a default it must be given. `default` is SQL."""
+
+    name: str
+    type: str
+    comment: str
+    default: str | None = None
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """What a procedure is called with, what it does and what comes back.
+
+    Attributes:
+        run: called with the question, the table and the arguments by name; returns a DataFrame or None.
+        parameters: behind `table`.
+        doc: what it does, in a sentence.
+    """
+
+    run: Callable[[Question, LanceTable, Mapping[str, Any]], Any]
+    parameters: tuple[Parameter, ...]
+    doc: str
+
+
+_TABLE = Parameter("table", "string", "the table, as SQL names it inside of the catalog")
+
+
+_NAME = Parameter("name", "string", "of the index; of the column, with _idx behind it, by default", "NULL")
+
+
+def _texts(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _reference(value: str | None) -> int | str | None:
+    """Return a version by number or by tag."""
+    return int(value) if value is not None and value.isdigit() else value
+
+
+def _compact(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    rows = a["target_rows"]
+    return table.compact_files(**({} if rows is None else {"target_rows_per_fragment": rows}))
+
+
+def _restore(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    to = _reference(a["version"])
+    return table.restoreToVersion(to) if isinstance(to, int) else table.restoreToTag(str(to))
+
+
+def _create_index(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    kind = str(a["type"]).upper()
+    if kind.startswith("IVF_"):
+        return table.createIndex(
+            a["column"], kind, a["name"], a["metric"], numPartitions=a["partitions"], replace=a["replace"]
+        )
+    return table.createScalarIndex(a["column"], kind, a["name"], replace=a["replace"])
+
+
+def _create_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    table.branches.create(a["branch"], _reference(a["version"]))
+
+
+def _clone(question: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    catalog, target = question.catalog, catalog_name(question.catalog, a["target"])
+    uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
+    table.clone(uri, bool(a["shallow"]), version=_reference(a["version"]))
+    if not is_path(target):
+        catalog.names.add(target, uri, {})
+
+
+_VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
+_TAG = Parameter("tag", "string", "its name")
+_BRANCH = Parameter("branch", "string", "its name")
+_COLUMNS = Parameter("columns", "string", "names with commas between them")
+
+PROCEDURES: dict[str, Procedure] = {
+    "compact": Procedure(
+        _compact,
+        (Parameter("target_rows", "bigint", "rows of a file at most", "NULL"),),
+        "Put small files together and drop deleted rows.",
+    ),
+    "sort": Procedure(
+        lambda _, table, a: table.optimize().sortBy(*_texts(a["columns"])),
+        (_COLUMNS,),
+        "Write the rows anew in the order of columns, so that filters on them skip files.",
+    ),
+    "zorder": Procedure(
+        lambda _, table, a: table.optimize().zOrderBy(*_texts(a["columns"])),
+        (_COLUMNS,),
+        "Write the rows anew, those with similar values of several columns together.",
+    ),
+    "vacuum": Procedure(
+        lambda _, table, a: table.vacuum(a["retention_hours"], bool(a["dry_run"])),
+        (
+            Parameter("retention_hours", "double", "versions older than this go", "NULL"),
+            Parameter("dry_run", "boolean", "delete nothing, and tell which files would go", "false"),
+        ),
+        "Delete old versions and the files that only they need.",
+    ),
+    "restore": Procedure(
+        _restore,
+        (Parameter("version", "string", "a number or a tag"),),
+        "Make an older version the newest one.",
+    ),
+    "history": Procedure(
+        lambda _, table, a: table.history(a["limit"]),
+        (Parameter("limit", "int", "how many of the newest versions", "NULL"),),
+        "Tell what each version did.",
+    ),
+    "create_tag": Procedure(
+        lambda _, table, a: table.tags.create(a["tag"], _reference(a["version"])),
+        (_TAG, _VERSION),
+        "Give a version a name.",
+    ),
+    "update_tag": Procedure(
+        lambda _, table, a: table.tags.update(a["tag"], _reference(a["version"])),
+        (_TAG, _VERSION),
+        "Move a tag to another version.",
+    ),
+    "drop_tag": Procedure(
+        lambda _, table, a: table.tags.delete(a["tag"]), (_TAG,), "Delete a tag; its version stays."
+    ),
+    "create_branch": Procedure(
+        _create_branch, (_BRANCH, _VERSION), "Make a line of versions beside the main one."
+    ),
+    "drop_branch": Procedure(
+        lambda _, table, a: table.branches.delete(a["branch"]), (_BRANCH,), "Delete a branch."
+    ),
+    "create_index": Procedure(
+        _create_index,
+        (
+            Parameter("column", "string", "the column"),
+            Parameter("type", "string", "BTREE, BITMAP, INVERTED, IVF_PQ and others", "'BTREE'"),
+            _NAME,
+            Parameter("metric", "string", "of vectors: l2, cosine, dot, hamming", "'l2'"),
+            Parameter("partitions", "int", "of vectors", "NULL"),
+            Parameter("replace", "boolean", "whether an index of the name may be replaced", "true"),
+        ),
+        "Build an index over a column.",
+    ),
+    "drop_index": Procedure(
+        lambda _, table, a: table.dropIndex(a["name"]),
+        (Parameter("name", "string", "of the index"),),
+        "Drop an index.",
+    ),
+    "optimize_indices": Procedure(
+        lambda _, table, a: table.optimizeIndices(a["name"]),
+        (Parameter("name", "string", "of one index; all by default", "NULL"),),
+        "Index the rows that indices do not cover yet.",
+    ),
+    "clone": Procedure(
+        _clone,
+        (
+            Parameter("target", "string", "the new table, as SQL names it inside of the catalog"),
+            Parameter("shallow", "boolean", "whether the clone shares the files of the table", "true"),
+            _VERSION,
+        ),
+        "Make a table that begins as a version of this one.",
+    ),
+}
+
+
+def list_procedures(question: Question) -> list[str]:
+    """Return the names of all procedures."""
+    return sorted(PROCEDURES)
+
+
+def load_procedure(question: Question) -> dict[str, Any]:
+    """Return what Spark has to know of a procedure.
+
+    Raises:
+        OptionError: there is none of this name.
+    """
+    name = question.name[-1].lower()
+    if question.name[:-1] != ("system",) or name not in PROCEDURES:
+        raise OptionError(
+            f"there is no procedure {'.'.join(question.name)}; in {question.catalog.name}.system are "
+            f"{', '.join(sorted(PROCEDURES))}"
+        )
+    procedure = PROCEDURES[name]
+    return {
+        "name": name,
+        "description": procedure.doc,
+        "parameters": [
+            {
+                "name": one.name,
+                "type": st._parse_datatype_string(one.type).json(),
+                "comment": one.comment,
+                "default": one.default,
+            }
+            for one in (_TABLE, *procedure.parameters)
+        ],
+    }
+
+
+def call_procedure(question: Question) -> dict[str, Any]:
+    """Run a procedure; return the schema and rows of its result."""
+    procedure = PROCEDURES[question.name[-1].lower()]
+    names = [one.name for one in (_TABLE, *procedure.parameters)]
+    given = dict(zip(names, question.asked["arguments"], strict=True))
+    text = given.pop("table")
+    if text is None:
+        raise OptionError(f"{question.name[-1]} needs the name of a table")
+    table = table_at(question, catalog_name(question.catalog, str(text)))
+    return _rows(procedure.run(question, table, given))
+
+
+def _rows(result: Any) -> dict[str, Any]:
+    """Return what came back as a schema of simple types and rows; composed values become JSON text."""
+    if result is None:
+        return {"schema": st.StructType([st.StructField("done", st.BooleanType())]).json(), "rows": [[True]]}
+    fields = []
+    for field in result.schema.fields:
+        simple = isinstance(
+            field.dataType,
+            (st.LongType, st.IntegerType, st.DoubleType, st.BooleanType, st.StringType),
+        )
+        fields.append(st.StructField(field.name, field.dataType if simple else st.StringType()))
+    rows = [[_plain(value) for value in row] for row in result.collect()]
+    return {"schema": st.StructType(fields).json(), "rows": rows}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, datetime):
+        return str(value)
+    return json.dumps(value.asDict(True) if hasattr(value, "asDict") else value, default=str)

@@ -1,0 +1,52 @@
+"""Making catalogs known to Spark, and starting what answers them."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import java_gateway
+
+from spark_lance.spark.session.enable import first_line
+from spark_lance.spark.sql.bridge import Bridge
+from spark_lance.spark.sql.units import publish
+
+__all__ = ["register"]
+
+logger = logging.getLogger(__name__)
+
+_CLASS = "spark_lance.sql.LanceCatalog"
+
+
+def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> None:
+    """Make a catalog known in a classic session.
+
+    Args:
+        spark: the session.
+        name: the catalog's name.
+        root: the folder of its tables; None keeps what the session's settings say.
+        new_sessions: do it for sessions that are made later, too.
+    """
+    prefix = f"spark.sql.catalog.{name}"
+    try:
+        start: Any = java_gateway.ensure_callback_server_started
+        start(spark._sc._gateway)
+        if not publish(spark, Bridge(spark)):
+            _tell_of_no_catalog("the driver's class loader takes no classes", asked=root is not None)
+            return
+        settings = {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})}
+        for key, value in settings.items():
+            spark._jsparkSession.conf().set(key, value)
+            if new_sessions:
+                spark._jsparkSession.sharedState().conf().set(key, value)
+    except Py4JError as error:
+        _tell_of_no_catalog(first_line(error), asked=True)
+
+
+@cache
+def _tell_of_no_catalog(reason: str, *, asked: bool) -> None:
+    """Say once that tables have no names here; it is no more than a note to those who asked for none."""
+    level = logging.WARNING if asked else logging.INFO
+    logger.log(level, "Lance has no SQL catalog here, only paths: %s", reason)

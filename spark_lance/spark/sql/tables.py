@@ -1,0 +1,260 @@
+"""Tables in SQL: found by name or path, with a version, a branch, as metadata tables; altered and dropped.
+
+t                  the newest version                 t@dev            the branch dev
+t VERSION AS OF 3  a version, or a tag by name        t TIMESTAMP AS OF '...'
+t.history          a metadata table of t              `/data/t`        the table at a path
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import pyspark.sql.types as st
+
+from spark_lance.catalog.names import Name, shown
+from spark_lance.datasets.dataset import dataset
+from spark_lance.errors import (
+    NamespaceNotFoundError,
+    OptionError,
+    SchemaError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+)
+from spark_lance.spark.lance_table.table import LanceTable
+from spark_lance.spark.options.options import read_options
+from spark_lance.spark.scan import metadata
+from spark_lance.spark.scan import rows as read
+from spark_lance.spark.schema.read_schema import system_field
+from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
+from spark_lance.table.metadata import METADATA_TABLES
+
+__all__ = [
+    "alter_table",
+    "column_path",
+    "delete_where",
+    "drop_table",
+    "list_tables",
+    "load_table",
+    "rename_table",
+    "table_at",
+    "truncate_table",
+]
+
+# System columns that SQL may name without seeing them in `*` -> the option that reads them.
+_HIDDEN = {
+    "_rowid": "with_row_id",
+    "_rowaddr": "with_row_address",
+    "_fragid": "with_fragment_id",
+    "_row_created_at_version": "with_row_versions",
+    "_row_last_updated_at_version": "with_row_versions",
+}
+_BRANCH = "@"
+
+
+def list_tables(question: Question) -> list[str]:
+    """Return the names of the tables directly in a namespace."""
+    if question.catalog.root is None:
+        return []
+    return [name[-1] for name in question.catalog.names.tables(question.name)]
+
+
+def load_table(question: Question) -> dict[str, Any]:
+    """Return what Spark has to know of a table."""
+    catalog, name = question.catalog, question.name
+    options, table = _resolve(catalog, name)
+    travel: dict[str, str] = {}
+    if "version" in question.asked:
+        text = str(question.asked["version"])
+        travel = {"version": text} if text.isdigit() else {"tag": text}
+    elif "asof" in question.asked:
+        moment = datetime.fromtimestamp(question.asked["asof"] / 1e6, timezone.utc)
+        travel = {"asof": moment.isoformat()}
+    return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
+
+
+def answer(catalog: OpenCatalog, name: Name, always: dict[str, str], asked: dict[str, str]) -> dict[str, Any]:
+    """Return the Java side's view of a table.
+
+    Args:
+        catalog: the catalog.
+        name: the table's name, or its path.
+        always: options of every read and write.
+        asked: options of reads: the version by number, tag or time, and the metadata table if it is one.
+    """
+    options = read_options({**always, **asked})
+    kind: Any = metadata if options.table else read
+    place, schema = kind.describe(options, None)
+    pinned = {key: value for key, value in asked.items() if key == "table"}
+    pinned["version"] = str(place.version)
+    plain = not asked and not options.table
+    return {
+        "shown": f"{catalog.name}.{shown(name)}",
+        "schema": schema.json(),
+        "hidden": (st.StructType() if options.table else _hidden()).json(),
+        "properties": {} if options.table else _properties(catalog, always, place.version),
+        "always": always,
+        "pinned": pinned,
+        "writable": plain,
+    }
+
+
+def table_at(question: Question, name: Name | None = None) -> LanceTable:
+    """Return a table by name, to be changed.
+
+    Raises:
+        TableNotFoundError: there is none.
+        UnsupportedFormatError: it is a metadata table.
+    """
+    options, table = _resolve(question.catalog, question.name if name is None else name)
+    if table:
+        raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be changed")
+    return LanceTable.forPath(question.spark, options.pop("path"), **options)
+
+
+def drop_table(question: Question) -> bool:
+    """Drop a table with its files; False if there is none. Tables by path stay: their name is their place."""
+    if is_path(question.name):
+        raise UnsupportedFormatError(
+            f"{question.name[0]} is a path, not a name of the catalog: delete its folder, "
+            "or delete its rows with TRUNCATE TABLE"
+        )
+    try:
+        question.catalog.names.drop(question.name)
+    except (TableNotFoundError, NamespaceNotFoundError):
+        return False
+    return True
+
+
+def rename_table(question: Question) -> None:
+    """Give a table another name: one in its own namespace, or one with namespaces.
+
+    Spark leaves the new name as it was written, so the catalog's name may be its first part.
+    """
+    catalog, old, new = question.catalog, question.name, tuple(question.asked["to"])
+    if is_path(old) or is_path(new):
+        raise UnsupportedFormatError("a path cannot be renamed: move its folder")
+    catalog.names.rename(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
+
+
+def truncate_table(question: Question) -> bool:
+    """Delete all rows."""
+    table_at(question).delete()
+    return True
+
+
+def delete_where(question: Question) -> None:
+    """Delete the rows that meet all of Spark's predicates, which come as SQL."""
+    predicates = [f"({text})" for text in question.asked["predicates"]]
+    table_at(question).delete(" AND ".join(predicates) or None)
+
+
+def alter_table(question: Question) -> dict[str, Any]:
+    """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
+    table = table_at(question)
+    for change in question.asked["changes"]:
+        if change["kind"] not in _CHANGES:
+            raise UnsupportedFormatError(
+                f"ALTER TABLE cannot make the change {change['kind']} on Lance tables"
+            )
+        _CHANGES[change["kind"]](table, change)
+    return load_table(question)
+
+
+def column_path(parts: list[str]) -> str:
+    """Return the path of a column or field as `LanceTable` takes it."""
+    return ".".join(parts)
+
+
+def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
+    if change["default"] is not None or change["position"] is not None:
+        raise UnsupportedFormatError(
+            "Lance adds columns at the end and without defaults: leave out FIRST, AFTER and DEFAULT, and "
+            "give values by UPDATE"
+        )
+    if not change["nullable"]:
+        raise SchemaError(
+            f"column {column_path(change['column'])} is new, so it is null in all rows: drop NOT NULL"
+        )
+    kind = st.StructType.fromJson({"type": "struct", "fields": [_field(change)]})
+    if len(change["column"]) > 1:
+        raise UnsupportedFormatError(
+            f"field {column_path(change['column'])} cannot be added inside of a column: add a column"
+        )
+    table.addColumns(kind)
+    if change["comment"]:
+        table.alterColumn(column_path(change["column"]), comment=change["comment"])
+
+
+def _field(change: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": change["column"][-1],
+        "type": json.loads(change["type"]),
+        "nullable": True,
+        "metadata": {},
+    }
+
+
+def _drop(table: LanceTable, change: Mapping[str, Any]) -> None:
+    table.dropColumns(column_path(change["column"]))
+
+
+def _type(table: LanceTable, change: Mapping[str, Any]) -> None:
+    kind = st._parse_datatype_json_value(json.loads(change["type"]))
+    table.alterColumn(column_path(change["column"]), type=kind)
+
+
+_CHANGES: dict[str, Any] = {
+    "add_column": _add,
+    "drop_column": _drop,
+    "rename_column": lambda table, change: table.renameColumn(column_path(change["column"]), change["to"]),
+    "column_type": _type,
+    "column_nullability": lambda table, change: table.alterColumn(
+        column_path(change["column"]), nullable=change["nullable"]
+    ),
+    "column_comment": lambda table, change: table.alterColumn(
+        column_path(change["column"]), comment=change["comment"] or ""
+    ),
+    "set_property": lambda table, change: table.setConfig({change["property"]: change["value"]}),
+    "remove_property": lambda table, change: table.setConfig({change["property"]: None}),
+}
+
+
+def _resolve(catalog: OpenCatalog, name: Name) -> tuple[dict[str, str], str | None]:
+    """Return the options that lead to a table, and the metadata table of it that a name means."""
+    try:
+        return _options(catalog, name), None
+    except (TableNotFoundError, NamespaceNotFoundError):
+        if len(name) < 2 or name[-1].lower() not in METADATA_TABLES:
+            raise
+    return _options(catalog, name[:-1]), name[-1].lower()
+
+
+def _options(catalog: OpenCatalog, name: Name) -> dict[str, str]:
+    try:
+        return catalog.options(catalog.uri(name))
+    except (TableNotFoundError, OptionError):
+        head, mark, branch = name[-1].rpartition(_BRANCH)
+        if not mark or not head:
+            raise
+    return {**catalog.options(catalog.uri((*name[:-1], head))), "branch": branch}
+
+
+def _hidden() -> st.StructType:
+    """Return the hidden columns; metadata `lance.option` names the option that reads each."""
+    return st.StructType(
+        [
+            st.StructField(name, system_field(name).dataType, True, {"lance.option": option})
+            for name, option in _HIDDEN.items()
+        ]
+    )
+
+
+def _properties(catalog: OpenCatalog, always: Mapping[str, str], version: int) -> dict[str, str]:
+    found = dataset(always["path"], storage_options=dict(catalog.storage))
+    properties = found.config()
+    properties.update({"provider": "lance", "location": always["path"], "lance.version": str(version)})
+    comment = found.metadata.get("comment")
+    return {**properties, **({"comment": comment} if comment else {})}

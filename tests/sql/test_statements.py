@@ -1,0 +1,125 @@
+"""The statements of the .sql files here give the answers that stand below them.
+
+    SELECT ...;             a statement, on as many lines as it needs
+    > 1 | a                 a row of its answer; nothing is compared if there are none, nor an error told
+    ! text                  it fails, and says this
+
+{root} stands for a folder that is not the catalog's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+import spark_lance
+from spark_lance.spark.sql import register as register_module
+from tests.spark.session.test_threads import foreign_launcher, plainly
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.glob("*.sql"))
+
+
+def statements(text: str) -> list[tuple[str, list[str], str]]:
+    """Return each statement with the rows and the error that are expected of it."""
+    text = re.sub(r"^--.*\n", "", text, flags=re.MULTILINE)
+    found = []
+    for sql, told in re.findall(r"(.+?);\n((?:[>!] [^\n]*\n)*)", text, flags=re.DOTALL):
+        lines = told.splitlines()
+        rows = [line[2:] for line in lines if line[0] == ">"]
+        found.append((sql.strip(), rows, "".join(line[2:] for line in lines if line[0] == "!")))
+    return found
+
+
+@pytest.fixture(params=["enabled", "made later"])
+def session(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path) -> SparkSession:
+    """A session with a catalog of its own."""
+    root = str(tmp_path / "root")
+    if request.param == "enabled":
+        return spark_lance.enable(spark.newSession(), root=root)
+    spark_lance.enable(spark.newSession(), new_sessions=True, root=root)
+    return spark.newSession()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_statements(session: SparkSession, file: Path, tmp_path: Path) -> None:
+    for sql, rows, error in statements(file.read_text().replace("{root}", str(tmp_path / "paths"))):
+        if error:
+            with pytest.raises(PySparkException) as caught:
+                session.sql(sql).collect()
+            assert error in str(caught.value), sql
+            continue
+        answer = [" | ".join(map(str, row)) for row in session.sql(sql).collect()]
+        if rows or sql.startswith(("SELECT", "SHOW")):
+            assert answer == rows, sql
+
+
+def test_catalogs_have_roots_options_and_no_paths_if_told_so(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    for name in ("one", "two"):
+        spark_lance.enable(session, catalog=name, root=str(tmp_path / name))
+        session.sql(f"CREATE TABLE {name}.t AS SELECT '{name}' AS x").collect()
+    assert session.sql("SELECT * FROM one.t UNION SELECT * FROM two.t").count() == 2
+    path = f"{tmp_path}/one/t.lance"
+    spark_lance.enable(session, catalog="closed", root=str(tmp_path / "three"))
+    session.conf.set("spark.sql.catalog.closed.paths", "false")
+    session.conf.set("spark.sql.catalog.closed.storage.secret", "do not tell")
+    for sql in (f"SELECT * FROM closed.`{path}`", f"SELECT * FROM closed.`{path}` VERSION AS OF 1"):
+        with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
+            session.sql(sql).collect()
+    with pytest.raises(PySparkException):
+        session.sql(f"CREATE TABLE closed.`{tmp_path}/new` (a INT)").collect()
+    with pytest.raises(PySparkException):
+        session.sql(f"CALL closed.system.compact('{path}')").collect()
+    assert not (tmp_path / "new").exists()
+    session.sql("CREATE TABLE closed.t (a INT)").collect()
+    for verb in ("DESCRIBE EXTENDED", "SHOW TBLPROPERTIES", "EXPLAIN EXTENDED TABLE"):
+        assert "do not tell" not in str(session.sql(f"{verb} closed.t").collect())
+
+
+def test_a_catalog_without_root_has_paths_only(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark_lance.enable(spark.newSession(), catalog="bare")
+    session.sql(f"CREATE TABLE bare.`{tmp_path}/t` AS SELECT 5 AS a").collect()
+    assert session.table(f"bare.`{tmp_path}/t`").collect() == [(5,)]
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        session.table("bare.t").collect()
+    with pytest.raises(PySparkException, match="SCHEMA_NOT_FOUND"):
+        session.sql("CREATE TABLE bare.t (a INT)").collect()
+
+
+def test_the_writer_and_reader_of_frames_take_names(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.range(3).writeTo("lance.t").create()
+    session.range(3, 5).writeTo("lance.t").append()
+    session.range(5, 6).write.insertInto("lance.t")
+    session.range(9).write.mode("ignore").saveAsTable("lance.t")
+    assert sorted(row.id for row in session.table("lance.t").collect()) == [0, 1, 2, 3, 4, 5]
+    session.range(7, 8).write.mode("overwrite").saveAsTable("lance.t")
+    assert session.table("lance.t").collect() == [(7,)]
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
+        session.range(1).write.saveAsTable("lance.t")
+
+
+def test_where_no_classes_are_taken_there_is_one_warning_and_no_catalog(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    register_module._tell_of_no_catalog.cache_clear()
+
+    def work() -> None:
+        with foreign_launcher(spark):
+            other = spark.newSession()
+            for _ in range(2):
+                spark_lance.enable(other, catalog="missing", root=str(tmp_path))
+
+    with caplog.at_level(logging.WARNING, logger=register_module.__name__):
+        plainly(work)
+    (record,) = [record for record in caplog.records if record.name == register_module.__name__]
+    assert record.message.startswith("Lance has no SQL catalog here, only paths: ")
