@@ -74,7 +74,7 @@ class Bridge:
             return json.dumps(_failure(error, asked))
         return json.dumps({"answer": answer})
 
-    class Java:
+    class Java:  # noqa: D106 (py4j reads it)
         implements = ("java.util.function.BiFunction",)
 
 

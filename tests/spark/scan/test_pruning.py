@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
 import spark_lance
+from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.enable import enable
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
@@ -255,32 +256,39 @@ def test_other_sources_are_left_alone(enabled: SparkSession, tmp_path: Path) -> 
     assert enabled.read.parquet(location).where("y > 10").agg(f.sum("id")).first() == (30,)
 
 
+def use_rule(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let sessions that are enabled from now on have a rule of another source."""
+    load = java_classes.load
+
+    def changed(jvm: Any, name: str) -> Any:
+        if name != "spark_lance.LancePruning":
+            return load(jvm, name)
+        return java_classes._compiled(jvm, text).getClassLoader().loadClass(name)
+
+    monkeypatch.setattr(java_classes, "load", changed)
+
+
 def test_whatever_goes_wrong_leaves_the_plan_as_it_was(
-    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = tmp_path / "LancePruning.java"
-    source = Path(spark_lance.__file__).parent / "spark" / "jvm" / "LancePruning.java"
-    cause = "boolean found = false;"
-    assert cause in source.read_text()
-    broken.write_text(source.read_text().replace("new Opening(this)", "new Opening(null)"))
-    monkeypatch.setattr("spark_lance.spark.session.enable._SOURCE", broken)
+    source = java_classes.source("LancePruning.java")
+    assert "new Opening(this)" in source
+    use_rule(monkeypatch, source.replace("new Opening(this)", "new Opening(null)"))
     session = enable(spark.newSession())
     frame = load(session, path)
     assert frame.where("id > 5").agg(f.sum("id")).first() == (sum(range(6, ROWS)),)
-    broken.write_text("no Java")
+    use_rule(monkeypatch, "no Java")
     other = enable(spark.newSession())
     assert load(other, path).agg(f.count("id")).first() == (ROWS,)
 
 
 @needs_pushdown
 def test_a_scan_of_unknown_size_is_read_like_any_other(
-    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = tmp_path / "LancePruning.java"
-    source = Path(spark_lance.__file__).parent / "spark" / "jvm" / "LancePruning.java"
-    assert "pickedPartition" in source.read_text()
-    changed.write_text(source.read_text().replace("pickedPartition", "renamedPartition"))
-    monkeypatch.setattr("spark_lance.spark.session.enable._SOURCE", changed)
+    source = java_classes.source("LancePruning.java")
+    assert "pickedPartition" in source
+    use_rule(monkeypatch, source.replace("pickedPartition", "renamedPartition"))
     session = enable(spark.newSession())
     joined = load(session, path).select("id").join(load(session, path).select("id", "s"), "id")
     assert joined.count() == ROWS
