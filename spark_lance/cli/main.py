@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spark_lance.cli import looking, tending
+from spark_lance.cli import inspect_commands, upkeep_commands
 from spark_lance.errors import LanceError
 
 __all__ = ["COMMANDS", "Command", "main"]
@@ -35,15 +35,15 @@ _VERSION: Argument = (("--version",), {"help": "number or tag of the version; th
 _DRY_RUN: Argument = (("--dry-run",), {"action": "store_true", "help": "change nothing, show what would be"})
 
 COMMANDS = {
-    "inspect": Command(looking.inspect, "a table's columns, rows, files and indices", (_VERSION,)),
+    "inspect": Command(inspect_commands.inspect, "a table's columns, rows, files and indices", (_VERSION,)),
     "history": Command(
-        looking.history,
+        inspect_commands.history,
         "the operation behind each version, newest first",
         (_VERSION, (("--limit",), {"type": int, "default": 20, "help": "versions to show (20)"})),
     ),
-    "doctor": Command(looking.doctor, "a table's features, the engines that can use it, and advice"),
+    "doctor": Command(inspect_commands.doctor, "a table's features, the engines that can use it, and advice"),
     "compact": Command(
-        tending.compact,
+        upkeep_commands.compact,
         "merge small fragments and drop deleted rows",
         (
             _DRY_RUN,
@@ -58,7 +58,7 @@ COMMANDS = {
         ),
     ),
     "vacuum": Command(
-        tending.vacuum,
+        upkeep_commands.vacuum,
         "delete old versions and the files that only they need",
         (
             _DRY_RUN,
@@ -80,7 +80,7 @@ COMMANDS = {
             ),
         ),
     ),
-    "verify": Command(tending.check, "read a version as a whole and check everything", (_VERSION,)),
+    "verify": Command(upkeep_commands.check, "read a version as a whole and check everything", (_VERSION,)),
 }
 
 

@@ -1,1 +1,1 @@
-"""The face of a table without Spark, by what one does with it: each module is a part of `LanceDataset`."""
+"""The table without Spark: each module is a part of `LanceDataset`."""

@@ -1,4 +1,4 @@
-"""What every part of the face stands on: one version of a table."""
+"""What the mixins of `LanceDataset` share: one version of a table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
 from spark_lance.table.versions.resolve import main_root
 
-__all__ = ["Face", "SameFace"]
+__all__ = ["DatasetBase", "SameDataset"]
 
-SameFace = TypeVar("SameFace", bound="Face")
+SameDataset = TypeVar("SameDataset", bound="DatasetBase")
 
 
 @dataclass(frozen=True)
-class Face:
+class DatasetBase:
     """One version of a table.
 
     Attributes:
@@ -63,6 +63,6 @@ class Face:
         """Gives indices the new addresses of rows that a compaction moves; None: indices stay as they are."""
         return None
 
-    def _at(self: SameFace, manifest: Manifest) -> SameFace:
+    def _at(self: SameDataset, manifest: Manifest) -> SameDataset:
         """Return the same table at another version."""
         return replace(self, manifest=manifest)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.base import Face, SameFace
+from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.table.columns.alter import alter_columns, drop_columns
 from spark_lance.table.columns.evolve import BATCH_ROWS, add_columns, add_null_columns
@@ -18,16 +18,16 @@ from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.schema.changes import Alteration
 from spark_lance.table.writing.inputs import as_reader
 
-__all__ = ["Evolving", "read_alteration"]
+__all__ = ["ColumnsMixin", "read_alteration"]
 
 _SAMPLE_BYTES = 1 << 20
 
 
-class Evolving(Face):
+class ColumnsMixin(DatasetBase):
     """Changes of columns; each makes a new version."""
 
     def add_columns(
-        self: SameFace,
+        self: SameDataset,
         transforms: Mapping[str, str]
         | Callable[[pa.RecordBatch], Any]
         | pa.Field
@@ -37,7 +37,7 @@ class Evolving(Face):
         read_columns: Sequence[str] | None = None,
         reader_schema: pa.Schema | None = None,
         batch_size: int | None = None,
-    ) -> SameFace:
+    ) -> SameDataset:
         """Add columns and return the new version; the files that are there are not touched.
 
         A struct that is there already takes new fields in: give a struct of the same name with just these
@@ -86,12 +86,12 @@ class Evolving(Face):
         return self._at(add_columns(*place, source, batch_rows=rows))
 
     def merge(
-        self: SameFace,
+        self: SameDataset,
         data_obj: Any,
         left_on: str,
         right_on: str | None = None,
         schema: pa.Schema | None = None,
-    ) -> SameFace:
+    ) -> SameDataset:
         """Add the columns of other data, row by row where a key is the same; return the new version.
 
         Rows that the data has no key for get null. Of several rows of the data with one key the last counts.
@@ -118,12 +118,12 @@ class Evolving(Face):
         return self._at(add_columns(self.store, self.root, self.manifest, source))
 
     def update_columns(
-        self: SameFace,
+        self: SameDataset,
         data_obj: Any,
         left_on: str = ROW_ID,
         right_on: str | None = None,
         schema: pa.Schema | None = None,
-    ) -> SameFace:
+    ) -> SameDataset:
         """Replace values of columns where a key is the same as in other data; return the new version.
 
         Rows stay where they are, and the other columns are neither read nor written. For many rows and few
@@ -146,7 +146,7 @@ class Evolving(Face):
         place = self.store, self.root, self.manifest
         return self._at(update_columns(*place, data, left_on, right_on or left_on))
 
-    def alter_columns(self: SameFace, *alterations: Mapping[str, Any]) -> SameFace:
+    def alter_columns(self: SameDataset, *alterations: Mapping[str, Any]) -> SameDataset:
         """Rename columns, allow or forbid nulls, cast to other types; return the new version.
 
         Args:
@@ -169,7 +169,7 @@ class Evolving(Face):
             return self
         return self._at(alter_columns(self.store, self.root, self.manifest, parsed))
 
-    def drop_columns(self: SameFace, columns: Iterable[str]) -> SameFace:
+    def drop_columns(self: SameDataset, columns: Iterable[str]) -> SameDataset:
         """Drop columns, or fields of structs ("a.b"), and return the new version.
 
         The values stay in files that hold other columns too, until compaction, and in older versions.
@@ -184,9 +184,9 @@ class Evolving(Face):
         return self._at(drop_columns(self.store, self.root, self.manifest, paths))
 
 
-def _sample(face: Face, columns: Sequence[str]) -> pa.RecordBatch:
+def _sample(dataset: DatasetBase, columns: Sequence[str]) -> pa.RecordBatch:
     """Return one row of a version, or none if it has none."""
-    scan = Scan.plan(face.store, face.root, face.manifest, columns)
+    scan = Scan.plan(dataset.store, dataset.root, dataset.manifest, columns)
     for batch in scan.batches(_SAMPLE_BYTES, 1):
         return batch
     return pa.RecordBatch.from_pylist([], scan.arrow_schema)
@@ -196,7 +196,7 @@ _KEYS = {"path", "name", "nullable", "data_type"}
 
 
 def read_alteration(given: Mapping[str, Any]) -> Alteration:
-    """Return what a dict says about a column; see `Evolving.alter_columns`.
+    """Return what a dict says about a column; see `ColumnsMixin.alter_columns`.
 
     Raises:
         OptionError: it has other keys, or says nothing.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_lance.datasets.base import Face
+from spark_lance.datasets.base import DatasetBase
 from spark_lance.errors import OptionError
-from spark_lance.table.commits.commit import REAL
+from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.maintenance.compact import (
     CompactionMetrics,
     CompactionPlan,
@@ -25,7 +25,7 @@ class Compaction:
     """Compaction in steps that can run on different machines: plan, execute each task, commit the results."""
 
     @staticmethod
-    def plan(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionPlan:
+    def plan(dataset: DatasetBase, options: Mapping[str, Any] | None = None) -> CompactionPlan:
         """Return what there is to rewrite in a version.
 
         Args:
@@ -43,7 +43,7 @@ class Compaction:
 
     @staticmethod
     def commit(
-        dataset: Face,
+        dataset: DatasetBase,
         rewrites: Sequence[RewriteResult],
         options: Mapping[str, Any] | None = None,  # noqa: ARG004 (pylance's signature)
     ) -> CompactionMetrics:
@@ -65,11 +65,11 @@ class Compaction:
         if len(versions) > 1:
             raise OptionError(f"results of several plans, made from the versions {sorted(versions)}")
         return commit_compaction(
-            dataset.store, dataset.root, versions.pop(), rewrites, REAL, dataset._index_remap
+            dataset.store, dataset.root, versions.pop(), rewrites, SYSTEM_ENV, dataset._index_remap
         )
 
     @staticmethod
-    def execute(dataset: Face, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
+    def execute(dataset: DatasetBase, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
         """Plan, rewrite and commit; the same as `compact_files`."""
         chosen = read_options(dataset.manifest.config, options or {})
         return compact_table(

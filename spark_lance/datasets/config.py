@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_lance.datasets.base import Face
+from spark_lance.datasets.base import DatasetBase
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.update_config import Texts, text_updates
 
-__all__ = ["Settings"]
+__all__ = ["ConfigMixin"]
 
-_Same = TypeVar("_Same", bound="Settings")
+_Same = TypeVar("_Same", bound="ConfigMixin")
 
 
-class Settings(Face):
+class ConfigMixin(DatasetBase):
     """Key-value pairs that a table carries; each change makes a new version."""
 
     def config(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The Spark-free face of a table, with the names that users of pylance know; searching included."""
+"""The table without Spark, with the names that users of pylance know; searching included."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.columns import Evolving
-from spark_lance.datasets.config import Settings
-from spark_lance.datasets.index import Indexing
+from spark_lance.datasets.columns import ColumnsMixin
+from spark_lance.datasets.config import ConfigMixin
+from spark_lance.datasets.index import IndexMixin
 from spark_lance.datasets.read import LanceFragment
-from spark_lance.datasets.rows import Changing
-from spark_lance.datasets.versions import History
+from spark_lance.datasets.rows import RowsMixin
+from spark_lance.datasets.versions import VersionsMixin
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
@@ -71,7 +71,7 @@ def dataset(
 
 
 @dataclass(frozen=True)
-class LanceDataset(Indexing, Changing, Evolving, History, Settings):
+class LanceDataset(IndexMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin):
     """One version of a table. Made by `dataset` and `write_dataset`."""
 
 

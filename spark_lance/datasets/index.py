@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.datasets.base import SameFace
-from spark_lance.datasets.maintain import Maintaining, Optimizer
-from spark_lance.datasets.read import Reading
+from spark_lance.datasets.base import SameDataset
+from spark_lance.datasets.maintain import MaintainMixin, Optimizer
+from spark_lance.datasets.read import ReadMixin
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
@@ -40,7 +40,7 @@ from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["DISTANCE", "SCORE", "IndexOptimizer", "Indexing", "known_indices"]
+__all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices"]
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 
@@ -65,16 +65,16 @@ class IndexOptimizer(Optimizer):
             IndexNotFoundError: there is no index of a name, or it is of a kind that is not built here.
             CommitError: a commit failed; see its subclasses.
         """
-        face = self.dataset
-        names = list(index_names) if index_names is not None else known_indices(face.manifest)
-        manifest = face.manifest
+        dataset = self.dataset
+        names = list(index_names) if index_names is not None else known_indices(dataset.manifest)
+        manifest = dataset.manifest
         for name in names:
-            kind = _kind_of(face.manifest, name)
+            kind = _kind_of(dataset.manifest, name)
             extend = extend_vector_index if kind == "vector" else extend_scalar_index
-            manifest = extend(face.store, face.root, manifest, name, merge=num_indices_to_merge)
+            manifest = extend(dataset.store, dataset.root, manifest, name, merge=num_indices_to_merge)
 
 
-class Indexing(Reading, Maintaining):
+class IndexMixin(ReadMixin, MaintainMixin):
     """Indices of vectors and of single values."""
 
     @property
@@ -93,7 +93,7 @@ class Indexing(Reading, Maintaining):
         return SegmentRemap()
 
     def create_index(
-        self: SameFace,
+        self: SameDataset,
         column: str,
         index_type: str,
         name: str | None = None,
@@ -103,7 +103,7 @@ class Indexing(Reading, Maintaining):
         num_sub_vectors: int | None = None,
         num_bits: int | None = None,
         **options: Any,
-    ) -> SameFace:
+    ) -> SameDataset:
         """Build an index over a column of vectors and return the version that has it.
 
         Args:
@@ -130,14 +130,14 @@ class Indexing(Reading, Maintaining):
         return self._at(manifest)
 
     def create_scalar_index(
-        self: SameFace,
+        self: SameDataset,
         column: str,
         index_type: str,
         name: str | None = None,
         *,
         replace: bool = True,
         **options: Any,
-    ) -> SameFace:
+    ) -> SameDataset:
         """Build an index over the values of a column and return the version that has it.
 
         Scans with a filter use it. Args and errors are those of `create_index`.
@@ -198,7 +198,7 @@ class Indexing(Reading, Maintaining):
         full_text_query: str | Mapping[str, Any] | None = None,
         prefilter: bool = False,
     ) -> pa.Table:
-        """Return rows as a table, see `Reading.to_table`; with `nearest` the rows nearest to a vector.
+        """Return rows as a table, see `ReadMixin.to_table`; with `nearest` the rows nearest to a vector.
 
         Args:
             columns: the columns in order; all by default.
@@ -211,7 +211,7 @@ class Indexing(Reading, Maintaining):
                 rows that have them come with the column `_score`, best first; `limit` says how many.
             prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
                 k nearest rows afterwards.
-            filter, limit, offset, with_row_id, with_row_address: see `Reading.to_table`.
+            filter, limit, offset, with_row_id, with_row_address: see `ReadMixin.to_table`.
         """
         if full_text_query is not None:
             if nearest is not None:

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from spark_lance.datasets.base import Face, SameFace
+from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.table.indices.describe import IndexDescription, describe_indices, list_indices
 from spark_lance.table.maintenance.compact import CompactionMetrics, compact_table
 from spark_lance.table.maintenance.compact_plan import read_options
 from spark_lance.table.maintenance.drop_index import drop_index
 from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 
-__all__ = ["Maintaining", "Optimizer"]
+__all__ = ["MaintainMixin", "Optimizer"]
 
 
 @dataclass(frozen=True)
 class Optimizer:
     """What `LanceDataset.optimize` offers."""
 
-    dataset: Face
+    dataset: DatasetBase
 
     def compact_files(self, **options: Any) -> CompactionMetrics:
         """Rewrite small fragments, and those with many deleted rows, to few larger ones.
@@ -61,7 +61,7 @@ class Optimizer:
         )
 
 
-class Maintaining(Face):
+class MaintainMixin(DatasetBase):
     """Indices, compaction and clean-up."""
 
     @property
@@ -136,7 +136,7 @@ class Maintaining(Face):
         """
         return list_indices(self.store, self.root, self.manifest)
 
-    def drop_index(self: SameFace, name: str) -> SameFace:
+    def drop_index(self: SameDataset, name: str) -> SameDataset:
         """Take an index out of the table and return the version without it; older versions keep it.
 
         Raises:

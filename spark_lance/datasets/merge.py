@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 import pyarrow as pa
 
-from spark_lance.datasets.base import SameFace
+from spark_lance.datasets.base import SameDataset
 from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.predicates.predicate import Predicate
@@ -19,7 +19,7 @@ __all__ = ["MergeInsertBuilder", "MergeResult"]
 
 
 @dataclass(frozen=True)
-class MergeResult(Generic[SameFace]):
+class MergeResult(Generic[SameDataset]):
     """What a merge did.
 
     Attributes:
@@ -27,26 +27,26 @@ class MergeResult(Generic[SameFace]):
         num_inserted_rows, num_updated_rows, num_deleted_rows: how many rows.
     """
 
-    dataset: SameFace
+    dataset: SameDataset
     num_inserted_rows: int
     num_updated_rows: int
     num_deleted_rows: int
 
 
-class MergeInsertBuilder(Generic[SameFace]):
+class MergeInsertBuilder(Generic[SameDataset]):
     """A merge in the making. Its methods change it and return it, so that calls can be chained.
 
     A row of the table and a row of the source match if their keys are equal. A key with a null in it matches
     nothing. Floats match by their bits: NaN matches NaN, 0.0 does not match -0.0.
     """
 
-    def __init__(self, dataset: SameFace, on: tuple[str, ...]) -> None:
+    def __init__(self, dataset: SameDataset, on: tuple[str, ...]) -> None:
         self._dataset = dataset
         self._rules = MergeRules(on)
         self._retries = 10
         self._timeout = timedelta(seconds=30)
 
-    def when_matched_update_all(self, condition: Predicate | None = None) -> MergeInsertBuilder[SameFace]:
+    def when_matched_update_all(self, condition: Predicate | None = None) -> MergeInsertBuilder[SameDataset]:
         """Replace rows of the table by the source's rows of the same key.
 
         Args:
@@ -56,24 +56,24 @@ class MergeInsertBuilder(Generic[SameFace]):
         self._rules = replace(self._rules, matched="update", condition=condition)
         return self
 
-    def when_matched_delete(self) -> MergeInsertBuilder[SameFace]:
+    def when_matched_delete(self) -> MergeInsertBuilder[SameDataset]:
         """Delete rows of the table whose key the source has."""
         self._rules = replace(self._rules, matched="delete", condition=None)
         return self
 
-    def when_matched_fail(self) -> MergeInsertBuilder[SameFace]:
+    def when_matched_fail(self) -> MergeInsertBuilder[SameDataset]:
         """Fail with a MergeError if the table has any key of the source."""
         self._rules = replace(self._rules, matched="fail", condition=None)
         return self
 
-    def when_not_matched_insert_all(self) -> MergeInsertBuilder[SameFace]:
+    def when_not_matched_insert_all(self) -> MergeInsertBuilder[SameDataset]:
         """Insert rows of the source whose key the table does not have."""
         self._rules = replace(self._rules, insert=True)
         return self
 
     def when_not_matched_by_source_delete(
         self, expr: Predicate | None = None
-    ) -> MergeInsertBuilder[SameFace]:
+    ) -> MergeInsertBuilder[SameDataset]:
         """Delete rows of the table whose key the source does not have.
 
         Args:
@@ -82,17 +82,17 @@ class MergeInsertBuilder(Generic[SameFace]):
         self._rules = replace(self._rules, delete_missing=True, missing=expr)
         return self
 
-    def conflict_retries(self, max_retries: int) -> MergeInsertBuilder[SameFace]:
+    def conflict_retries(self, max_retries: int) -> MergeInsertBuilder[SameDataset]:
         """Set how often to begin anew because of other writers; 10 by default."""
         self._retries = max_retries
         return self
 
-    def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder[SameFace]:
+    def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder[SameDataset]:
         """Set the time after which no new attempt is begun; 30 seconds by default."""
         self._timeout = timeout
         return self
 
-    def execute(self, data: Any, schema: pa.Schema | None = None) -> MergeResult[SameFace]:
+    def execute(self, data: Any, schema: pa.Schema | None = None) -> MergeResult[SameDataset]:
         """Merge the data and return the new version. One is made even if nothing changes.
 
         The data is held in memory; the table is streamed. Updated rows move to the end of the table, in its

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_lance.datasets.base import Face
+from spark_lance.datasets.base import DatasetBase
 from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.file.extensions import known_batch, known_schema, known_table
 from spark_lance.file.schema import Schema
@@ -24,7 +24,7 @@ from spark_lance.table.reading.take import RowNumbers, take_addresses, take_posi
 from spark_lance.table.versions.resolve import Reference, resolve
 from spark_lance.table.versions.versions import load_version
 
-__all__ = ["LanceFragment", "Reading"]
+__all__ = ["LanceFragment", "ReadMixin"]
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 17
@@ -114,7 +114,7 @@ class _Readable(ABC):
         return known_table(take_positions(self._scan(columns), indices))
 
 
-class Reading(Face, _Readable):
+class ReadMixin(DatasetBase, _Readable):
     """What can be read of one version."""
 
     @property
@@ -245,7 +245,7 @@ class Reading(Face, _Readable):
 class LanceFragment(_Readable):
     """One fragment of a version. `_rowoffset` counts the rows of the whole table."""
 
-    parent: Reading
+    parent: ReadMixin
     metadata: table_pb2.DataFragment
 
     @property

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic
 
-from spark_lance.datasets.base import Face, SameFace
+from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.datasets.merge import MergeInsertBuilder
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.rows.update import update_rows
 
-__all__ = ["Changing", "UpdateResult"]
+__all__ = ["RowsMixin", "UpdateResult"]
 
 _TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
-class UpdateResult(Generic[SameFace]):
+class UpdateResult(Generic[SameDataset]):
     """What an update did.
 
     Attributes:
@@ -28,20 +28,20 @@ class UpdateResult(Generic[SameFace]):
         num_rows_updated: how many rows were changed.
     """
 
-    dataset: SameFace
+    dataset: SameDataset
     num_rows_updated: int
 
 
-class Changing(Face):
+class RowsMixin(DatasetBase):
     """Changes of rows; each makes a new version."""
 
     def delete(
-        self: SameFace,
+        self: SameDataset,
         predicate: Predicate,
         *,
         conflict_retries: int = 10,
         retry_timeout: timedelta = _TIMEOUT,
-    ) -> SameFace:
+    ) -> SameDataset:
         """Delete the rows for which a predicate is true; return the version without them.
 
         Rows are looked for in this version. If another writer changed the same rows meanwhile, or moved them,
@@ -61,12 +61,12 @@ class Changing(Face):
         return self._at(delete_rows(self.snapshot, predicate, reruns=reruns))
 
     def update(
-        self: SameFace,
+        self: SameDataset,
         updates: Mapping[str, Any],
         where: Predicate | None = None,
         conflict_retries: int = 10,
         retry_timeout: timedelta = _TIMEOUT,
-    ) -> UpdateResult[SameFace]:
+    ) -> UpdateResult[SameDataset]:
         """Set columns of the rows for which a predicate is true, of all rows without one.
 
         All new values are computed from the old row, so {"a": "b", "b": "a"} swaps two columns. Values are
@@ -97,7 +97,9 @@ class Changing(Face):
         done = update_rows(self.snapshot, updates, where, reruns=reruns)
         return UpdateResult(self._at(done.manifest), done.num_rows_updated)
 
-    def merge_insert(self: SameFace, on: str | Iterable[str] | None = None) -> MergeInsertBuilder[SameFace]:
+    def merge_insert(
+        self: SameDataset, on: str | Iterable[str] | None = None
+    ) -> MergeInsertBuilder[SameDataset]:
         """Return a builder of a merge: update, insert and delete rows by comparing keys with a source.
 
             dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(table)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from spark_lance.datasets.base import Face
+from spark_lance.datasets.base import DatasetBase
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
@@ -16,14 +16,14 @@ from spark_lance.table.manifest import read_manifest
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.naming import migrate_names
-from spark_lance.table.versions.resolve import Place, Reference, resolve
+from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
 from spark_lance.table.versions.summary import version_summary
 from spark_lance.table.versions.tags import Tags
 from spark_lance.table.versions.versions import latest_version, list_versions, load_latest, load_version
 
-__all__ = ["DatasetBasePath", "History"]
+__all__ = ["DatasetBasePath", "VersionsMixin"]
 
-_Same = TypeVar("_Same", bound="History")
+_Same = TypeVar("_Same", bound="VersionsMixin")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DatasetBasePath:
     id: int = 0
 
 
-class History(Face):
+class VersionsMixin(DatasetBase):
     """The versions around one version, and the lines they are on."""
 
     @property
@@ -61,10 +61,10 @@ class History(Face):
         Raises:
             VersionNotFoundError: there is no such version, tag or branch.
         """
-        place = resolve(self.store, self.main_root, version, self.branch)
-        manifest = load_version(self.store, place.root, place.version)
-        uri = self.uri if place.root == self.root else self.store.uri(place.root)
-        return replace(self, uri=uri, root=place.root, manifest=manifest)
+        ref = resolve(self.store, self.main_root, version, self.branch)
+        manifest = load_version(self.store, ref.root, ref.version)
+        uri = self.uri if ref.root == self.root else self.store.uri(ref.root)
+        return replace(self, uri=uri, root=ref.root, manifest=manifest)
 
     def checkout_latest(self: _Same) -> _Same:
         """Return the table at the newest version of this line."""
@@ -73,7 +73,7 @@ class History(Face):
     @property
     def tags(self) -> Tags:
         """The names of versions: list, create, update and delete them."""
-        return Tags(self.store, self.main_root, self._place())
+        return Tags(self.store, self.main_root, self._ref())
 
     @property
     def branches(self) -> Branches:
@@ -93,7 +93,7 @@ class History(Face):
             OptionError: the name cannot be used.
             CommitError: the commit failed; see its subclasses.
         """
-        create_branch(self.store, self.main_root, branch, self._place(reference))
+        create_branch(self.store, self.main_root, branch, self._ref(reference))
         return self.checkout_version((branch, None))
 
     def shallow_clone(
@@ -138,12 +138,12 @@ class History(Face):
         options = self.store.options if storage_options is None else storage_options
         store, root = open_store(target_path, options)
         make = shallow_clone if shallow else deep_clone
-        manifest = make(self.store, self._place(reference), store, root)
+        manifest = make(self.store, self._ref(reference), store, root)
         return replace(self, uri=os.fspath(target_path), store=store, root=root, manifest=manifest)
 
-    def _place(self, reference: Reference | None = None) -> Place:
+    def _ref(self, reference: Reference | None = None) -> VersionRef:
         if reference is None:
-            return Place(self.root, self.branch, self.version)
+            return VersionRef(self.root, self.branch, self.version)
         return resolve(self.store, self.main_root, reference, self.branch)
 
     def versions(self) -> list[dict[str, Any]]:

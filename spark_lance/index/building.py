@@ -13,13 +13,13 @@ import pyarrow as pa
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 
-__all__ = ["Numbers", "Place", "Rows"]
+__all__ = ["Numbers", "Rows", "SegmentTarget"]
 
 Numbers = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class Place:
+class SegmentTarget:
     """Where the files of a segment go, their version, and options of the kind of index."""
 
     store: Store

@@ -14,19 +14,19 @@ from spark_lance.file.version import FileVersion
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.io.store import Store
 
-__all__ = ["Whither", "copy_file", "copy_renumbered", "new_numbers"]
+__all__ = ["RowAddressMap", "copy_file", "copy_renumbered", "new_numbers"]
 
 Numbers = npt.NDArray[np.uint64]
 # Row numbers as an index has them -> where these rows are, and which of them are still there.
-Whither = Callable[[Numbers], tuple[Numbers, npt.NDArray[np.bool_]]]
+RowAddressMap = Callable[[Numbers], tuple[Numbers, npt.NDArray[np.bool_]]]
 
 _PIECE_BYTES = 32 << 20
 _MIN_ROWS = 4096
 
 
-def new_numbers(whither: Whither, numbers: Numbers) -> Numbers:
+def new_numbers(remap: RowAddressMap, numbers: Numbers) -> Numbers:
     """Return where rows are; rows that are gone keep a number that names nothing any more."""
-    return whither(numbers)[0]
+    return remap(numbers)[0]
 
 
 def copy_file(source: IndexFile, store: Store, path: str) -> int:
@@ -47,7 +47,7 @@ def copy_file(source: IndexFile, store: Store, path: str) -> int:
 
 
 def copy_renumbered(
-    source: IndexFile, store: Store, path: str, version: FileVersion, column: str, whither: Whither
+    source: IndexFile, store: Store, path: str, version: FileVersion, column: str, remap: RowAddressMap
 ) -> int:
     """Write a file with the same rows in the same order, buffers and notes, but new row numbers.
 
@@ -55,7 +55,7 @@ def copy_renumbered(
         source: the file.
         store, path, version: of the copy.
         column: holds the row numbers.
-        whither: where rows are; those that are gone keep their numbers.
+        remap: where rows are; those that are gone keep their numbers.
 
     Returns:
         The size of the copy.
@@ -74,6 +74,6 @@ def copy_renumbered(
             table = source.read(schema.names, start, start + step)
             columns = [one_array(table.column(name)) for name in schema.names]
             numbers = columns[place].to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
-            columns[place] = pa.array(new_numbers(whither, numbers), pa.uint64())
+            columns[place] = pa.array(new_numbers(remap, numbers), pa.uint64())
             writer.write(columns)
         return writer.finish(source.metadata)

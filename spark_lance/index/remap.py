@@ -17,14 +17,14 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.index.building import Place
-from spark_lance.index.copies import Numbers, Whither
+from spark_lance.index.building import SegmentTarget
+from spark_lance.index.copies import Numbers, RowAddressMap
 from spark_lance.index.entries import Segment, index_directory, segments_of
 from spark_lance.index.moves import Moves
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST
-from spark_lance.index.vector.moved import move_vectors
+from spark_lance.index.vector.remap import remap_vectors
 from spark_lance.io.store import Store
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.manifest import Manifest
@@ -35,7 +35,7 @@ __all__ = ["SegmentRemap"]
 logger = logging.getLogger(__name__)
 
 # Writes a segment anew; returns file name -> bytes.
-_Write = Callable[[Place, Whither], dict[str, int]]
+_Write = Callable[[SegmentTarget, RowAddressMap], dict[str, int]]
 
 
 class SegmentRemap:
@@ -60,9 +60,9 @@ class SegmentRemap:
                     continue
                 number = uuid.uuid4()
                 written = _Written(store, root, number)
-                place = Place(store, index_directory(root, number), manifest.file_version)
+                target = SegmentTarget(store, index_directory(root, number), manifest.file_version)
                 try:
-                    files = write(place, _whither(resolver, segment.covered, moves))
+                    files = write(target, _row_address_map(resolver, segment.covered, moves))
                 except UnsupportedFormatError as error:
                     logger.warning("index %s loses the rows that are compacted: %s", segment.name, error)
                     written.delete()
@@ -104,20 +104,20 @@ def _movable(store: Store, root: str, manifest: Manifest) -> Iterator[tuple[Segm
 
 
 def _vectors(segment: Segment) -> _Write:
-    return lambda place, whither: move_vectors(segment, place.store, place.directory, place.version, whither)
+    return lambda target, remap: remap_vectors(segment, target.store, target.directory, target.version, remap)
 
 
-def _whither(resolver: RowResolver, covered: BitMap, moves: Moves) -> Whither:
+def _row_address_map(resolver: RowResolver, covered: BitMap, moves: Moves) -> RowAddressMap:
     """Return what tells where rows of a segment are after all moves, those of the past included."""
 
-    def whither(numbers: Numbers) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    def remap(numbers: Numbers) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
         before, counts = resolver.addresses(numbers, covered, are_addresses=True)
         after, moved = moves(before)
         there = counts & moved
         # A row that does not count must not come to stand for one that does.
         return np.where(there, after, before), there
 
-    return whither
+    return remap
 
 
 def _entry(segment: Segment, number: uuid.UUID, files: dict[str, int]) -> RewrittenIndex:

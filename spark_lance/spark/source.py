@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_lance.spark.sink.write import LanceWriter
-    from spark_lance.table.versions.resolve import Place
+    from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = ["LanceDataSource"]
 
@@ -36,17 +36,17 @@ __all__ = ["LanceDataSource"]
 class PlacedReader(Protocol):
     """A `DataSourceReader` that tells which version it reads."""
 
-    place: Place
+    ref: VersionRef
 
 
 class ReadKind(Protocol):
     """What the module of a kind of read has."""
 
-    def describe(self, options: ReadOptions, place: Place | None) -> tuple[Place, StructType]:
+    def describe(self, options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, StructType]:
         """Return the version that is read, fixed now if it is not given, and the Spark schema."""
 
     def reader(
-        self, options: ReadOptions, schema: StructType, place: Place | None, pushes: bool
+        self, options: ReadOptions, schema: StructType, ref: VersionRef | None, pushes: bool
     ) -> PlacedReader:
         """Return the reader of the columns of `schema`; it takes filters if Spark offers them (`pushes`)."""
 
@@ -77,7 +77,7 @@ class LanceDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)  # type: ignore[arg-type]
-        self._place: Place | None = None
+        self._ref: VersionRef | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -88,7 +88,7 @@ class LanceDataSource(DataSource):
         """Return the Spark schema of the columns asked for, and fix the version that is read."""
         with one_line():
             options = read_options(self.options)
-            self._place, schema = _kind(options).describe(options, self._place)
+            self._ref, schema = _kind(options).describe(options, self._ref)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -97,8 +97,8 @@ class LanceDataSource(DataSource):
         with one_line():
             options = read_options(self.options)
             check_batch(options)
-            reader = _kind(options).reader(options, schema, self._place, pushes)
-        self._place = reader.place
+            reader = _kind(options).reader(options, schema, self._ref, pushes)
+        self._ref = reader.ref
         return cast("DataSourceReader", reader)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -106,7 +106,7 @@ class LanceDataSource(DataSource):
         from spark_lance.spark.streaming.read import LanceStreamReader
 
         with one_line():
-            return LanceStreamReader(read_options(self.options), schema, self._place)
+            return LanceStreamReader(read_options(self.options), schema, self._ref)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         """Return the writer of rows of `schema`, which are appended to the table or take its place."""
@@ -129,11 +129,11 @@ class LanceDataSource(DataSource):
         plans. Failures are left to `reader`, which meets them again: an error raised while pickling would
         hide its cause.
         """
-        if self._place is None and "path" in self.options:
+        if self._ref is None and "path" in self.options:
             from spark_lance.spark.scan.rows import pin
 
             try:
-                self._place = pin(read_options(self.options))
+                self._ref = pin(read_options(self.options))
             except (LanceError, OSError):
-                self._place = None
+                self._ref = None
         return self.__dict__

@@ -22,7 +22,7 @@ __all__ = [
     "STABLE_ROW_IDS",
     "STICKY",
     "Feature",
-    "Words",
+    "FlagWords",
     "check_readable",
     "check_writable",
     "feature_names",
@@ -57,7 +57,7 @@ _PART_FLAGS = {
 STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
 
 
-class Words(enum.Enum):
+class FlagWords(enum.Enum):
     """Which of the two words a flag may stand in."""
 
     ANY = "any"
@@ -73,7 +73,7 @@ class Feature:
     name: str
     reads: bool
     writes: bool
-    words: Words = Words.ANY
+    words: FlagWords = FlagWords.ANY
 
 
 FEATURES = (
@@ -85,13 +85,13 @@ FEATURES = (
     Feature(32, "inline transactions only", reads=True, writes=True),
     Feature(DATA_OVERLAYS, "data overlays", reads=False, writes=False),
     Feature(COVERING_INDICES, "covering indices", reads=True, writes=True),
-    Feature(MIXED_FILE_VERSIONS, "mixed data file versions", reads=True, writes=True, words=Words.BOTH),
+    Feature(MIXED_FILE_VERSIONS, "mixed data file versions", reads=True, writes=True, words=FlagWords.BOTH),
     Feature(512, "fragment trees", reads=False, writes=False),
-    Feature(FRAGMENT_REUSE_HISTORY, "fragment reuse history", reads=True, writes=True, words=Words.BOTH),
+    Feature(FRAGMENT_REUSE_HISTORY, "fragment reuse history", reads=True, writes=True, words=FlagWords.BOTH),
     Feature(SPILLED_LINEAGE, "row lineage in data files", reads=True, writes=True),
-    Feature(MANAGED_BLOBS, "managed blobs", reads=False, writes=False, words=Words.BOTH),
-    Feature(FIELD_ID_MARK, "never reused field ids", reads=True, writes=True, words=Words.WRITER),
-    Feature(WRITE_SEEDS, "zone write seeds", reads=False, writes=False, words=Words.BOTH),
+    Feature(MANAGED_BLOBS, "managed blobs", reads=False, writes=False, words=FlagWords.BOTH),
+    Feature(FIELD_ID_MARK, "never reused field ids", reads=True, writes=True, words=FlagWords.WRITER),
+    Feature(WRITE_SEEDS, "zone write seeds", reads=False, writes=False, words=FlagWords.BOTH),
 )
 
 
@@ -182,8 +182,8 @@ def _check_words(message: table_pb2.Manifest, path: str) -> None:
     for feature in FEATURES:
         in_reader = bool(message.reader_feature_flags & feature.bit)
         in_writer = bool(message.writer_feature_flags & feature.bit)
-        halved = feature.words is Words.BOTH and in_reader != in_writer
-        misplaced = feature.words is Words.WRITER and in_reader
+        halved = feature.words is FlagWords.BOTH and in_reader != in_writer
+        misplaced = feature.words is FlagWords.WRITER and in_reader
         if halved or misplaced:
             raise FormatError(
                 f"corrupt feature flags: {feature.name} ({feature.bit}) must be in {feature.words.value}",

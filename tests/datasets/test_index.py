@@ -1,4 +1,4 @@
-"""Indices as users of the Spark-free face see them."""
+"""Indices as users without Spark see them."""
 
 from __future__ import annotations
 

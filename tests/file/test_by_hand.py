@@ -159,7 +159,7 @@ def full_zip_lists(version: str) -> Hand:
         if rep == leaf.lists:
             starts.append(len(zipped))
         zipped += bytes([rep << bits_def | definition])
-        if i not in leaf.bare:
+        if i not in leaf.valueless:
             zipped += data[at : at + 8]
             at += 8
     layout = pb.FullZipLayout(

@@ -17,7 +17,7 @@ import pytest
 from spark_lance import LanceDataset, dataset
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.shares import plan_search, run_share
+from spark_lance.index.vector.search_tasks import plan_search, run_task
 from spark_lance.io.store import Store
 from spark_lance.table.inserts.replace_rows import replace_rows
 from spark_lance.table.reading.snapshot import Snapshot
@@ -236,7 +236,7 @@ def test_searches_read_what_their_filter_leaves(version: str, kind: str, tmp_pat
     check(reads, found)
     with counting() as reads:
         plan = pickle.loads(pickle.dumps(plan_search(found.snapshot, VectorQuery.parse(query), condition)))
-        answers = [part for share in plan.shares for part in run_share(plan, share)]
+        answers = [part for task in plan.tasks for part in run_task(plan, task)]
     assert [int(a) for part in answers for a in part.addresses] == [(ROW // PART) << 32 | ROW % PART]
     check(reads, found)
 

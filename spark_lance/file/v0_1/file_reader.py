@@ -1,7 +1,7 @@
 """Opens one legacy (0.1) data file and reads columns of row ranges from it.
 
-The face is that of `spark_lance.file.reader.FileReader`. A whole batch of rows is decoded at a time; on local
-disks that copies nothing but the offsets of strings and lists.
+Its methods are those of `spark_lance.file.reader.FileReader`. A whole batch of rows is decoded at a time; on
+local disks that copies nothing but the offsets of strings and lists.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
-from spark_lance.index.building import Numbers, Place, Rows
-from spark_lance.index.copies import Whither
+from spark_lance.index.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.probe import Probe
@@ -67,15 +67,15 @@ class ScalarIndex(ABC):
 
     @classmethod
     @abstractmethod
-    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Write a segment; return file name -> bytes."""
 
-    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+    def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write this segment anew, with the addresses that its rows have now; return file name -> bytes.
 
         Args:
-            place: where it goes.
-            whither: tells where rows are.
+            target: where it goes.
+            remap: tells where rows are.
 
         Raises:
             FormatError, UnsupportedFormatError: the segment is damaged, or has what is not known here.
@@ -107,10 +107,10 @@ class ScalarIndex(ABC):
         return 0
 
 
-def moved_sets(sets: Sequence[Numbers], whither: Whither) -> list[Numbers]:
+def moved_sets(sets: Sequence[Numbers], remap: RowAddressMap) -> list[Numbers]:
     """Return sets of rows as they are now, ascending; those that are gone are left out."""
     owners = np.repeat(np.arange(len(sets)), [len(rows) for rows in sets])
-    numbers, there = whither(np.concatenate([np.empty(0, np.uint64), *sets]))
+    numbers, there = remap(np.concatenate([np.empty(0, np.uint64), *sets]))
     numbers, owners = numbers[there], owners[there]
     counts = np.bincount(owners, minlength=len(sets))
     return np.split(numbers[np.lexsort((numbers, owners))], np.cumsum(counts)[:-1])

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from spark_lance.file.arrays import one_array
-from spark_lance.index.building import Place, Rows
-from spark_lance.index.copies import Whither
+from spark_lance.index.building import Rows, SegmentTarget
+from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers, unpack_rows
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets, united
@@ -62,16 +62,16 @@ class Bitmap(ScalarIndex):
         return None if len(wanted) > _MOST_SETS else read_sets(self._file, wanted)
 
     @classmethod
-    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Group the rows by value and write their sets."""
         pieces = list(rows.pieces())
         values = pa.chunked_array([piece for piece, _ in pieces], rows.kind)
         ids = np.concatenate([np.empty(0, np.uint64), *(numbers for _, numbers in pieces)])
-        return {FILE: write_sets(values, ids, place, {})}
+        return {FILE: write_sets(values, ids, target, {})}
 
-    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+    def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the sets of the values that are still there."""
-        return {FILE: move_sets(self._file, place, whither, {})}
+        return {FILE: move_sets(self._file, target, remap, {})}
 
 
 def read_sets(file: IndexFile, places: npt.NDArray[Any]) -> RowSet:
@@ -89,7 +89,7 @@ def read_sets(file: IndexFile, places: npt.NDArray[Any]) -> RowSet:
 def write_sets(
     values: pa.ChunkedArray,
     ids: npt.NDArray[Any],
-    place: Place,
+    target: SegmentTarget,
     notes: dict[str, str],
 ) -> int:
     """Write the rows of every value of a column, and return the size of the file.
@@ -97,7 +97,7 @@ def write_sets(
     Args:
         values: the column; equal values need not lie together.
         ids: the row of each value; a row counts once per value.
-        place: of the file.
+        target: of the file.
         notes: further metadata, whose values may be the bytes of a buffer in hexadecimal ("buffer:...").
     """
     order = value_order(values)
@@ -105,7 +105,7 @@ def write_sets(
     rows = ids[order]
     starts = _first_of_each(ordered)
     schema = pa.schema([pa.field("keys", values.type), pa.field("bitmaps", pa.binary())])
-    with IndexFileWriter(place.store, f"{place.directory}/{FILE}", schema, place.version) as writer:
+    with IndexFileWriter(target.store, f"{target.directory}/{FILE}", schema, target.version) as writer:
         ends = [*starts[1:].tolist(), len(rows)]
         for first in range(0, len(starts), _RUN_KEYS):
             part = starts[first : first + _RUN_KEYS]
@@ -121,22 +121,22 @@ def write_sets(
         return writer.finish(metadata)
 
 
-def move_sets(file: IndexFile, place: Place, whither: Whither, notes: dict[str, bytes]) -> int:
+def move_sets(file: IndexFile, target: SegmentTarget, remap: RowAddressMap, notes: dict[str, bytes]) -> int:
     """Write a file of sets anew, with the rows where they are now, and return its size.
 
     Args:
         file: the sets as they are.
-        place: of the new file.
-        whither: tells where rows are.
+        target: of the new file.
+        remap: tells where rows are.
         notes: further metadata, whose values are numbers of buffers with these bytes.
     """
     kind = file.arrow_schema.field("keys").type
     schema = pa.schema([pa.field("keys", kind), pa.field("bitmaps", pa.binary())])
     count = 0
-    with IndexFileWriter(place.store, f"{place.directory}/{FILE}", schema, place.version) as writer:
+    with IndexFileWriter(target.store, f"{target.directory}/{FILE}", schema, target.version) as writer:
         for start in range(0, file.num_rows, _RUN_KEYS):
             table = file.read(schema.names, start, start + _RUN_KEYS)
-            sets = moved_sets([row_numbers(data) for data in table["bitmaps"].to_pylist()], whither)
+            sets = moved_sets([row_numbers(data) for data in table["bitmaps"].to_pylist()], remap)
             left = [number for number, rows in enumerate(sets) if len(rows)]
             if left:
                 keys = table["keys"].combine_chunks().take(pa.array(left))

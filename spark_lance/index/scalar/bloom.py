@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import ExpressionError, FormatError
-from spark_lance.index.building import Place, Rows
+from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
@@ -118,13 +118,13 @@ class BloomFilter(ScalarIndex):
         return filters
 
     @classmethod
-    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Write the filters of all zones."""
         schema = pa.schema(
             [*ZONE_FIELDS, pa.field("has_null", pa.bool_()), pa.field("bloom_filter_data", pa.binary())]
         )
-        path = f"{place.directory}/{FILE}"
-        with IndexFileWriter(place.store, path, schema, place.version) as writer:
+        path = f"{target.directory}/{FILE}"
+        with IndexFileWriter(target.store, path, schema, target.version) as writer:
             for part in _runs(rows):
                 writer.write(
                     [

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
 from spark_lance.file.arrays import one_array
-from spark_lance.index.building import Numbers, Place, Rows
+from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
-from spark_lance.index.copies import Whither
+from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
@@ -110,7 +110,7 @@ class BTree(ScalarIndex):
         return _PAGES.get(key, read, lambda table: int(table.nbytes))
 
     @classmethod
-    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Sort all values and write them."""
         pieces = list(rows.pieces())
         values = pa.chunked_array([piece for piece, _ in pieces], rows.kind)
@@ -118,20 +118,20 @@ class BTree(ScalarIndex):
         order = value_order(values)
         parts = (order[start : start + _RUN_ROWS] for start in range(0, len(order), _RUN_ROWS))
         return _write_runs(
-            ((one_array(values.take(pa.array(part))), ids[part]) for part in parts), rows.kind, place
+            ((one_array(values.take(pa.array(part))), ids[part]) for part in parts), rows.kind, target
         )
 
-    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+    def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the values of the rows that are still there, in the order that they have."""
         file = self.segment.file(DATA_FILE)
 
         def pieces() -> Iterator[Run]:
             for start in range(0, file.num_rows, _RUN_ROWS):
                 table = _rows(file, start, start + _RUN_ROWS)
-                ids, there = whither(table[_IDS].to_numpy())
+                ids, there = remap(table[_IDS].to_numpy())
                 yield one_array(table["values"]).filter(pa.array(there)), ids[there]
 
-        return _write_runs(_full_runs(pieces()), file.arrow_schema.field("values").type, place)
+        return _write_runs(_full_runs(pieces()), file.arrow_schema.field("values").type, target)
 
 
 def _rows(file: IndexFile, start: int, stop: int) -> pa.Table:
@@ -160,22 +160,22 @@ def _joined(held: list[Run]) -> Run:
     return pa.concat_arrays([values for values, _ in held]), np.concatenate([ids for _, ids in held])
 
 
-def _write_runs(runs: Iterable[Run], kind: pa.DataType, place: Place) -> dict[str, int]:
+def _write_runs(runs: Iterable[Run], kind: pa.DataType, target: SegmentTarget) -> dict[str, int]:
     """Write ordered values and their rows, in runs of whole pages; the last run may be shorter."""
     schema = pa.schema([pa.field("values", kind), pa.field("ids", pa.uint64(), nullable=False)])
     bounds: list[pa.Table] = []
     pages = 0
-    with IndexFileWriter(place.store, f"{place.directory}/{DATA_FILE}", schema, place.version) as data:
+    with IndexFileWriter(target.store, f"{target.directory}/{DATA_FILE}", schema, target.version) as data:
         for values, ids in runs:
             data.write([values, pa.array(ids)])
             bounds.append(_bounds(values, pages))
             pages += bounds[-1].num_rows
         sizes = {DATA_FILE: data.finish({})}
-    sizes[LOOKUP_FILE] = _write_lookup(bounds, kind, place)
+    sizes[LOOKUP_FILE] = _write_lookup(bounds, kind, target)
     return sizes
 
 
-def _write_lookup(bounds: list[pa.Table], kind: pa.DataType, place: Place) -> int:
+def _write_lookup(bounds: list[pa.Table], kind: pa.DataType, target: SegmentTarget) -> int:
     schema = pa.schema(
         [
             pa.field("min", kind),
@@ -184,8 +184,8 @@ def _write_lookup(bounds: list[pa.Table], kind: pa.DataType, place: Place) -> in
             pa.field("page_idx", pa.uint32(), nullable=False),
         ]
     )
-    path = f"{place.directory}/{LOOKUP_FILE}"
-    with IndexFileWriter(place.store, path, schema, place.version) as lookup:
+    path = f"{target.directory}/{LOOKUP_FILE}"
+    with IndexFileWriter(target.store, path, schema, target.version) as lookup:
         for table in bounds:
             lookup.write(
                 [one_array(column).cast(field.type) for column, field in zip(table, schema, strict=True)]

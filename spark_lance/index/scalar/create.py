@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import ColumnTypeError, IndexNotFoundError
 from spark_lance.file.schema import Field, Schema
-from spark_lance.index.building import Numbers, Place, Rows
+from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import check_extensible, check_name, index_directory, new_entry, segments_of
@@ -103,8 +103,8 @@ def build_segment(
     physical = {f.id: physical_rows(store, root, f, scan.bases) for f in fragments}
     rows = Rows(partial(_pieces, scan, column, number_column), kind, physical)
     with new_segment(store, root) as number:
-        place = Place(store, index_directory(root, number), manifest.file_version, options or {})
-        files = index.build(rows, place)
+        target = SegmentTarget(store, index_directory(root, number), manifest.file_version, options or {})
+        files = index.build(rows, target)
     covered = BitMap(fragment.id for fragment in fragments)
     return new_entry(
         name,

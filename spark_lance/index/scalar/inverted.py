@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
-from spark_lance.index.building import Place, Rows
-from spark_lance.index.copies import Whither
+from spark_lance.index.building import Rows, SegmentTarget
+from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
@@ -22,14 +22,14 @@ from spark_lance.index.text.inverted import (
     build_inverted,
     text_parts,
 )
-from spark_lance.index.text.moved import move_inverted
 from spark_lance.index.text.postings import BLOCK
+from spark_lance.index.text.remap import remap_inverted
 from spark_lance.index.text.stop_words import LANGUAGES
-from spark_lance.index.text.words import Cutter
+from spark_lance.index.text.tokenizer import Tokenizer
 
 __all__ = ["Inverted"]
 
-# Names of the options, as pylance has them -> what they are of a `Cutter`.
+# Names of the options, as pylance has them -> what they are of a `Tokenizer`.
 _OPTIONS = {
     "base_tokenizer": "base",
     "language": "language",
@@ -68,30 +68,30 @@ class Inverted(ScalarIndex):
 
     def options(self) -> dict[str, Any]:
         """Return how the text of this segment was cut."""
-        cutter = text_parts(self.segment)[0].cutter
-        return {name: getattr(cutter, attribute) for name, attribute in _OPTIONS.items()}
+        tokenizer = text_parts(self.segment)[0].tokenizer
+        return {name: getattr(tokenizer, attribute) for name, attribute in _OPTIONS.items()}
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
         """Refuse options that do not exist or cannot be used."""
-        _cutter(options)
+        _tokenizer(options)
 
     @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:
         """Return how texts are cut."""
-        return _cutter(options).details(BLOCK, FORMAT_VERSION)
+        return _tokenizer(options).details(BLOCK, FORMAT_VERSION)
 
     @classmethod
-    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Write a segment."""
-        return build_inverted(rows, place, _cutter(place.options))
+        return build_inverted(rows, target, _tokenizer(target.options))
 
-    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+    def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the documents of the rows that are still there; what can be copied is."""
-        return move_inverted(self.segment, place, whither)
+        return remap_inverted(self.segment, target, remap)
 
 
-def _cutter(options: Mapping[str, Any]) -> Cutter:
+def _tokenizer(options: Mapping[str, Any]) -> Tokenizer:
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise OptionError(
@@ -100,10 +100,10 @@ def _cutter(options: Mapping[str, Any]) -> Cutter:
     given = {_OPTIONS[name]: value for name, value in options.items()}
     if "own_stops" in given:
         given["own_stops"] = tuple(given["own_stops"] or ())
-    assert set(given) <= {field.name for field in fields(Cutter)}
+    assert set(given) <= {field.name for field in fields(Tokenizer)}
     if given.get("language", "English") not in LANGUAGES:
         raise OptionError(f"there is no language {given['language']!r}; there are {', '.join(LANGUAGES)}")
     try:
-        return Cutter(**given)
+        return Tokenizer(**given)
     except UnsupportedFormatError as error:
         raise OptionError(str(error)) from error

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from spark_lance.index.building import Place, Rows
-from spark_lance.index.copies import Whither
+from spark_lance.index.building import Rows, SegmentTarget
+from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.files import IndexFile
 from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets, united
@@ -76,7 +76,7 @@ class LabelList(ScalarIndex):
         return read_sets(self._file, np.flatnonzero(same.true_for(self._keys)))
 
     @classmethod
-    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Group the rows by element and write their sets."""
         elements: list[pa.Array] = []
         owners = [np.empty(0, np.uint64)]
@@ -89,15 +89,15 @@ class LabelList(ScalarIndex):
         values = pa.chunked_array(elements, rows.kind.value_type)
         absent = pack_sorted(np.sort(np.concatenate(nulls)))
         notes = {_NULLS: f"buffer:{absent.hex()}"}
-        return {FILE: write_sets(values, np.concatenate(owners), place, notes)}
+        return {FILE: write_sets(values, np.concatenate(owners), target, notes)}
 
-    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+    def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the sets of the elements that are still there, and of the null lists."""
         notes = {}
         if _NULLS in self._file.metadata:
             absent = row_numbers(self._file.buffer(self._file.parsed(_NULLS, int)))
-            notes[_NULLS] = pack_sorted(moved_sets([absent], whither)[0])
-        return {FILE: move_sets(self._file, place, whither, notes)}
+            notes[_NULLS] = pack_sorted(moved_sets([absent], remap)[0])
+        return {FILE: move_sets(self._file, target, remap, notes)}
 
 
 probe_path = ("value",)

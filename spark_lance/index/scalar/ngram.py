@@ -20,13 +20,13 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from spark_lance.errors import FormatError
-from spark_lance.index.building import Numbers, Place, Rows
-from spark_lance.index.copies import Whither
+from spark_lance.index.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.probe import Probe
-from spark_lance.index.text.words import folded
+from spark_lance.index.text.tokenizer import folded
 from spark_lance.table.addresses import rows_by_fragment
 
 __all__ = ["NGram"]
@@ -80,7 +80,7 @@ class NGram(ScalarIndex):
         return rows_by_fragment(np.array(common.to_array(), dtype=np.uint64))
 
     @classmethod
-    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Find the threes of all texts and write their rows."""
         pairs = [np.empty((0, 2), np.uint64)]
         for texts, numbers in rows.pieces():
@@ -92,8 +92,8 @@ class NGram(ScalarIndex):
         ordered = np.unique(np.concatenate(pairs), axis=0)
         starts = np.flatnonzero(np.diff(ordered[:, 0], prepend=ordered[:1, 0] + np.uint64(1)))
         ends = [*starts[1:].tolist(), len(ordered)]
-        path = f"{place.directory}/{FILE}"
-        with IndexFileWriter(place.store, path, _SCHEMA, place.version) as writer:
+        path = f"{target.directory}/{FILE}"
+        with IndexFileWriter(target.store, path, _SCHEMA, target.version) as writer:
             for first in range(0, len(starts), _RUN_TOKENS):
                 part = starts[first : first + _RUN_TOKENS].tolist()
                 lists = [
@@ -104,14 +104,14 @@ class NGram(ScalarIndex):
                 writer.write([pa.array(tokens), pa.array(lists, pa.binary())])
             return {FILE: writer.finish({})}
 
-    def move(self, place: Place, whither: Whither) -> dict[str, int]:
+    def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the rows of the threes that are still there."""
-        path = f"{place.directory}/{FILE}"
-        with IndexFileWriter(place.store, path, _SCHEMA, place.version) as writer:
+        path = f"{target.directory}/{FILE}"
+        with IndexFileWriter(target.store, path, _SCHEMA, target.version) as writer:
             for start in range(0, self._file.num_rows, _RUN_TOKENS):
                 table = self._file.read(_SCHEMA.names, start, start + _RUN_TOKENS)
                 stored = [self._rows(data) for data in table["posting_list"].to_pylist()]
-                sets = moved_sets([np.array(rows.to_array(), dtype=np.uint64) for rows in stored], whither)
+                sets = moved_sets([np.array(rows.to_array(), dtype=np.uint64) for rows in stored], remap)
                 left = [number for number, rows in enumerate(sets) if len(rows)]
                 if left:
                     lists = [BitMap64(sets[number].tolist()).serialize() for number in left]

@@ -120,7 +120,7 @@ class ScalarPruner:
 
     def _ask_segments(self, probe: Probe, indices: list[ScalarIndex], present: BitMap) -> RowSelection | None:
         found: dict[int, BitMap | None] = {}
-        loose = BitMap(present)
+        unindexed = BitMap(present)
         for index in indices:
             try:
                 rows = index.find(probe)
@@ -129,11 +129,11 @@ class ScalarPruner:
                 return None
             if rows is None:
                 continue
-            loose -= index.segment.covered
+            unindexed -= index.segment.covered
             found = united(found, self._resolved(index, rows))
-        if loose == present:
+        if unindexed == present:
             return None
-        return {**{f: r for f, r in found.items() if f in present}, **dict.fromkeys(loose)}
+        return {**{f: r for f, r in found.items() if f in present}, **dict.fromkeys(unindexed)}
 
     def _resolved(self, index: ScalarIndex, rows: RowSet) -> RowSet:
         """Return rows of an index as rows of the fragments that it covers."""

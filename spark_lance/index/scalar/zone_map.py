@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.index.building import Place, Rows
+from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
@@ -73,7 +73,7 @@ class ZoneMap(ScalarIndex):
         return rows_of_zones(zones, found | (zones["nan_count"].to_numpy() > 0))
 
     @classmethod
-    def build(cls, rows: Rows, place: Place) -> dict[str, int]:
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Write the bounds of all zones."""
         schema = pa.schema(
             [
@@ -84,8 +84,8 @@ class ZoneMap(ScalarIndex):
                 *ZONE_FIELDS,
             ]
         )
-        path = f"{place.directory}/{FILE}"
-        with IndexFileWriter(place.store, path, schema, place.version) as writer:
+        path = f"{target.directory}/{FILE}"
+        with IndexFileWriter(target.store, path, schema, target.version) as writer:
             held: list[tuple[Any, ...]] = []
             for zone in zones_of(rows):
                 held.append((*_facts(zone.values), zone.fragment, zone.start, zone.length))

@@ -28,14 +28,14 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
-from spark_lance.index.building import Numbers, Place, Rows
+from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.text.automaton import read_words
 from spark_lance.index.text.positions import POSITIONS, pack_positions
 from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list
 from spark_lance.index.text.scores import weights
-from spark_lance.index.text.words import Cutter
+from spark_lance.index.text.tokenizer import Tokenizer
 
 __all__ = [
     "INVERTED_LABEL",
@@ -73,13 +73,13 @@ class TextPart:
     Attributes:
         segment: the segment.
         number: of the partition.
-        cutter: how its text was cut.
+        tokenizer: how its text was cut.
         tail: form of the last block of a posting list.
     """
 
     segment: Segment
     number: int
-    cutter: Cutter
+    tokenizer: Tokenizer
     tail: str
 
     def _file(self, what: str) -> IndexFile:
@@ -143,23 +143,23 @@ def text_parts(segment: Segment) -> list[TextPart]:
         FormatError, UnsupportedFormatError: the segment is damaged, or cut in an unknown way.
     """
     file = segment.file(METADATA)
-    cutter = Cutter.of(file.note("params"))
+    tokenizer = Tokenizer.of(file.note("params"))
     tail = file.metadata.get("posting_tail_codec", FIXED_TAIL)
     numbers = file.parsed("partitions", json.loads)
-    return [TextPart(segment, int(number), cutter, tail) for number in numbers]
+    return [TextPart(segment, int(number), tokenizer, tail) for number in numbers]
 
 
-def build_inverted(rows: Rows, place: Place, cutter: Cutter) -> dict[str, int]:
+def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> dict[str, int]:
     """Write a segment of one partition; return file name -> bytes."""
     vocabulary: dict[str, int] = {}
     words, owners = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     positions = [np.empty(0, np.int64)]
     for texts, numbers in rows.pieces():
-        cut = cutter.cut(texts)
+        cut = tokenizer.cut(texts)
         known = [vocabulary.setdefault(word, len(vocabulary)) for word in cut.distinct.to_pylist()]
         words.append(np.array(known, np.int64)[cut.word] if len(known) else np.empty(0, np.int64))
         owners.append(numbers[cut.text])
-        if cutter.positions:
+        if tokenizer.positions:
             positions.append(cut.position)
     # Readers expect the words in the order of their bytes.
     ordered = sorted(vocabulary, key=str.encode)
@@ -169,20 +169,20 @@ def build_inverted(rows: Rows, place: Place, cutter: Cutter) -> dict[str, int]:
     row_ids, document = np.unique(owner, return_inverse=True)
     lengths = np.bincount(document, minlength=len(row_ids))
     sizes = {
-        "part_0_docs.lance": write_docs(0, row_ids, lengths, place),
-        "part_0_tokens.lance": write_tokens(0, ordered, np.arange(len(ordered)), place),
+        "part_0_docs.lance": write_docs(0, row_ids, lengths, target),
+        "part_0_tokens.lance": write_tokens(0, ordered, np.arange(len(ordered)), target),
         "part_0_invert.lance": _write_lists(
-            word, document, np.concatenate(positions) if cutter.positions else None, lengths, place
+            word, document, np.concatenate(positions) if tokenizer.positions else None, lengths, target
         ),
     }
     schema = pa.schema([pa.field("deleted_fragments", pa.binary(), False)])
     notes = {
         "partitions": "[0]",
-        "params": json.dumps(cutter.params()),
+        "params": json.dumps(tokenizer.params()),
         "token_set_format": "arrow",
         **_FORMAT,
     }
-    with IndexFileWriter(place.store, f"{place.directory}/{METADATA}", schema, place.version) as writer:
+    with IndexFileWriter(target.store, f"{target.directory}/{METADATA}", schema, target.version) as writer:
         writer.write([pa.array([BitMap().serialize()], pa.binary())])
         sizes[METADATA] = writer.finish(notes)
     return sizes
@@ -195,25 +195,27 @@ _FORMAT = {
 }
 
 
-def write_docs(part: int, row_ids: Numbers, lengths: Ints, place: Place) -> int:
+def write_docs(part: int, row_ids: Numbers, lengths: Ints, target: SegmentTarget) -> int:
     """Write the documents of a partition and return the size of the file."""
     schema = pa.schema([pa.field("_rowid", pa.uint64(), False), pa.field("_num_tokens", pa.uint32(), False)])
-    path = f"{place.directory}/part_{part}_docs.lance"
-    with IndexFileWriter(place.store, path, schema, place.version) as writer:
+    path = f"{target.directory}/part_{part}_docs.lance"
+    with IndexFileWriter(target.store, path, schema, target.version) as writer:
         writer.write([pa.array(row_ids), pa.array(lengths.astype(np.uint32))])
         return writer.finish({"total_tokens": str(int(lengths.sum()))})
 
 
-def write_tokens(part: int, words: list[str], numbers: npt.NDArray[Any], place: Place) -> int:
+def write_tokens(part: int, words: list[str], numbers: npt.NDArray[Any], target: SegmentTarget) -> int:
     """Write the words of a partition, in the order of their bytes, and their numbers; return the size."""
     schema = pa.schema([pa.field("_token", pa.string(), False), pa.field("_token_id", pa.uint32(), False)])
-    path = f"{place.directory}/part_{part}_tokens.lance"
-    with IndexFileWriter(place.store, path, schema, place.version) as writer:
+    path = f"{target.directory}/part_{part}_tokens.lance"
+    with IndexFileWriter(target.store, path, schema, target.version) as writer:
         writer.write([pa.array(words, pa.string()), pa.array(numbers.astype(np.uint32))])
         return writer.finish({})
 
 
-def _write_lists(word: Ints, document: Ints, position: Ints | None, lengths: Ints, place: Place) -> int:
+def _write_lists(
+    word: Ints, document: Ints, position: Ints | None, lengths: Ints, target: SegmentTarget
+) -> int:
     """Write the posting lists of all words, whose occurrences are given."""
     words = int(word.max()) + 1 if len(word) else 0
     count = max(len(lengths), 1)
@@ -225,8 +227,8 @@ def _write_lists(word: Ints, document: Ints, position: Ints | None, lengths: Int
     if position is not None:
         position = position[np.argsort(word * count + document, kind="stable")]
         ends = np.concatenate([[0], np.cumsum(frequencies)])
-    path = f"{place.directory}/part_0_invert.lance"
-    with IndexFileWriter(place.store, path, schema, place.version) as writer:
+    path = f"{target.directory}/part_0_invert.lance"
+    with IndexFileWriter(target.store, path, schema, target.version) as writer:
         for part in _runs(words):
             lists, best = [], []
             for number in part:

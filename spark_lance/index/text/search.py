@@ -24,7 +24,7 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
-from spark_lance.index.text.words import Cutter
+from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.values import plain
@@ -32,7 +32,7 @@ from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["TextFound", "TextQuery", "TextSearch", "parse_text_query"]
+__all__ = ["TextQuery", "TextSearch", "TextTopK", "parse_text_query"]
 
 Ints = npt.NDArray[np.int64]
 _WINDOW_BYTES = 32 << 20
@@ -104,7 +104,7 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
 
 
 @dataclass(frozen=True)
-class TextFound:
+class TextTopK:
     """Rows by score: addresses (n,) uint64 and scores (n,) float32, best first."""
 
     addresses: Addresses
@@ -172,10 +172,10 @@ class TextSearch:
         return [part for segment in self._segments for part in text_parts(segment)]
 
     @property
-    def _cutter(self) -> Cutter:
-        return self._parts[0].cutter if self._parts else Cutter()
+    def _tokenizer(self) -> Tokenizer:
+        return self._parts[0].tokenizer if self._parts else Tokenizer()
 
-    def run(self, query: TextQuery, allowed: Addresses | None = None) -> TextFound:
+    def run(self, query: TextQuery, allowed: Addresses | None = None) -> TextTopK:
         """Return the rows that answer a query.
 
         Args:
@@ -185,10 +185,10 @@ class TextSearch:
         Raises:
             FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
         """
-        cut = self._cutter.cut(pa.array([query.text]))
+        cut = self._tokenizer.cut(pa.array([query.text]))
         words = [str(cut.distinct[int(number)]) for number in cut.word]
         if not words:
-            return TextFound(np.empty(0, np.uint64), np.empty(0, np.float32))
+            return TextTopK(np.empty(0, np.uint64), np.empty(0, np.float32))
         distinct = list(dict.fromkeys(words))
         texts = [self._indexed(part, distinct) for part in self._parts]
         texts += self._scanned(unindexed(self._scan.fragments, self._segments, query.fast_search), distinct)
@@ -202,7 +202,7 @@ class TextSearch:
         best = _best(found)
         if query.phrase and len(words) > 1:
             best = self._with_phrase(best, words, cut.position - cut.position[0], query.k)
-        return TextFound(best.addresses[: query.k], best.scores[: query.k])
+        return TextTopK(best.addresses[: query.k], best.scores[: query.k])
 
     def _indexed(self, part: TextPart, words: Sequence[str]) -> _Texts:
         postings = [part.postings(word) for word in words]
@@ -217,7 +217,7 @@ class TextSearch:
         for table in part.tables(target_bytes=_WINDOW_BYTES):
             column = plain(column_values(table, self._column)).combine_chunks()
             texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-            cut = self._cutter.cut(texts)
+            cut = self._tokenizer.cut(texts)
             lengths = np.bincount(cut.text, minlength=len(texts))
             places = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
             postings = []
@@ -243,7 +243,7 @@ class TextSearch:
         needed: int,
         rarity: _Rarity,
         allowed: Addresses | None,
-    ) -> TextFound:
+    ) -> TextTopK:
         """Return the scores of the texts that have enough of the words, and count."""
         scores = np.zeros(len(texts.lengths), np.float32)
         words = np.zeros(len(texts.lengths), np.int64)
@@ -261,9 +261,9 @@ class TextSearch:
             addresses, counts = self._rows.addresses(texts.part.row_ids[hits], covered)
         if allowed is not None:
             counts = counts & contains(allowed, addresses)
-        return TextFound(addresses[counts], scores[hits][counts])
+        return TextTopK(addresses[counts], scores[hits][counts])
 
-    def _with_phrase(self, found: TextFound, words: Sequence[str], places: Ints, k: int | None) -> TextFound:
+    def _with_phrase(self, found: TextTopK, words: Sequence[str], places: Ints, k: int | None) -> TextTopK:
         """Return the rows in whose texts the words stand as in the query, the first at place 0."""
         kept: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
         count = 0
@@ -272,20 +272,20 @@ class TextSearch:
             part = found.addresses[start : start + step]
             texts = plain(column_values(take_addresses(self._scan, part), self._column)).combine_chunks()
             one = texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
-            hits = np.flatnonzero(_have_phrase(self._cutter, one, words, places))
+            hits = np.flatnonzero(_have_phrase(self._tokenizer, one, words, places))
             kept.append(hits + start)
             count += len(hits)
             if k is not None and count >= k:
                 break
         rows = np.concatenate(kept)
-        return TextFound(found.addresses[rows], found.scores[rows])
+        return TextTopK(found.addresses[rows], found.scores[rows])
 
 
 def _have_phrase(
-    cutter: Cutter, texts: pa.Array, words: Sequence[str], places: Ints
+    tokenizer: Tokenizer, texts: pa.Array, words: Sequence[str], places: Ints
 ) -> npt.NDArray[np.bool_]:
     """Return which texts have words that stand so far from the first of them."""
-    cut = cutter.cut(texts)
+    cut = tokenizer.cut(texts)
     numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
     # One number for a place in any of the texts, with room behind the longest.
     width = int(cut.position.max(initial=0)) + int(places[-1]) + 1
@@ -298,8 +298,8 @@ def _have_phrase(
     return found
 
 
-def _best(parts: Sequence[TextFound]) -> TextFound:
+def _best(parts: Sequence[TextTopK]) -> TextTopK:
     addresses = np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)])
     scores = np.concatenate([np.empty(0, np.float32), *(part.scores for part in parts)])
     order = np.lexsort((addresses, -scores))
-    return TextFound(addresses[order], scores[order])
+    return TextTopK(addresses[order], scores[order])

@@ -2,7 +2,7 @@
 without an index.
 
 These places are numbered, so that rows with a query and a place can be brought together by place: first the
-partitions of the plan's segments, segment by segment, then its shares of fragments.
+partitions of the plan's segments, segment by segment, then its tasks of fragments.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.index.vector.best import Found
 from spark_lance.index.vector.metrics import Vectors
-from spark_lance.index.vector.shares import SearchPlan
+from spark_lance.index.vector.search_tasks import SearchPlan
+from spark_lance.index.vector.top_k import TopK
 
 __all__ = ["Routing"]
 
@@ -30,13 +30,13 @@ class Routing:
         self._plan = plan
         self._search = plan.open()
         self._segments = [
-            (share, *pair)
-            for share in plan.shares
-            for pair in (self._search.segments(share) if share.segments else [])
+            (task, *pair)
+            for task in plan.tasks
+            for pair in (self._search.segments(task) if task.segments else [])
         ]
-        self._loose = [share for share in plan.shares if share.fragments]
+        self._loose = [task for task in plan.tasks if task.fragments]
         counts = [len(stored.ivf) for _, _, stored in self._segments]
-        # The first place of every segment, then that of the first share of fragments.
+        # The first place of every segment, then that of the first task of fragments.
         self._starts = np.cumsum([0, *counts])
 
     @property
@@ -53,7 +53,7 @@ class Routing:
         rest = self._starts[-1] + np.arange(len(self._loose))
         return np.concatenate([*probes, np.broadcast_to(rest, (len(vectors), len(rest)))], axis=1)
 
-    def answer(self, place: int, vectors: Vectors) -> list[Found]:
+    def answer(self, place: int, vectors: Vectors) -> list[TopK]:
         """Return the best rows of a place for each of some vectors (q, dim).
 
         Raises:
@@ -62,11 +62,11 @@ class Routing:
         search = self._search
         query = replace(self._plan.query, vectors=vectors).fitted(search.kind)
         if place >= self._starts[-1]:
-            share = self._loose[place - int(self._starts[-1])]
-            return search.answer(query, share, search.allowed(self._plan.filter, share))
+            task = self._loose[place - int(self._starts[-1])]
+            return search.answer(query, task, search.allowed(self._plan.filter, task))
         which = int(np.searchsorted(self._starts, place, side="right")) - 1
-        share, segment, stored = self._segments[which]
-        allowed = search.allowed(self._plan.filter, share)
+        task, segment, stored = self._segments[which]
+        allowed = search.allowed(self._plan.filter, task)
         number = place - int(self._starts[which])
         found = search.in_segment(query, segment, stored, allowed).in_partition(number)
-        return search.refined(query.vectors, found, share.metric) if share.exactly else found
+        return search.refined(query.vectors, found, task.metric) if task.exactly else found

@@ -7,8 +7,8 @@ distances.
     3  candidates are compared exactly if a refine factor asks for it or there are rows of step 2
     4  the k best of all
 
-`VectorSearch.plan` decides what is searched, `VectorSearch.answer` searches a share of it. `VectorSearch.run`
-does both and step 4 in one process, Spark lets tasks answer, see `shares` and `routing`. (Lance index format,
+`VectorSearch.plan` decides what is searched, `VectorSearch.answer` searches a task of it. `VectorSearch.run`
+does both and step 4 in one process, Spark lets tasks answer, see `tasks` and `routing`. (Lance index format,
 search semantics.)
 """
 
@@ -25,28 +25,28 @@ from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.entries import Segment, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, allowed_rows, contains, covered_by, unindexed
-from spark_lance.index.vector.best import Found, merged, smallest
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
 from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.segment_search import SegmentSearch
 from spark_lance.index.vector.storage import VectorSegment
+from spark_lance.index.vector.top_k import TopK, merged, smallest
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["Share", "VectorSearch"]
+__all__ = ["SearchTask", "VectorSearch"]
 
 _WINDOW_BYTES = 32 << 20
 _MARGIN = 16
-# Rows of fragments without an index that one share has.
+# Rows of fragments without an index that one task has.
 _SHARE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Share:
+class SearchTask:
     """A part of the rows that are searched: those of segments, or of fragments without an index.
 
     Attributes:
@@ -96,24 +96,24 @@ class VectorSearch:
             return self._segments[0][1].metric
         return "hamming" if self.kind.value_type == pa.uint8() else "l2"
 
-    def plan(self, query: VectorQuery, *, apart: bool = False) -> list[Share]:
-        """Decide what a query searches: at least one share, which may be empty.
+    def plan(self, query: VectorQuery, *, apart: bool = False) -> list[SearchTask]:
+        """Decide what a query searches: at least one task, which may be empty.
 
         Args:
             query: what is asked.
-            apart: make a share of each segment, and of about a million rows without an index; otherwise all
-                segments are one share, and all these rows another one.
+            apart: make a task of each segment, and of about a million rows without an index; otherwise all
+                segments are one task, and all these rows another one.
         """
         metric = self.metric(query)
         used = [segment for segment, _ in self._used(metric)] if query.use_index else []
-        loose = unindexed(self._scan.fragments, used, query.fast_search)
-        exactly = query.refine_factor is not None or bool(used and loose)
+        rest = unindexed(self._scan.fragments, used, query.fast_search)
+        exactly = query.refine_factor is not None or bool(used and rest)
         uuids = [segment.entry.uuid.uuid for segment in used]
         groups = [(uuid,) for uuid in uuids] if apart else [tuple(uuids)] if uuids else []
-        shares = [Share(metric, exactly, segments=group) for group in groups]
-        parts = _by_rows(loose, apart)
-        shares += [Share(metric, exactly, fragments=tuple(f.id for f in part)) for part in parts]
-        return shares or [Share(metric, exactly)]
+        tasks = [SearchTask(metric, exactly, segments=group) for group in groups]
+        parts = _by_rows(rest, apart)
+        tasks += [SearchTask(metric, exactly, fragments=tuple(f.id for f in part)) for part in parts]
+        return tasks or [SearchTask(metric, exactly)]
 
     def _used(self, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
         """Return the segments of the newest index of a metric, and what they store."""
@@ -121,7 +121,7 @@ class VectorSearch:
         fitting = [pair[0] for pair in self._segments if pair[0].entry.uuid.uuid in stored]
         return [(segment, stored[segment.entry.uuid.uuid]) for segment in newest_index(fitting)]
 
-    def run(self, query: VectorQuery, allowed: Addresses | None = None) -> list[Found]:
+    def run(self, query: VectorQuery, allowed: Addresses | None = None) -> list[TopK]:
         """Return the nearest rows of each vector of a query.
 
         Args:
@@ -133,22 +133,22 @@ class VectorSearch:
             FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
         """
         query = query.fitted(self.kind)
-        answers = [self.answer(query, share, allowed) for share in self.plan(query)]
+        answers = [self.answer(query, task, allowed) for task in self.plan(query)]
         return [_within(part, query) for part in merged(answers, query.k)]
 
-    def answer(self, query: VectorQuery, share: Share, allowed: Addresses | None) -> list[Found]:
-        """Return the best rows of one share for each vector of a query; args and errors as those of `run`."""
-        if not share.segments:
-            return self._exact(query, share, allowed)
-        searches = [self.in_segment(query, *pair, allowed) for pair in self.segments(share)]
+    def answer(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> list[TopK]:
+        """Return the best rows of one task for each vector of a query; args and errors as those of `run`."""
+        if not task.segments:
+            return self._exact(query, task, allowed)
+        searches = [self.in_segment(query, *pair, allowed) for pair in self.segments(task)]
         found = merged([search.run() for search in searches], query.wanted)
-        if share.exactly:
-            found = self.refined(query.vectors, found, share.metric)
-        return [Found.best([part], query.k) for part in found]
+        if task.exactly:
+            found = self.refined(query.vectors, found, task.metric)
+        return [TopK.best([part], query.k) for part in found]
 
-    def segments(self, share: Share) -> list[tuple[Segment, VectorSegment]]:
-        """Return the segments of a share, and what they store."""
-        return [pair for pair in self._used(share.metric) if pair[0].entry.uuid.uuid in share.segments]
+    def segments(self, task: SearchTask) -> list[tuple[Segment, VectorSegment]]:
+        """Return the segments of a task, and what they store."""
+        return [pair for pair in self._used(task.metric) if pair[0].entry.uuid.uuid in task.segments]
 
     def in_segment(
         self, query: VectorQuery, segment: Segment, stored: VectorSegment, allowed: Addresses | None
@@ -156,11 +156,11 @@ class VectorSearch:
         """Return the search of one segment for a query."""
         return SegmentSearch(query, segment, stored, self._rows, allowed)
 
-    def allowed(self, filter: str | None, share: Share) -> Addresses | None:
-        """Return the addresses of the rows of a share that a filter keeps, ascending; None for all."""
+    def allowed(self, filter: str | None, task: SearchTask) -> Addresses | None:
+        """Return the addresses of the rows of a task that a filter keeps, ascending; None for all."""
         if filter is None:
             return None
-        numbers = share.fragments or covered_by(segment for segment, _ in self.segments(share))
+        numbers = task.fragments or covered_by(segment for segment, _ in self.segments(task))
         key = (filter, frozenset(numbers))
         if key not in self._allowed:
             self._allowed[key] = allowed_rows(self._snapshot, filter, self._fragments(numbers))
@@ -171,12 +171,12 @@ class VectorSearch:
         wanted = set(numbers)
         return [fragment for fragment in self._scan.fragments if fragment.id in wanted]
 
-    def _exact(self, query: VectorQuery, share: Share, allowed: Addresses | None) -> list[Found]:
+    def _exact(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> list[TopK]:
         """Return the nearest rows of some fragments for every vector, all of them compared."""
-        vectors, wanted, metric = query.vectors, query.k, share.metric
-        best: list[list[Found]] = [[] for _ in vectors]
+        vectors, wanted, metric = query.vectors, query.k, task.metric
+        best: list[list[TopK]] = [[] for _ in vectors]
         scan = self._scan
-        fragments = tuple(self._fragments(share.fragments))
+        fragments = tuple(self._fragments(task.fragments))
         part = Scan(scan.store, scan.root, scan.manifest, scan.names, fragments)
         for table in part.tables(target_bytes=_WINDOW_BYTES):
             matrix, there = as_matrix(column_values(table, self._column))
@@ -190,10 +190,10 @@ class VectorSearch:
             for number, vector in enumerate(vectors):
                 near = smallest(scores[number], wanted + _MARGIN)
                 exactly = exact_distances(vector, matrix[near], metric)
-                best[number] = [Found.best([*best[number], Found(addresses[near], exactly)], wanted)]
-        return [Found.best(parts, wanted) for parts in best]
+                best[number] = [TopK.best([*best[number], TopK(addresses[near], exactly)], wanted)]
+        return [TopK.best(parts, wanted) for parts in best]
 
-    def refined(self, vectors: Vectors, found: Sequence[Found], metric: Metric) -> list[Found]:
+    def refined(self, vectors: Vectors, found: Sequence[TopK], metric: Metric) -> list[TopK]:
         """Return rows with their exact distances to each of some vectors."""
         wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in found)]))
         table = take_addresses(self._scan, wanted)
@@ -203,7 +203,7 @@ class VectorSearch:
         for vector, part in zip(vectors, found, strict=True):
             places = np.searchsorted(addresses, part.addresses)
             places = places[contains(addresses, part.addresses)]
-            exact.append(Found(addresses[places], exact_distances(vector, matrix[places], metric)))
+            exact.append(TopK(addresses[places], exact_distances(vector, matrix[places], metric)))
         return exact
 
 
@@ -220,11 +220,11 @@ def _by_rows(fragments: Sequence[table_pb2.DataFragment], apart: bool) -> list[l
     return parts
 
 
-def _within(found: Found, query: VectorQuery) -> Found:
+def _within(found: TopK, query: VectorQuery) -> TopK:
     low, high = query.distance_range
     keep = np.ones(len(found.distances), dtype=np.bool_)
     if low is not None:
         keep &= found.distances >= low
     if high is not None:
         keep &= found.distances < high
-    return Found(found.addresses[keep], found.distances[keep])
+    return TopK(found.addresses[keep], found.distances[keep])

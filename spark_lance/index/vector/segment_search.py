@@ -19,11 +19,11 @@ from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.entries import Segment
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains
-from spark_lance.index.vector.best import BestOfMany, Found, smallest
 from spark_lance.index.vector.graph import Graph, search_graph
 from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
+from spark_lance.index.vector.top_k import BatchTopK, TopK, smallest
 
 __all__ = ["SegmentSearch"]
 
@@ -74,7 +74,7 @@ class SegmentSearch:
     def _queries(self) -> Queries:
         return self.stored.quantizer.queries(self.stored.ivf.prepared(self.query.vectors))
 
-    def run(self) -> list[Found]:
+    def run(self) -> list[TopK]:
         """Return the best candidates of the segment for each vector of the query."""
         query, queries, stored = self.query, self._queries, self.stored
         most = len(stored.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
@@ -88,14 +88,14 @@ class SegmentSearch:
             one = queries[asker : asker + 1]
             for number in stored.ivf.probe(one.vectors, most)[0, first:].tolist():
                 more = self._of_one(one, [number])
-                found[asker] = Found.best([found[asker], more], query.wanted)
+                found[asker] = TopK.best([found[asker], more], query.wanted)
                 if len(found[asker].addresses) >= query.wanted:
                     break
         return found
 
-    def _of_many(self, probes: npt.NDArray[np.int64]) -> list[Found]:
+    def _of_many(self, probes: npt.NDArray[np.int64]) -> list[TopK]:
         """Return the best candidates for each query of its partitions `probes` (q, n)."""
-        best = BestOfMany(len(self._queries), self.query.wanted)
+        best = BatchTopK(len(self._queries), self.query.wanted)
         # A partition is loaded once for all queries that look at it.
         order = np.argsort(probes, axis=None, kind="stable")
         homes = probes.reshape(-1)[order]
@@ -105,13 +105,13 @@ class SegmentSearch:
             self._compare(best, askers, number)
         return best.found()
 
-    def in_partition(self, number: int) -> list[Found]:
+    def in_partition(self, number: int) -> list[TopK]:
         """Return the best candidates of one partition for each vector of the query."""
         if len(self._queries) == 1:
             return [self._of_one(self._queries, [number])]
         return self._of_many(np.full((len(self._queries), 1), number))
 
-    def _compare(self, best: BestOfMany, askers: npt.NDArray[np.int64], number: int) -> None:
+    def _compare(self, best: BatchTopK, askers: npt.NDArray[np.int64], number: int) -> None:
         """Compare the queries numbered `askers` with all rows of a partition."""
         stored = self.stored
         if not stored.lengths[number]:
@@ -128,7 +128,7 @@ class SegmentSearch:
             block *= _scale(stored)
             best.add(some, addresses[rows], block if len(rows) == len(counts) else block[:, rows])
 
-    def _of_one(self, one: Queries, numbers: Sequence[int]) -> Found:
+    def _of_one(self, one: Queries, numbers: Sequence[int]) -> TopK:
         """Return the best candidates of some partitions for one query."""
         stored = self.stored
         best = []
@@ -142,7 +142,7 @@ class SegmentSearch:
             asked = stored.quantizer.ask(one, stored.ivf.centroids[number])
             walked = self._walk(held, asked) if held.graph is not None else None
             if walked is not None:
-                best.append(Found(walked.addresses, walked.distances * _scale(stored)))
+                best.append(TopK(walked.addresses, walked.distances * _scale(stored)))
                 continue
             ids.append(held.row_ids)
             scores.append(held.scorer.distances(asked)[0] * _scale(stored))
@@ -152,9 +152,9 @@ class SegmentSearch:
                 ids, scores, held_rows = [], [], 0
         if ids:
             best.append(self._nearest(scores, ids))
-        return Found.best(best, self.query.wanted)
+        return TopK.best(best, self.query.wanted)
 
-    def _walk(self, held: _Loaded, asked: Asked) -> Found | None:
+    def _walk(self, held: _Loaded, asked: Asked) -> TopK | None:
         """Return what a walk through the graph of a partition finds; None if too few rows count for one."""
         assert held.graph is not None
         addresses, counts = self._counting(held.row_ids)
@@ -163,9 +163,9 @@ class SegmentSearch:
         query = self.query
         ef = query.ef or max(query.wanted, 3 * query.wanted // 2)
         nodes, scores = search_graph(held.graph, held.scorer, asked, ef, counts)
-        return Found(addresses[nodes], scores)
+        return TopK(addresses[nodes], scores)
 
-    def _nearest(self, scores: Sequence[Distances], ids: Sequence[RowIds]) -> Found:
+    def _nearest(self, scores: Sequence[Distances], ids: Sequence[RowIds]) -> TopK:
         """Return the nearest rows of partitions that count.
 
         Resolving a row may be slow, so only the nearest are, and more of them if too few count.
@@ -176,7 +176,7 @@ class SegmentSearch:
             near = smallest(every, wanted)
             addresses, counts = self._counting(row_ids[near])
             if wanted >= len(every) or int(counts.sum()) >= self.query.wanted:
-                return Found(addresses[counts], every[near][counts])
+                return TopK(addresses[counts], every[near][counts])
             wanted *= 8
 
     def _counting(self, row_ids: RowIds) -> tuple[Addresses, npt.NDArray[np.bool_]]:

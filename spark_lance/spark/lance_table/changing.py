@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.jobs import gather
+from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.lance_table.column_references import Expression, text_of
 from spark_lance.spark.lance_table.expressions import (
     analysed,
     as_column,
@@ -16,8 +18,6 @@ from spark_lance.spark.lance_table.expressions import (
     quoted,
     types_of,
 )
-from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.spark.lance_table.needs import Expression, text_of
 from spark_lance.spark.lance_table.reading import few_partitions, read_needed
 from spark_lance.spark.lance_table.row_commits import (
     RETRIES,
@@ -32,7 +32,7 @@ from spark_lance.spark.lance_table.targets import Assignments
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.find_rows import find_rows
-from spark_lance.table.rows.row_moves import check_movable
+from spark_lance.table.rows.row_rewrites import check_movable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Changing"]
 
 
-class Changing(TableFace):
+class Changing(TableBase):
     """Deleting and updating rows."""
 
     def delete(
@@ -131,7 +131,7 @@ class Changing(TableFace):
 
 
 def _where(
-    table: TableFace, manifest: Manifest, condition: Expression | None, values: list[Expression]
+    table: TableBase, manifest: Manifest, condition: Expression | None, values: list[Expression]
 ) -> DataFrame:
     """Return the rows for which a condition is true, with what it and the values need."""
     functions = functions_of(table.spark)
@@ -146,7 +146,7 @@ def _where(
     return found
 
 
-def _new_values(table: TableFace, frame: DataFrame, assigned: Assignments) -> DataFrame:
+def _new_values(table: TableBase, frame: DataFrame, assigned: Assignments) -> DataFrame:
     """Return action, address and new values of the rows of a frame."""
     functions = functions_of(table.spark)
     with analysed("the new values", [field.name for field in assigned.schema.fields]):

@@ -30,17 +30,17 @@ from spark_lance.file.schema import Field
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.failures import from_tasks
+from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_sources import Source, fields_among, over_fragments
-from spark_lance.spark.lance_table.face import TableFace
 from spark_lance.table.bases import Bases
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, Others
-from spark_lance.table.commits.commit import REAL, commit_operation
+from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.reruns import rerun
+from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
@@ -88,7 +88,7 @@ class ColumnJob:
         resume: the name under which the job can be taken up again; None for a job that cannot.
     """
 
-    table: TableFace
+    table: TableBase
     source: Source
     others: Others
     resume: str | None = None
@@ -120,7 +120,7 @@ class ColumnJob:
                 if (file := files[fragment.id].data_file) is not None:
                     longer.files.add().CopyFrom(file)
                 fragments.append(longer)
-            return commit_files(self._start.store, self._start.root, version, whole, fragments, REAL)
+            return commit_files(self._start.store, self._start.root, version, whole, fragments, SYSTEM_ENV)
 
         types = ", ".join(f"{column.name} {column.type}" for column in schema)
         return self._run(f"add {types}: {self.source.describe()}", attempt)
@@ -172,7 +172,7 @@ class ColumnJob:
         message = self.table._parsed.commit_message
         options = nullcontext() if message is None else commit_options(message=message)
         with discarding(self._discard, PySparkException), options:
-            version = rerun(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
+            version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
         files = [done for done in self._used.values() if done.file is not None]
         # What an earlier run has left is not touched: that run may have committed it.
         clean_up(self._records, _paths(files) | self._found)
@@ -283,7 +283,7 @@ class ColumnJob:
                 )
 
 
-def cast_columns(table: TableFace, alterations: Sequence[Alteration]) -> None:
+def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
     """Alter columns; those that get another type are written anew by Spark tasks.
 
     Raises:

@@ -21,9 +21,14 @@ from pyroaring import BitMap
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.schema import Field
 from spark_lance.spark.jobs import gather, spread
+from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.lance_table.column_references import (
+    Expression,
+    columns_option,
+    needed_columns,
+    text_of,
+)
 from spark_lance.spark.lance_table.expressions import analysed, as_column, functions_of, quoted
-from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns, text_of
 from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.work import ColumnWork
@@ -65,7 +70,7 @@ class Expressions:
         fitted: makes the columns that are selected of these expressions and a DataFrame to resolve them.
     """
 
-    table: TableFace
+    table: TableBase
     values: Mapping[str, Expression]
     where: Expression | None = None
     fitted: Callable[[DataFrame, Mapping[str, Column]], Mapping[str, Column]] = field(
@@ -152,7 +157,7 @@ class Joined:
         values: the columns of the DataFrame with the values, by the names of the table's columns.
     """
 
-    table: TableFace
+    table: TableBase
     frame: DataFrame
     on: Mapping[str, str]
     values: Mapping[str, str]
@@ -213,7 +218,7 @@ class Function:
         where: the rows for which it is called; all by default.
     """
 
-    table: TableFace
+    table: TableBase
     inputs: tuple[str, ...]
     call: Callable[[pa.RecordBatch], pa.RecordBatch]
     outputs: tuple[str, ...]
@@ -242,7 +247,7 @@ class Function:
 
             def on_some(batches: Iterable[pa.RecordBatch]) -> Iterator[Finished]:
                 for number, offsets in _offsets(batches):
-                    yield work.compute(number, inputs, call, most, only=offsets)
+                    yield work.compute(number, inputs, call, most, selection=offsets)
 
             return gather(found.select(ROW_ADDRESS), on_some)
 
@@ -279,7 +284,7 @@ def _offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:
 
 
 def _rows(
-    table: TableFace, version: Manifest, columns: Iterable[str], fragments: Sequence[int] | None
+    table: TableBase, version: Manifest, columns: Iterable[str], fragments: Sequence[int] | None
 ) -> DataFrame:
     """Return columns of fragments of a version with the row addresses; each fragment in one partition."""
     names = list(dict.fromkeys([*columns, ROW_ADDRESS]))
@@ -304,7 +309,7 @@ def _matching(rows: DataFrame, where: Expression | None) -> DataFrame:
     return chosen
 
 
-def _named(table: TableFace, version: Manifest, expressions: Sequence[Expression]) -> tuple[str, ...]:
+def _named(table: TableBase, version: Manifest, expressions: Sequence[Expression]) -> tuple[str, ...]:
     """Return the columns of a version that expressions may name."""
     names = [field.name for field in version.schema.fields]
     found = needed_columns([*names, *SYSTEM_COLUMNS], expressions, table.aliased)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
-from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.versions.branches import branch_root
@@ -36,7 +36,7 @@ _RESTORED = (
 )
 
 
-class Describing(TableFace):
+class Describing(TableBase):
     """Looking at a table, and going to its versions."""
 
     def toDF(self) -> DataFrame:
@@ -233,7 +233,7 @@ class Describing(TableFace):
 class TableTags:
     """The names of versions, as `LanceTable.tags`."""
 
-    table: TableFace
+    table: TableBase
 
     def list(self) -> dict[str, dict[str, Any]]:
         """Return all tags by name: dicts of `branch`, `version` and times."""

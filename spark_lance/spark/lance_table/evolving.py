@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame
 from spark_lance.datasets.columns import read_alteration
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_jobs import ColumnJob, Outcome, cast_columns
+from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.column_sources import Expressions, Function, Joined
 from spark_lance.spark.lance_table.expressions import (
     analysed,
@@ -22,11 +24,9 @@ from spark_lance.spark.lance_table.expressions import (
     stored,
     types_of,
 )
-from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.spark.lance_table.needs import Expression
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.schema.blobs import holds_descriptions
-from spark_lance.spark.schema.new_fields import Wishes, new_field
+from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
@@ -51,7 +51,7 @@ _METRICS = (
 _Batches = Callable[[pa.RecordBatch], Any]
 
 
-class Evolving(TableFace):
+class Evolving(TableBase):
     """Adding, updating, altering and dropping columns."""
 
     def addColumns(
@@ -346,7 +346,7 @@ class Evolving(TableFace):
         inputs: Sequence[str] | None,
         schema: pa.Schema | st.StructType | str | None,
         batch_size: int,
-        sizes: Wishes,
+        sizes: ColumnSettings,
     ) -> tuple[Function, pa.Schema]:
         """Return a function as the source of new columns, and their schema."""
         dataset = self._dataset()
@@ -405,7 +405,7 @@ def _kind(columns: Any) -> tuple[str, tuple[str, ...]]:
     raise OptionError(f"columns cannot be made of {type(columns).__name__}")
 
 
-def _null_columns(columns: Any, sizes: Wishes) -> pa.Schema | None:
+def _null_columns(columns: Any, sizes: ColumnSettings) -> pa.Schema | None:
     """Return the schema of columns that are null everywhere; None if a source has values."""
     if isinstance(columns, st.StructType):
         return _new_fields(list(columns), columns.names, sizes)
@@ -414,7 +414,7 @@ def _null_columns(columns: Any, sizes: Wishes) -> pa.Schema | None:
     return columns if isinstance(columns, pa.Schema) else None
 
 
-def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Wishes) -> pa.Schema:
+def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: ColumnSettings) -> pa.Schema:
     """Return the Arrow schema of new columns with values of Spark types.
 
     Raises:

@@ -16,7 +16,7 @@ import pyspark.sql.types as st
 from pyspark.errors import AnalysisException
 
 from spark_lance.errors import ExpressionError, SchemaError
-from spark_lance.spark.lance_table.needs import Expression
+from spark_lance.spark.lance_table.column_references import Expression
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

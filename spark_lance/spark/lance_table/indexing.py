@@ -38,7 +38,7 @@ from spark_lance.index.vector.create import entry_of, open_segment, recipe_with,
 from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import spread
-from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
@@ -57,7 +57,7 @@ _INDICES = (
 )
 
 
-class Indexing(TableFace):
+class Indexing(TableBase):
     """Indices of vectors and of single values."""
 
     def createIndex(

@@ -15,12 +15,12 @@ from spark_lance.errors import (
     SchemaError,
 )
 from spark_lance.spark.jobs import spread
+from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.clustering import Clustering
+from spark_lance.spark.lance_table.column_references import Expression, columns_option, needed_columns
 from spark_lance.spark.lance_table.expressions import analysed
-from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.reruns import rerun
+from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
 from spark_lance.table.maintenance.compact import compact_table
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
@@ -47,7 +47,7 @@ _CLEANUP = (
 _DOOMED = "path string, kind string, size_bytes bigint, unverified boolean"
 
 
-class Maintaining(TableFace):
+class Maintaining(TableBase):
     """Compaction, clustering and clean-up."""
 
     def optimize(self, **options: Any) -> Optimizing:
@@ -155,7 +155,7 @@ class Optimizing:
         conditions: only fragments that hold a row for which all of them are true.
     """
 
-    table: TableFace
+    table: TableBase
     options: Mapping[str, Any] = field(default_factory=dict)
     conditions: tuple[Expression, ...] = ()
 
@@ -242,7 +242,7 @@ class Optimizing:
         def attempt(at: Snapshot) -> CompactionMetrics:
             return self._cluster_once(dataset._at(at.manifest), tuple(columns), chosen, interleaved)
 
-        return self._metrics(rerun(dataset.snapshot, attempt))
+        return self._metrics(retry_operation(dataset.snapshot, attempt))
 
     def _cluster_once(
         self, dataset: LanceDataset, columns: tuple[str, ...], options: CompactionOptions, interleaved: bool

@@ -15,7 +15,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from spark_lance.spark.lance_table.needs import Expression, text_of
+from spark_lance.spark.lance_table.column_references import Expression, text_of
 
 if TYPE_CHECKING:
     _Name = tuple[str, ...]

@@ -26,6 +26,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.schema import Field
+from spark_lance.spark.lance_table.column_references import Expression, needed_columns, text_of
 from spark_lance.spark.lance_table.expressions import (
     analysed,
     as_column,
@@ -35,7 +36,6 @@ from spark_lance.spark.lance_table.expressions import (
     types_of,
 )
 from spark_lance.spark.lance_table.merge_keys import column_path, equal_columns
-from spark_lance.spark.lance_table.needs import Expression, needed_columns, text_of
 from spark_lance.spark.lance_table.reading import few_partitions, read_needed
 from spark_lance.spark.lance_table.row_tasks import Action
 from spark_lance.spark.lance_table.targets import Assignments
@@ -47,7 +47,7 @@ from spark_lance.table.schema.keys import in_key_order
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark_lance.spark.lance_table.face import TableFace
+    from spark_lance.spark.lance_table.base import TableBase
 
 __all__ = ["MATCHED", "MISSING", "NEW", "Clause", "MergePlan"]
 
@@ -115,7 +115,7 @@ class MergePlan:
     @classmethod
     def of(
         cls,
-        table: TableFace,
+        table: TableBase,
         manifest: Manifest,
         source: DataFrame,
         condition: Expression,
@@ -158,7 +158,7 @@ class _Join:
         early: expressions that are computed before the join, for a name in them means two columns after it.
     """
 
-    table: TableFace
+    table: TableBase
     manifest: Manifest
     source: DataFrame
     condition: Expression

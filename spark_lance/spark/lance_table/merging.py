@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark.jobs import gather
-from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
-from spark_lance.spark.lance_table.needs import Expression
 from spark_lance.spark.lance_table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
@@ -22,7 +22,7 @@ from spark_lance.spark.lance_table.row_commits import (
 from spark_lance.spark.lance_table.row_tasks import ChangeRows
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.rows.row_moves import check_movable
+from spark_lance.table.rows.row_rewrites import check_movable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +36,7 @@ _MANY_ROWS = 1 << 24
 _FEW_ROWS = 1 << 21
 
 
-class Merging(TableFace):
+class Merging(TableBase):
     """Merging rows into the table."""
 
     def merge(self, source: DataFrame, condition: Expression) -> MergeBuilder:
@@ -63,7 +63,7 @@ class MergeBuilder:
     error, unless the only matched clause deletes without a condition.
     """
 
-    def __init__(self, table: TableFace, source: DataFrame, condition: Expression) -> None:
+    def __init__(self, table: TableBase, source: DataFrame, condition: Expression) -> None:
         self._table = table
         self._source = source
         self._condition = condition

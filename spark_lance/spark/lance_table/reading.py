@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark_lance.spark.lance_table.face import TableFace
-from spark_lance.spark.lance_table.needs import Expression, columns_option, needed_columns
+from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.lance_table.column_references import Expression, columns_option, needed_columns
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 
@@ -21,7 +21,7 @@ _MANY_ROWS = 1 << 25
 _FRAGMENT = "__lance_fragment"
 
 
-def read_needed(table: TableFace, manifest: Manifest, expressions: list[Expression]) -> DataFrame:
+def read_needed(table: TableBase, manifest: Manifest, expressions: list[Expression]) -> DataFrame:
     """Return a version's row addresses with the columns that expressions need, under the table's alias."""
     known = [field.name for field in manifest.schema.fields]
     system = [name for name in SYSTEM_COLUMNS if name not in known]

@@ -31,16 +31,16 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.lance_table.row_tasks import TaskAnswer
 from spark_lance.table.addresses import address_of
-from spark_lance.table.commits.commit import REAL, commit_operation
+from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.reruns import rerun
+from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import DATA_DIR
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
-from spark_lance.table.rows.row_moves import commit_moves
+from spark_lance.table.rows.row_rewrites import commit_moves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -196,7 +196,7 @@ class Attempt:
             changes,
             added,
             field_ids,
-            REAL,
+            SYSTEM_ENV,
             _inserted_keys(self.manifest, answers, key_ids) if inserts else None,
         )
         written = sum(int(file.file_size_bytes) for fragment in added for file in fragment.files)
@@ -232,7 +232,7 @@ def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], rer
     def once(at: Snapshot) -> Changed:
         return attempt(Attempt(table._at(at.manifest), secrets.token_hex(8)))
 
-    return rerun(table.snapshot, once, reruns)
+    return retry_operation(table.snapshot, once, reruns)
 
 
 def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:

@@ -22,7 +22,7 @@ from spark_lance.table.addresses import Addresses, address_of, offsets_of, runs_
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_filter import key_filter
-from spark_lance.table.rows.row_moves import MovedIds, whole_rows, write_moved
+from spark_lance.table.rows.row_rewrites import CarriedRowIds, whole_rows, write_moved
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["Action", "ChangeRows", "MarkRows", "TaskAnswer"]
@@ -152,7 +152,7 @@ class _Changes:
 
     work: ChangeRows
     at: Snapshot
-    ids: MovedIds
+    ids: CarriedRowIds
     marks: _Marks
     answer: TaskAnswer
     aligners: dict[int, Aligner] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class _Changes:
     @classmethod
     def of(cls, work: ChangeRows) -> _Changes:
         at = work.pinned.load()
-        return cls(work, at, MovedIds(at), _Marks(work.repeated), TaskAnswer())
+        return cls(work, at, CarriedRowIds(at), _Marks(work.repeated), TaskAnswer())
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskAnswer:
         tables = self._tables(batches)

@@ -31,14 +31,14 @@ from spark_lance.index.search_rows import allowed_rows
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.routing import Routing
-from spark_lance.index.vector.search import Share
-from spark_lance.index.vector.shares import SearchPlan, plan_search, run_share
+from spark_lance.index.vector.search import SearchTask
+from spark_lance.index.vector.search_tasks import SearchPlan, plan_search, run_task
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.jobs import scatter
-from spark_lance.spark.lance_table.face import TableFace
+from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.schema.blobs import taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter
-from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import SnapshotRef
@@ -55,7 +55,7 @@ _BLOCK = 1024
 _FETCH = 4096
 
 
-class Searching(TableFace):
+class Searching(TableBase):
     """The rows nearest to vectors, and those that answer words."""
 
     def search(
@@ -105,7 +105,7 @@ class Searching(TableFace):
         later = None if prefilter else filter
         schema = _shown(table.manifest, columns, DISTANCE)
         wanted = schema if later is None else _shown(table.manifest, None, DISTANCE)
-        tasks = [(plan, share) for share in plan.shares]
+        tasks = [(plan, piece) for piece in plan.tasks]
         best = scatter(self.spark, tasks, _run, _FOUND).orderBy(DISTANCE, "_address").limit(k)
         found = best.coalesce(1).mapInArrow(_fetch(plan, wanted, ()), _with(wanted, ()))
         found = found.orderBy(DISTANCE)
@@ -249,8 +249,8 @@ def _query(
     )
 
 
-def _run(task: tuple[SearchPlan, Share]) -> Iterator[pa.RecordBatch]:
-    (found,) = run_share(*task)
+def _run(task: tuple[SearchPlan, SearchTask]) -> Iterator[pa.RecordBatch]:
+    (found,) = run_task(*task)
     yield _batch(found.addresses, found.distances, _FOUND)
 
 
@@ -274,7 +274,7 @@ _FOUND, _SCORED = _measured(DISTANCE), _measured(SCORE)
 def _shown(manifest: Manifest, columns: Sequence[str] | None, *made: str) -> st.StructType:
     """Return the Spark schema of the table's columns in a result, less those that a search hides."""
     names = [field.name for field in manifest.schema.fields] if columns is None else columns
-    return described(manifest.schema, tuple(name for name in names if name not in made), ())
+    return spark_schema_of(manifest.schema, tuple(name for name in names if name not in made), ())
 
 
 def _with(schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE) -> st.StructType:
@@ -295,7 +295,7 @@ def _fetch(
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
             snapshot = plan.table.load()
-            names, _ = fit(snapshot.schema, schema)
+            names, _ = resolve_projection(snapshot.schema, schema)
             scan = snapshot.scan(names)
             convert: BatchConverter | None = None
             target = arrow_schema(_with(schema, before, measure))

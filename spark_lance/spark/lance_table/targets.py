@@ -12,8 +12,8 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.expressions import quoted, stored
-from spark_lance.spark.lance_table.needs import Expression
 from spark_lance.spark.schema.blobs import BlobValue, is_description
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import spark_type

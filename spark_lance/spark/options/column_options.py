@@ -26,7 +26,7 @@ __all__ = [
     "VECTOR_SIZE",
     "ColumnOption",
     "column_option",
-    "wishes_of",
+    "column_settings_of",
 ]
 
 VECTOR_SIZE = "arrow.fixed-size-list.size"
@@ -162,12 +162,12 @@ def column_option(name: str) -> tuple[str, ColumnOption] | None:
     return None
 
 
-def wishes_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def column_settings_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a column's metadata asks, by the names of options.
 
     Values that mean nothing are kept as they are, so that code that knows the column can refuse them.
     """
-    wishes: dict[str, Any] = {}
+    column_settings: dict[str, Any] = {}
     for key, name in METADATA.items():
         if key not in metadata:
             continue
@@ -176,7 +176,7 @@ def wishes_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
             value = str(value).strip().lower() in ("true", "1", "yes")
         if name == BLOB:
             if value:
-                wishes[name] = "blob"
+                column_settings[name] = "blob"
         else:
-            wishes[name] = value
-    return wishes
+            column_settings[name] = value
+    return column_settings

@@ -120,7 +120,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write was asked for; `wishes` maps lower-cased column paths to options and their values."""
+    """What a write was asked for; `column_settings` maps lower-cased column paths to options and values."""
 
     path: str
     max_rows_per_file: int
@@ -139,7 +139,7 @@ class WriteOptions:
     txnVersion: int | None
     streamingQueryId: str | None
     checkpointLocation: str | None
-    wishes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    column_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     storage: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -192,7 +192,7 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
         OptionError: as `read_options`; or a version was given, but only the latest one can be written to; or
             what is read is a part of the table, which an overwrite would replace as a whole.
     """
-    values, wishes, storage = _parse(raw)
+    values, column_settings, storage = _parse(raw)
     for name in ("version", "tag", "asof"):
         if values[name] is not None:
             raise OptionError(f"option {name!r} is for reading: an old version cannot be written to")
@@ -209,7 +209,9 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
     if (values["txnAppId"] is None) != (values["txnVersion"] is None) or values["txnAppId"] == "":
         raise OptionError("options 'txnAppId' and 'txnVersion' come together, and the first is not empty")
     names = [option.name for option in ROWS if option.used in ("write", "both")]
-    return WriteOptions(**{name: values[name] for name in names}, wishes=wishes, storage=storage)
+    return WriteOptions(
+        **{name: values[name] for name in names}, column_settings=column_settings, storage=storage
+    )
 
 
 def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]:
@@ -231,8 +233,8 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, 
         elif name in STORAGE_NAMES:
             storage[name] = _storage_value(key, text)
         elif (about := column_option(name)) is not None:
-            column, wish = about
-            columns.setdefault(column, {})[wish.name] = _value(key, wish.parse, wish.expects, text)
+            column, setting = about
+            columns.setdefault(column, {})[setting.name] = _value(key, setting.parse, setting.expects, text)
         else:
             _check_unknown(key, text)
     if not given.get("path"):

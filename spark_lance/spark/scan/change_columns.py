@@ -11,7 +11,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field, Schema
-from spark_lance.spark.schema.read_schema import described, find_column, fit, narrow
+from spark_lance.spark.schema.read_schema import find_column, narrow, resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.change_task import (
@@ -59,7 +59,7 @@ def described_changes(
     if taken:
         raise SchemaError(f"the table has a column {taken[0]!r}, so its changes cannot be told")
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
-    stored = {field.name: field for field in described(schema, plain, extra, blob_handling)}
+    stored = {field.name: field for field in spark_schema_of(schema, plain, extra, blob_handling)}
     if ROW_OFFSET in stored:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
     made = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}
@@ -97,7 +97,7 @@ class ChangeColumns:
     def __init__(self, table: Schema, asked: st.StructType, filter: str | None, *, feed: bool = True) -> None:
         self._feed = FEED_COLUMNS if feed else ()
         plain = st.StructType([field for field in asked if field.name not in self._feed])
-        stored, fields = fit(table, plain)
+        stored, fields = resolve_projection(table, plain)
         spelled = dict(zip(plain.names, stored, strict=True))
         self.names = tuple(spelled.get(name, name) for name in asked.names)
         self._required = {spelled.get(field.name) for field in plain if not field.nullable}

@@ -21,9 +21,9 @@ from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.change_columns import ChangeColumns, described_changes
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.rows import pin
-from spark_lance.spark.session.planner_marks import Hints
-from spark_lance.spark.session.workers import settle
-from spark_lance.table.versions.resolve import Place, version_at
+from spark_lance.spark.session.planner_marks import PlannerMarks
+from spark_lance.spark.session.workers import freeze_loaded_modules
+from spark_lance.table.versions.resolve import VersionRef, version_at
 from spark_lance.table.versions.walk import Walk, version_from
 
 __all__ = ["ChangeFeedReader", "check_no_version", "describe", "reader"]
@@ -31,7 +31,7 @@ __all__ = ["ChangeFeedReader", "check_no_version", "describe", "reader"]
 _AT_ONCE = 32
 
 
-def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
     """Return the newest version that the read sees, and the Spark schema of the columns asked for.
 
     The columns are those of the last version of the range.
@@ -42,22 +42,22 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
         TableNotFoundError, SchemaError, FormatError, UnsupportedFormatError: see `read.describe`.
     """
     check_no_version(options)
-    settle()
-    place = pin(options) if place is None else place
+    freeze_loaded_modules()
+    ref = pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
-    walk = Walk(store, place.root)
-    manifest = walk.manifest(_last(walk, options, place))
-    return place, described_changes(
+    walk = Walk(store, ref.root)
+    manifest = walk.manifest(_last(walk, options, ref))
+    return ref, described_changes(
         manifest.schema, options.columns, options.system_columns, options.blob_handling
     )
 
 
 def reader(
-    options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool
+    options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool
 ) -> ChangeFeedReader:
     """Return the reader of the columns of `schema`; filters stay with Spark."""
-    settle()
-    return ChangeFeedReader(options, schema, place)
+    freeze_loaded_modules()
+    return ChangeFeedReader(options, schema, ref)
 
 
 def check_no_version(options: ReadOptions) -> None:
@@ -79,7 +79,7 @@ class ChangeFeedReader(DataSourceReader):
     Args:
         options: what the read was asked for.
         schema: the columns, in this order.
-        place: the newest version that the read sees.
+        ref: the newest version that the read sees.
 
     Raises:
         OptionError: no start, two starts, or an end before the start.
@@ -87,15 +87,15 @@ class ChangeFeedReader(DataSourceReader):
         SchemaError, ExpressionError: see `ChangeColumns`.
     """
 
-    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place | None = None) -> None:
+    def __init__(self, options: ReadOptions, schema: st.StructType, ref: VersionRef | None = None) -> None:
         check_no_version(options)
-        self.place = pin(options) if place is None else place
+        self.ref = pin(options) if ref is None else ref
         store, _ = open_store(options.path, options.storage)
-        self._walk = Walk(store, self.place.root)
-        self._first, self._last = _range(self._walk, options, self.place)
+        self._walk = Walk(store, self.ref.root)
+        self._first, self._last = _range(self._walk, options, self.ref)
         self._options = options
         self._schema = schema
-        self._cores = Hints.of(schema).cores or os.cpu_count() or 1
+        self._cores = PlannerMarks.of(schema).cores or os.cpu_count() or 1
         self._reference = self._walk.manifest(self._last)
         self._columns = ChangeColumns(self._reference.schema, schema, options.filter)
         self._shared = TaskColumns.of(self._columns)
@@ -123,35 +123,35 @@ class ChangeFeedReader(DataSourceReader):
             yield from read_changes(partition, self._schema, self._shared, self._options)
 
 
-def _range(walk: Walk, options: ReadOptions, place: Place) -> tuple[int, int]:
+def _range(walk: Walk, options: ReadOptions, ref: VersionRef) -> tuple[int, int]:
     """Return the first and the last version to read; the last is before the first if there are none."""
     start, moment = options.startingVersion, options.startingTimestamp
     if (start is None) == (moment is None):
         raise OptionError("a change feed needs one of the options startingVersion and startingTimestamp")
     if start == "latest":
         raise OptionError("startingVersion 'latest' is for streams: a change feed needs a number")
-    last = _last(walk, options, place)
+    last = _last(walk, options, ref)
     if moment is not None:
         first = version_from(walk.store, walk.root, moment)
-        if first > place.version:
+        if first > ref.version:
             raise VersionNotFoundError(f"version {first}, the first since {moment}, came after this read")
         return first, last
     # Versions are numbered from 1 on here, from 0 on in Delta.
     first = max(1, int(start or 0))
-    if first > place.version:
-        raise VersionNotFoundError(f"{walk.root} has no version {first} yet; its newest is {place.version}")
+    if first > ref.version:
+        raise VersionNotFoundError(f"{walk.root} has no version {first} yet; its newest is {ref.version}")
     if first > last:
         raise OptionError(f"the range from version {first} to {last} is empty")
     return first, last
 
 
-def _last(walk: Walk, options: ReadOptions, place: Place) -> int:
+def _last(walk: Walk, options: ReadOptions, ref: VersionRef) -> int:
     """Return the last version of the range, inclusive."""
     if options.endingVersion is not None and options.endingTimestamp is not None:
         raise OptionError("give one of the options endingVersion and endingTimestamp")
     if options.endingTimestamp is not None:
-        return min(version_at(walk.store, walk.root, options.endingTimestamp), place.version)
+        return min(version_at(walk.store, walk.root, options.endingTimestamp), ref.version)
     last = options.endingVersion
-    if last is not None and last > place.version:
-        raise VersionNotFoundError(f"{walk.root} has no version {last} yet; its newest is {place.version}")
-    return place.version if last is None else last
+    if last is not None and last > ref.version:
+        raise VersionNotFoundError(f"{walk.root} has no version {last} yet; its newest is {ref.version}")
+    return ref.version if last is None else last

@@ -19,14 +19,14 @@ from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.filters import translate
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
-from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.session.planner_marks import Hints
+from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable, Subject
 from spark_lance.table.predicates.expressions import Call
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
-from spark_lance.table.versions.resolve import Place
+from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 
 __all__ = ["MetadataReader", "PushdownMetadataReader", "describe", "reader"]
@@ -37,12 +37,12 @@ def _table(options: ReadOptions) -> MetadataTable:
     return metadata_table(options.table)
 
 
-def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
     """Return the version that a metadata table tells of, and the Spark schema of the columns asked for.
 
     Args:
         options: what the read was asked for; `table` is given.
-        place: the version if it has been resolved before.
+        ref: the version if it has been resolved before.
 
     Raises:
         OptionError: there is no such metadata table.
@@ -50,12 +50,14 @@ def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.Struc
         SchemaError: a column does not exist.
     """
     schema = Schema.from_arrow(_table(options).schema)
-    return place or pin(options), described(schema, options.columns, ())
+    return ref or pin(options), spark_schema_of(schema, options.columns, ())
 
 
-def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> MetadataReader:
+def reader(
+    options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool
+) -> MetadataReader:
     """Return the reader of a metadata table, which takes filters if Spark offers them (`pushes`)."""
-    return (PushdownMetadataReader if pushes else MetadataReader)(options, schema, place or pin(options))
+    return (PushdownMetadataReader if pushes else MetadataReader)(options, schema, ref or pin(options))
 
 
 class MetadataReader(DataSourceReader):
@@ -64,7 +66,7 @@ class MetadataReader(DataSourceReader):
     Args:
         options: what the read was asked for.
         schema: the columns, in this order.
-        place: the version that the table tells of.
+        ref: the version that the table tells of.
 
     Raises:
         OptionError: there is no such metadata table.
@@ -72,20 +74,20 @@ class MetadataReader(DataSourceReader):
         ExpressionError: the option `filter` does not fit the columns.
     """
 
-    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place) -> None:
-        self.place = place
+    def __init__(self, options: ReadOptions, schema: st.StructType, ref: VersionRef) -> None:
+        self.ref = ref
         self._options = options
         self._schema = schema
         self._columns = _table(options).schema
-        self._names, _ = fit(Schema.from_arrow(self._columns), schema)
+        self._names, _ = resolve_projection(Schema.from_arrow(self._columns), schema)
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, self._columns)
-        self._hints = Hints.of(schema)
+        self._marks = PlannerMarks.of(schema)
         # Conditions that the reader does not know must be met before rows count.
-        self._limit = None if self._hints.filters else self._hints.limit
+        self._limit = None if self._marks.filters else self._marks.limit
         store, _ = open_store(options.path, options.storage)
-        find_version(store, place.root, place.version)
+        find_version(store, ref.root, ref.version)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the one task."""
@@ -95,8 +97,8 @@ class MetadataReader(DataSourceReader):
         """Yield the rows in small batches."""
         with one_line():
             store, _ = open_store(self._options.path, self._options.storage)
-            manifest = load_version(store, self.place.root, self.place.version)
-            subject = Subject(store, self.place.root, manifest)
+            manifest = load_version(store, self.ref.root, self.ref.version)
+            subject = Subject(store, self.ref.root, manifest)
             found = _table(self._options).batches(subject, self._names, self._condition, self._limit)
             convert: BatchConverter | None = None
             for rows in found:
@@ -116,7 +118,7 @@ class PushdownMetadataReader(MetadataReader):
 
         As for rows, none are taken if the scan is not planned for itself.
         """
-        if not self._hints.alone:
+        if not self._marks.alone:
             return filters
         schema = Schema.from_arrow(self._columns)
         trees = [translate(filter, schema, self._schema) for filter in filters]
@@ -124,6 +126,6 @@ class PushdownMetadataReader(MetadataReader):
         if taken:
             condition = compile_tree(Call("and", taken), self._columns)
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
-        if len(taken) == self._hints.filters:
-            self._limit = self._hints.limit
+        if len(taken) == self._marks.filters:
+            self._limit = self._marks.limit
         return [filter for filter, tree in zip(filters, trees, strict=True) if tree is None]

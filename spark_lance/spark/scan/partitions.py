@@ -56,12 +56,12 @@ class Piece(NamedTuple):
     fragment: bytes
     first_row: int
     span: tuple[int, int] | None
-    only: bytes | None
+    selection: bytes | None
 
     @classmethod
     def of(cls, task: ScanTask) -> Piece:
         """Return what is special to a task."""
-        return cls(task.fragment, task.first_row, task.span, task.only)
+        return cls(task.fragment, task.first_row, task.span, task.selection)
 
     def task(self, shared: ScanTask) -> ScanTask:
         """Return the task, which shares the rest with another one of the scan."""
@@ -153,7 +153,7 @@ def pack_tasks(
     """
 
     def span_of(task: ScanTask) -> tuple[int, int] | None:
-        if whole or task.only is not None or not task.names:
+        if whole or task.selection is not None or not task.names:
             return None
         return task.span or (0, physical_rows(task.store, task.root, task.message, task.bases))
 
@@ -180,7 +180,7 @@ def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
         if limit <= 0:
             return
         rows = live_rows(task)
-        if rows > limit and task.only is None and not task.message.deletion_file.num_deleted_rows:
+        if rows > limit and task.selection is None and not task.message.deletion_file.num_deleted_rows:
             start = task.span[0] if task.span else 0
             task = replace(task, span=(start, start + limit))
         if rows:
@@ -203,8 +203,8 @@ def _size(rows: int, width: float) -> str:
 
 def live_rows(task: ScanTask) -> int:
     """Return how many rows a task has, about if it is to read some of the rows of its fragment only."""
-    if task.only is not None:
-        return len(BitMap.deserialize(task.only))
+    if task.selection is not None:
+        return len(BitMap.deserialize(task.selection))
     fragment = task.message
     if task.span is not None:
         return task.span[1] - task.span[0]

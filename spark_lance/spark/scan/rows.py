@@ -36,17 +36,17 @@ from spark_lance.spark.scan.partitions import (
 )
 from spark_lance.spark.schema.blobs import read_blobs
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
-from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.session.planner_marks import Hints
-from spark_lance.spark.session.workers import settle
+from spark_lance.spark.session.planner_marks import PlannerMarks
+from spark_lance.spark.session.workers import freeze_loaded_modules
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.versions.resolve import MAIN, Place, Reference, resolve, version_at
+from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_version
 
 _EMPTY_BATCH = 1 << 20
@@ -54,7 +54,7 @@ _EMPTY_BATCH = 1 << 20
 __all__ = ["LanceReader", "PushdownReader", "describe", "pin", "reader"]
 
 
-def pin(options: ReadOptions) -> Place:
+def pin(options: ReadOptions) -> VersionRef:
     """Return the version that a read sees: the asked one, or the latest now.
 
     Raises:
@@ -63,46 +63,46 @@ def pin(options: ReadOptions) -> Place:
     store, root = open_store(options.path, options.storage)
     branch = None if options.branch == MAIN else options.branch
     if options.asof is not None:
-        line = resolve(store, root, (branch, None)) if branch else Place(root, None, 0)
-        return Place(line.root, branch, version_at(store, line.root, options.asof))
+        line = resolve(store, root, (branch, None)) if branch else VersionRef(root, None, 0)
+        return VersionRef(line.root, branch, version_at(store, line.root, options.asof))
     if options.branch is None and options.tag is None:
         # The path may lead to a branch, whose versions are numbered on.
         asked = options.version
         version = latest_version(store, root) if asked is None else find_version(store, root, asked)
-        return Place(root, None, version.version)
+        return VersionRef(root, None, version.version)
     reference: Reference = options.tag if options.tag is not None else (branch, options.version)
-    place = resolve(store, root, reference)
-    find_version(store, place.root, place.version)
-    return place
+    ref = resolve(store, root, reference)
+    find_version(store, ref.root, ref.version)
+    return ref
 
 
-def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
     """Return the version that a read sees and the Spark schema of the columns it was asked for.
 
     Args:
-        place: the version if it has been resolved before.
+        ref: the version if it has been resolved before.
 
     Raises:
         TableNotFoundError, VersionNotFoundError: there is no table or no such version.
         UnsupportedFormatError: the table needs a feature that is not read here.
         SchemaError: a column does not exist, or Spark has no type for it.
     """
-    settle()
-    place, _, manifest = _open(options, place)
-    schema = described(manifest.schema, options.columns, options.system_columns, options.blob_handling)
-    return place, schema
+    freeze_loaded_modules()
+    ref, _, manifest = _open(options, ref)
+    schema = spark_schema_of(manifest.schema, options.columns, options.system_columns, options.blob_handling)
+    return ref, schema
 
 
-def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> LanceReader:
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> LanceReader:
     """Return the reader of the columns of `schema`, which takes filters if Spark offers them (`pushes`)."""
-    settle()
-    return (PushdownReader if pushes else LanceReader)(options, schema, place)
+    freeze_loaded_modules()
+    return (PushdownReader if pushes else LanceReader)(options, schema, ref)
 
 
-def _open(options: ReadOptions, place: Place | None) -> tuple[Place, Store, Manifest]:
+def _open(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Store, Manifest]:
     store, _ = open_store(options.path, options.storage)
-    place = pin(options) if place is None else place
-    return place, store, load_version(store, place.root, place.version)
+    ref = pin(options) if ref is None else ref
+    return ref, store, load_version(store, ref.root, ref.version)
 
 
 def _chosen(
@@ -122,7 +122,7 @@ class LanceReader(DataSourceReader):
     Args:
         options: what the read was asked for.
         schema: the columns, in this order; structs may lack fields that the table has.
-        place: the pinned version; without it the asked or the latest one is taken.
+        ref: the pinned version; without it the asked or the latest one is taken.
 
     Raises:
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
@@ -130,25 +130,25 @@ class LanceReader(DataSourceReader):
         ExpressionError: the option `filter` does not fit the table.
     """
 
-    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place | None = None) -> None:
-        self.place, store, manifest = _open(options, place)
+    def __init__(self, options: ReadOptions, schema: st.StructType, ref: VersionRef | None = None) -> None:
+        self.ref, store, manifest = _open(options, ref)
         self._schema = schema
         self._options = options
         self._batch_bytes, self._batch_size = options.batch_bytes, options.batch_size
         self._table = manifest.schema
-        self._names, self._fields = fit(manifest.schema, schema)
+        self._names, self._fields = resolve_projection(manifest.schema, schema)
         chosen = (field for field in manifest.schema.fields if field.name in self._names)
         self._blobs = tuple(field for field in chosen if has_blobs(field))
         if not self._names and not KEEPS_ROWS_WITHOUT_COLUMNS:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
-        snapshot = indexed_snapshot(store, self.place.root, manifest)
+        snapshot = indexed_snapshot(store, self.ref.root, manifest)
         self._scan = snapshot.scan(self._names, fragments=_chosen(manifest, options.fragments))
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))
-        self._hints = Hints.of(schema)
+        self._marks = PlannerMarks.of(schema)
         # Conditions that the reader does not know must be met before rows count.
-        self._limit = None if self._hints.filters else self._hints.limit
+        self._limit = None if self._marks.filters else self._marks.limit
 
     def __getstate__(self) -> dict[str, Any]:
         # Every task gets a copy of the reader, and its own work in its partition.
@@ -176,7 +176,7 @@ class LanceReader(DataSourceReader):
         filter_columns = self._condition.columns if self._condition else ()
         extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
         width = row_bytes(self._table, self._tasks, self._names, [*self._fields, *extra])
-        most, cores = self._options.partition_bytes, self._hints.cores
+        most, cores = self._options.partition_bytes, self._marks.cores
         return pack_tasks(self._tasks, width, most, whole=whole, cores=cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -185,7 +185,7 @@ class LanceReader(DataSourceReader):
         if not isinstance(partition, LancePartition):
             return
         with one_line():
-            settle()
+            freeze_loaded_modules()
             left = self._limit
             for batch in self._batches(partition):
                 if left is not None:
@@ -236,7 +236,7 @@ class PushdownReader(LanceReader):
         None are taken if Spark itself offers them: it would use this plan, with its filters, for later
         queries of the same DataFrame that have others. The optimizer rule marks scans that are planned alone.
         """
-        if not self._hints.alone:
+        if not self._marks.alone:
             return filters
         taken: list[Expression] = []
         left = []
@@ -250,6 +250,6 @@ class PushdownReader(LanceReader):
             condition = compile_tree(Call("and", tuple(taken)), nameable(self._table))
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
         # Spark does not offer what it has no form for.
-        if len(taken) == self._hints.filters:
-            self._limit = self._hints.limit
+        if len(taken) == self._marks.filters:
+            self._limit = self._marks.limit
         return left

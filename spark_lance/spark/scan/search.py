@@ -28,56 +28,56 @@ from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.blobs import ALL_BINARY, taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
-from spark_lance.spark.schema.read_schema import described, fit
+from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.session.workers import settle
+from spark_lance.spark.session.workers import freeze_loaded_modules
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.versions.resolve import Place
+from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
 __all__ = ["SearchReader", "describe", "reader"]
 
 
-def describe(options: ReadOptions, place: Place | None) -> tuple[Place, st.StructType]:
+def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
     """Return the version that is searched and the Spark schema of the columns asked for.
 
     What is measured of a row comes last, or where option `columns` names it.
 
     Args:
         options: what the read was asked for; `nearest` or `full_text_query` is given.
-        place: the version if it has been resolved before.
+        ref: the version if it has been resolved before.
 
     Raises:
         OptionError: the search does not fit the table.
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError, SchemaError: see `read.describe`.
     """
-    settle()
-    place = pin(options) if place is None else place
-    manifest = _manifest(options, place)
+    freeze_loaded_modules()
+    ref = pin(options) if ref is None else ref
+    manifest = _manifest(options, ref)
     _check(options, manifest)
     measure = _measure(options)
     asked = options.columns
     # As without Spark, what is measured hides a column of that name.
     stored = asked if asked is not None else [field.name for field in manifest.schema.fields]
     rest = tuple(name for name in stored if name != measure)
-    fields = described(manifest.schema, rest, options.system_columns, options.blob_handling).fields
+    fields = spark_schema_of(manifest.schema, rest, options.system_columns, options.blob_handling).fields
     at = asked.index(measure) if asked is not None and measure in asked else len(fields)
-    return place, st.StructType([*fields[:at], st.StructField(measure, st.FloatType(), False), *fields[at:]])
+    return ref, st.StructType([*fields[:at], st.StructField(measure, st.FloatType(), False), *fields[at:]])
 
 
-def reader(options: ReadOptions, schema: st.StructType, place: Place | None, pushes: bool) -> SearchReader:
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> SearchReader:
     """Return the reader of the columns of `schema`; Spark applies filters, which come after a search."""
-    settle()
-    return SearchReader(options, schema, pin(options) if place is None else place)
+    freeze_loaded_modules()
+    return SearchReader(options, schema, pin(options) if ref is None else ref)
 
 
-def _manifest(options: ReadOptions, place: Place) -> Manifest:
+def _manifest(options: ReadOptions, ref: VersionRef) -> Manifest:
     store, _ = open_store(options.path, options.storage)
-    return load_version(store, place.root, place.version)
+    return load_version(store, ref.root, ref.version)
 
 
 def _measure(options: ReadOptions) -> str:
@@ -118,25 +118,25 @@ class SearchReader(DataSourceReader):
     Args:
         options: what the read was asked for.
         schema: the columns, in this order; what is measured may be among them.
-        place: the version that is searched.
+        ref: the version that is searched.
 
     Raises:
         OptionError, ExpressionError: the search does not fit the table.
         SchemaError: the schema names columns that do not exist, or types other than theirs.
     """
 
-    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place) -> None:
-        self.place = place
+    def __init__(self, options: ReadOptions, schema: st.StructType, ref: VersionRef) -> None:
+        self.ref = ref
         self._options = options
         self._schema = schema
-        manifest = _manifest(options, place)
+        manifest = _manifest(options, ref)
         _check(options, manifest)
         measure = _measure(options)
         columns = [field for field in schema if field.name != measure]
         wrong = [f for f in schema if f.name == measure and f.dataType != st.FloatType()]
         if wrong:
             raise SchemaError(f"column {measure!r} is float, not {wrong[0].dataType.simpleString()}")
-        names, _ = fit(manifest.schema, st.StructType(columns))
+        names, _ = resolve_projection(manifest.schema, st.StructType(columns))
         blobs = {field.name for field in manifest.schema.fields if has_blobs(field)}
         for name, column in zip(names, columns, strict=True):
             wants_bytes = options.blob_handling == ALL_BINARY or column.dataType == st.BinaryType()
@@ -153,7 +153,7 @@ class SearchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of at most `batch_size` rows."""
         with one_line():
-            settle()
+            freeze_loaded_modules()
             found = self._found()
             if not self._names:
                 yield rows_without_columns(found.num_rows)
@@ -165,8 +165,8 @@ class SearchReader(DataSourceReader):
     def _found(self) -> pa.Table:
         options = self._options
         store, _ = open_store(options.path, options.storage)
-        manifest = _manifest(options, self.place)
-        table = LanceDataset(options.path, store, self.place.root, manifest)
+        manifest = _manifest(options, self.ref)
+        table = LanceDataset(options.path, store, self.ref.root, manifest)
         measure = _measure(options)
         # A table without columns would have no rows.
         names = [name for name in self._names if name != measure] or [ROW_ADDRESS]
@@ -183,5 +183,5 @@ class SearchReader(DataSourceReader):
         if not self._blobs:
             return chosen
         addresses = found[ROW_ADDRESS].to_numpy().astype(np.uint64)
-        bases = Bases.of(store, self.place.root, manifest.message)
+        bases = Bases.of(store, self.ref.root, manifest.message)
         return taken_with_sources(chosen, addresses, self._schema, manifest, bases)

@@ -28,38 +28,41 @@ from spark_lance.spark.options.column_options import (
     KEY_POSITION,
     LARGE,
     VECTOR_SIZE,
-    wishes_of,
+    column_settings_of,
 )
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.types import arrow_type, is_shared
 
-__all__ = ["Wishes", "new_field"]
+__all__ = ["ColumnSettings", "new_field"]
 
 # Lower-cased dotted path of a column -> options of columns and their values.
-Wishes = Mapping[str, Mapping[str, Any]]
+ColumnSettings = Mapping[str, Mapping[str, Any]]
 
 _BLOB_KEY = "lance-encoding:blob"
 
 
-def new_field(field: st.StructField, wishes: Wishes, path: Sequence[str] = ()) -> pa.Field:
+def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequence[str] = ()) -> pa.Field:
     """Return the Arrow field for a column, or for a field of a struct.
 
     Args:
         field: the column.
-        wishes: what options ask of columns.
+        column_settings: what options ask of columns.
         path: the names of the fields that it is in.
 
     Raises:
-        SchemaError: an unknown type, or a wish that does not fit the type.
+        SchemaError: an unknown type, or a setting that does not fit the type.
     """
     here = (*path, field.name)
     given = field.metadata or {}
-    asked = {**_suiting(wishes_of(given), field.dataType), **wishes.get(".".join(here).lower(), {})}
+    asked = {
+        **_suiting(column_settings_of(given), field.dataType),
+        **column_settings.get(".".join(here).lower(), {}),
+    }
     if is_description(field.dataType):
         asked.setdefault(BLOB, "blob")
     metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
-    arrow = _wished_type(_new_type(field.dataType, wishes, here), asked, ".".join(here))
+    arrow = _chosen_type(_new_type(field.dataType, column_settings, here), asked, ".".join(here))
     arrow = _with_page_metadata(arrow, metadata)
     if asked.get(BLOB) == "blob":
         metadata[_BLOB_KEY] = "true"
@@ -85,26 +88,27 @@ def _suiting(asked: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
     return asked
 
 
-def _new_type(spark: st.DataType, wishes: Wishes, path: Sequence[str]) -> pa.DataType:
+def _new_type(spark: st.DataType, column_settings: ColumnSettings, path: Sequence[str]) -> pa.DataType:
     if isinstance(spark, st.UserDefinedType):
-        return _new_type(spark.sqlType(), wishes, path)
+        return _new_type(spark.sqlType(), column_settings, path)
     if is_description(spark):
         return pa.binary()
     if isinstance(spark, st.StructType):
-        return pa.struct([new_field(child, wishes, path) for child in spark])
+        return pa.struct([new_field(child, column_settings, path) for child in spark])
     if isinstance(spark, st.ArrayType):
         # Other writers of Lance call the child "item".
-        item = new_field(st.StructField("element", spark.elementType), wishes, path)
+        item = new_field(st.StructField("element", spark.elementType), column_settings, path)
         return pa.list_(item.with_name("item"))
     if isinstance(spark, st.MapType):
-        key = new_field(st.StructField("key", spark.keyType), wishes, path)
+        key = new_field(st.StructField("key", spark.keyType), column_settings, path)
         return pa.map_(
-            key.with_nullable(False), new_field(st.StructField("value", spark.valueType), wishes, path)
+            key.with_nullable(False),
+            new_field(st.StructField("value", spark.valueType), column_settings, path),
         )
     return arrow_type(spark)
 
 
-def _wished_type(arrow: pa.DataType, asked: Mapping[str, Any], column: str) -> pa.DataType:
+def _chosen_type(arrow: pa.DataType, asked: Mapping[str, Any], column: str) -> pa.DataType:
     """Return the type with what is asked of it.
 
     Raises:

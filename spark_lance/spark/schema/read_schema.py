@@ -14,7 +14,7 @@ from spark_lance.spark.schema.blobs import DESCRIPTIONS, blob_column_type
 from spark_lance.spark.schema.types import covers, spark_field, spark_type
 from spark_lance.table.reading.system_columns import system_names
 
-__all__ = ["described", "find_column", "fit", "narrow", "system_field"]
+__all__ = ["find_column", "narrow", "resolve_projection", "spark_schema_of", "system_field"]
 
 
 def system_field(name: str) -> st.StructField:
@@ -22,7 +22,7 @@ def system_field(name: str) -> st.StructField:
     return st.StructField(name, st.LongType(), False)
 
 
-def described(
+def spark_schema_of(
     schema: Schema,
     columns: tuple[str, ...] | None,
     extra: tuple[str, ...],
@@ -82,7 +82,7 @@ def find_column(schema: Schema, name: str) -> Field:
     raise SchemaError(f"no column {name!r} in the table, which has {there}")
 
 
-def fit(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:
+def resolve_projection(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:
     """Return what a scan has to read for the columns that Spark asks for.
 
     Returns:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import pyspark.sql.types as st
 
-__all__ = ["Hints"]
+__all__ = ["PlannerMarks"]
 
 _PREFIX = "lance.planned."
 
 
 @dataclass(frozen=True)
-class Hints:
+class PlannerMarks:
     """The marks of a scan.
 
     Attributes:
@@ -39,7 +39,7 @@ class Hints:
     filters: int = 0
 
     @classmethod
-    def of(cls, schema: st.StructType) -> Hints:
+    def of(cls, schema: st.StructType) -> PlannerMarks:
         """Return the marks in a schema; none if the rule has not made it."""
         marks = schema.fields[0].metadata if schema.fields else {}
         names = ("cores", "limit", "filters")

@@ -6,14 +6,14 @@ import gc
 import sys
 from functools import cache
 
-__all__ = ["settle"]
+__all__ = ["freeze_loaded_modules"]
 
 # What runs in the processes that Spark forks its workers from.
 _DAEMONS = ("pyspark.daemon", "spark_lance.spark.daemon")
 
 
 @cache
-def settle() -> None:
+def freeze_loaded_modules() -> None:
     """Keep what this process has loaded so far out of garbage collection, if it is one of Spark's workers.
 
     They collect garbage after every piece of work, be it as small as planning a count, and look at all

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from spark_lance.errors import AlreadyCommittedError
 from spark_lance.index.pruners import index_pruners
 from spark_lance.io.store import Store
-from spark_lance.table.commits.once import Once
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard
 
 __all__ = ["commit_once"]
@@ -22,7 +22,7 @@ def commit_once(
     plan: WritePlan,
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
-    once: Once | None = None,
+    once: IdempotentWrite | None = None,
 ) -> int | None:
     """Commit files that tasks wrote by `plan`, unless the pair `once` has landed before.
 

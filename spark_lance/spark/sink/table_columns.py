@@ -24,19 +24,19 @@ from spark_lance.spark.options.column_options import (
     LARGE,
     VECTOR_SIZE,
 )
-from spark_lance.spark.schema.new_fields import Wishes
+from spark_lance.spark.schema.new_fields import ColumnSettings
 
-__all__ = ["check_columns", "check_known", "named_children", "with_page_wishes"]
+__all__ = ["check_columns", "check_known", "named_children", "with_page_settings"]
 
 
-def check_known(wishes: Wishes, schema: st.StructType) -> None:
-    """Refuse wishes for columns that the rows do not have, or that the case of letters alone tells apart.
+def check_known(column_settings: ColumnSettings, schema: st.StructType) -> None:
+    """Refuse settings for columns that the rows do not have, or that the case of letters alone tells apart.
 
     Raises:
-        OptionError: there is such a wish.
+        OptionError: there is such a setting.
     """
     paths = [path.lower() for path in _spark_paths(schema)]
-    for column, asked in wishes.items():
+    for column, asked in column_settings.items():
         name = f"{column}.{next(iter(asked))}"
         if column not in paths:
             raise OptionError(
@@ -65,19 +65,19 @@ def _spark_paths(kind: st.DataType, path: str = "") -> Iterator[str]:
         yield from _spark_paths(inner, f"{path}{name}.")
 
 
-def check_columns(table: Schema, wishes: Wishes, added: Collection[str] = ()) -> None:
-    """Refuse wishes that differ from what a table has.
+def check_columns(table: Schema, column_settings: ColumnSettings, added: Collection[str] = ()) -> None:
+    """Refuse settings that differ from what a table has.
 
     Args:
         table: the table's schema.
-        wishes: what options ask of columns.
-        added: paths, lower-cased, of columns that the write gives to the table: for these all wishes hold.
+        column_settings: what options ask of columns.
+        added: paths, lower-cased, of columns that the write gives to the table: for these all settings hold.
 
     Raises:
-        OptionError: there is such a wish, or one for a column that does not exist.
+        OptionError: there is such a setting, or one for a column that does not exist.
     """
     stored = {path.lower(): field for path, field in _table_paths(table.fields)}
-    for column, asked in wishes.items():
+    for column, asked in column_settings.items():
         if column in added:
             continue
         field = stored.get(column)
@@ -139,31 +139,33 @@ def named_children(field: Field) -> tuple[Field, ...]:
     return field.children if field.kind == "struct" else ()
 
 
-def with_page_wishes(schema: Schema, wishes: Wishes) -> Schema:
+def with_page_settings(schema: Schema, column_settings: ColumnSettings) -> Schema:
     """Return the schema by which files are written, its fields with what options ask of their pages."""
     pages = {
         column: {ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS}
-        for column, asked in wishes.items()
+        for column, asked in column_settings.items()
     }
     if not any(pages.values()):
         return schema
-    return replace(schema, fields=tuple(_wished(field, field.name, pages, {}) for field in schema.fields))
+    return replace(
+        schema, fields=tuple(_with_settings(field, field.name, pages, {}) for field in schema.fields)
+    )
 
 
-def _wished(
+def _with_settings(
     field: Field, path: str, pages: Mapping[str, Mapping[str, str]], outer: Mapping[str, str]
 ) -> Field:
     asked = {**outer, **pages.get(path.lower(), {})}
     children = field.children
     if field.kind == "list":
-        children = (_wished(children[0], f"{path}.element", pages, asked),)
+        children = (_with_settings(children[0], f"{path}.element", pages, asked),)
     elif field.kind == "map":
         entries = children[0]
         parts = tuple(
-            _wished(part, f"{path}.{name}", pages, {})
+            _with_settings(part, f"{path}.{name}", pages, {})
             for part, name in zip(entries.children, ("key", "value"), strict=True)
         )
         children = (replace(entries, children=parts),)
     elif field.kind == "struct":
-        children = tuple(_wished(child, f"{path}.{child.name}", pages, {}) for child in children)
+        children = tuple(_with_settings(child, f"{path}.{child.name}", pages, {}) for child in children)
     return replace(field, children=children, metadata={**field.metadata, **asked})

@@ -32,7 +32,7 @@ from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.sink.commit_once import commit_once
 from spark_lance.spark.sink.write_schema import plan_rows
 from spark_lance.table.commits.commit_options import commit_options
-from spark_lance.table.commits.once import Once
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.writing.align import Aligner
@@ -130,7 +130,7 @@ class LanceWriter(DataSourceArrowWriter):
         self.commit_files(done, self._plan, self._once())
 
     def commit_files(
-        self, messages: Sequence[LanceCommitMessage], plan: WritePlan, once: Once | None
+        self, messages: Sequence[LanceCommitMessage], plan: WritePlan, once: IdempotentWrite | None
     ) -> None:
         """Make the files of all tasks a version of the table; errors as `commit`.
 
@@ -162,9 +162,9 @@ class LanceWriter(DataSourceArrowWriter):
             delete_fragment_files(self._store, self._root, fragments)
             delete_operation_files(self._store, self._root, self._job)
 
-    def _once(self) -> Once | None:
+    def _once(self) -> IdempotentWrite | None:
         name, number = self._options.txnAppId, self._options.txnVersion
-        return None if name is None or number is None else Once(name, number)
+        return None if name is None or number is None else IdempotentWrite(name, number)
 
     def _patience(self) -> RetryPolicy:
         usual = RetryPolicy()

@@ -32,9 +32,14 @@ from spark_lance.io.store import Store
 from spark_lance.spark.options.column_options import ENCODINGS
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.blobs import is_description
-from spark_lance.spark.schema.new_fields import Wishes, new_field
+from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
 from spark_lance.spark.schema.types import arrow_schema, covers, spark_type
-from spark_lance.spark.sink.table_columns import check_columns, check_known, named_children, with_page_wishes
+from spark_lance.spark.sink.table_columns import (
+    check_columns,
+    check_known,
+    named_children,
+    with_page_settings,
+)
 from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.writing.align import Aligner
@@ -68,10 +73,10 @@ def plan_rows(
         source = _renamed(given, names)
         added: set[str] = set()
         if options.mergeSchema:
-            fresh = replace(options, wishes=_known_wishes(options.wishes, schema))
+            fresh = replace(options, column_settings=_known_settings(options.column_settings, schema))
             new_columns = _renamed(_new_schema(schema, fresh, None), names)
             added = _added_paths(new_columns, table.schema)
-        check_columns(table.schema, options.wishes, added)
+        check_columns(table.schema, options.column_settings, added)
     else:
         kept = None if table is None or options.overwriteSchema else table.schema
         source = _new_schema(schema, options, kept)
@@ -94,7 +99,7 @@ def plan_rows(
         if new_columns is None or table is None:
             raise
         raise SchemaError(f"{error}\nmergeSchema adds columns; it changes no type of a column") from error
-    plan = replace(plan, schema=with_page_wishes(plan.schema, options.wishes))
+    plan = replace(plan, schema=with_page_settings(plan.schema, options.column_settings))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.
     Aligner(_renamed(given, names), plan.schema)
@@ -124,10 +129,12 @@ def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
-def _known_wishes(wishes: Wishes, schema: st.StructType) -> Wishes:
-    """Return the wishes for columns of the rows; others are about columns that the table alone has."""
+def _known_settings(column_settings: ColumnSettings, schema: st.StructType) -> ColumnSettings:
+    """Return the settings for columns of the rows; others are about columns that the table alone has."""
     names = {name.lower() for name in schema.names}
-    return {path: asked for path, asked in wishes.items() if path in names or path.split(".")[0] in names}
+    return {
+        path: asked for path, asked in column_settings.items() if path in names or path.split(".")[0] in names
+    }
 
 
 def _added_paths(given: pa.Schema, table: Schema) -> set[str]:
@@ -205,12 +212,12 @@ def _check_append_options(table: Manifest, options: WriteOptions) -> None:
 
 def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None) -> pa.Schema:
     """Return the Arrow schema of a table to be created or overwritten."""
-    check_known(options.wishes, schema)
+    check_known(options.column_settings, schema)
     fields, reasons = [], []
     for column in schema:
         try:
-            field = new_field(column, options.wishes)
-            keep = old is not None and not _is_typed(column.name, options.wishes)
+            field = new_field(column, options.column_settings)
+            keep = old is not None and not _is_typed(column.name, options.column_settings)
             fields.append(_keep_type(field, column, old) if keep and old is not None else field)
         except SchemaError as error:
             reasons.append(f"{column.name}: {error}")
@@ -219,12 +226,12 @@ def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None
     return pa.schema(fields)
 
 
-def _is_typed(column: str, wishes: Wishes) -> bool:
+def _is_typed(column: str, column_settings: ColumnSettings) -> bool:
     """Whether options tell the type of a column or of something inside."""
     name = column.lower()
     return any(
         (path == name or path.startswith(f"{name}.")) and not asked.keys() <= ENCODINGS.keys()
-        for path, asked in wishes.items()
+        for path, asked in column_settings.items()
     )
 
 

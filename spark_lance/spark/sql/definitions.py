@@ -140,10 +140,10 @@ def _make(question: Question, mode: str, uri: str) -> None:
             builder.option(key, value)
     for key in _TABLE_OPTIONS & options.keys():
         builder.option(key, options[key])
-    wishes = write_options({**options, "path": uri}).wishes
+    column_settings = write_options({**options, "path": uri}).column_settings
     schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
     for column in schema.fields:
-        arrow = new_field(column, wishes)
+        arrow = new_field(column, column_settings)
         metadata = {key.decode(): value.decode() for key, value in (arrow.metadata or {}).items()}
         comment = column.metadata.get("comment")
         builder.addColumn(column.name, arrow.type, column.nullable, comment, metadata=metadata)

@@ -27,10 +27,10 @@ from spark_lance.spark.scan.change_columns import ChangeColumns
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.changes import check_no_version
 from spark_lance.spark.scan.rows import pin
-from spark_lance.spark.session.workers import settle
+from spark_lance.spark.session.workers import freeze_loaded_modules
 from spark_lance.spark.streaming.position import Budget, Position
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
-from spark_lance.table.versions.resolve import Place
+from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import latest_version
 from spark_lance.table.versions.walk import Walk, version_from
 
@@ -45,7 +45,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         options: what the stream was asked for.
         schema: the columns, in this order.
-        place: the version whose columns these are.
+        ref: the version whose columns these are.
 
     Raises:
         OptionError: options that are for batches, or two starts.
@@ -53,15 +53,15 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         TableNotFoundError, FormatError, UnsupportedFormatError: see `load_version`.
     """
 
-    def __init__(self, options: ReadOptions, schema: st.StructType, place: Place | None = None) -> None:
+    def __init__(self, options: ReadOptions, schema: st.StructType, ref: VersionRef | None = None) -> None:
         _check(options)
         self._options = options
         self._schema = schema
-        settle()
-        place = pin(options) if place is None else place
+        freeze_loaded_modules()
+        ref = pin(options) if ref is None else ref
         store, _ = open_store(options.path, options.storage)
-        self._walk = Walk(store, place.root)
-        self._reference = self._walk.manifest(place.version)
+        self._walk = Walk(store, ref.root)
+        self._reference = self._walk.manifest(ref.version)
         feed = options.readChangeFeed
         self._columns = ChangeColumns(self._reference.schema, schema, options.filter, feed=feed)
         self._shared = TaskColumns.of(self._columns)

@@ -23,7 +23,7 @@ from spark_lance.io.store import join, open_store
 from spark_lance.spark.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
-from spark_lance.table.commits.once import Once
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan
 
 __all__ = ["LanceStreamMessage", "LanceStreamWriter", "stream_writer"]
@@ -84,7 +84,7 @@ if DataSourceStreamArrowWriter is not None:
             rows = sum(message.rows for message in done)
             if not done or (not rows and not self._overwrite):
                 return
-            self._writer.commit_files(done, done[0].plan, Once(self._query, batchId, "stream"))
+            self._writer.commit_files(done, done[0].plan, IdempotentWrite(self._query, batchId, "stream"))
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """Delete the files of finished tasks, unless a commit has been tried; as `LanceWriter.abort`."""

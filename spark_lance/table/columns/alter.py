@@ -28,8 +28,8 @@ from spark_lance.table.columns.evolve import (
 )
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, Others
-from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
-from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
+from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.operations.project import drop_idle_files, project_message
@@ -55,8 +55,8 @@ def drop_columns(
     manifest: Manifest,
     paths: Sequence[str],
     *,
-    reruns: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Drop fields and return the new version. Data files without any field of the table leave it.
 
@@ -69,11 +69,9 @@ def drop_columns(
         version = at.manifest
         schema = drop_fields(version.schema, paths)
         operation = project_message(schema_protos(schema, version))
-        return commit_operation(
-            store, root, operation, read_version=version.version, surroundings=surroundings
-        )
+        return commit_operation(store, root, operation, read_version=version.version, env=env)
 
-    return rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings)
+    return retry_operation(Snapshot(store, root, manifest), attempt, reruns, env)
 
 
 def alter_columns(
@@ -83,8 +81,8 @@ def alter_columns(
     alterations: Sequence[Alteration],
     *,
     execute: Execute | None = None,
-    reruns: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Alter fields and return the new version.
 
@@ -97,7 +95,7 @@ def alter_columns(
         alterations: what is to become of which fields.
         execute: casts fragments, named by their ids; in this process by default.
         reruns: how often to begin anew because of other writers.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: see `alter_fields`; or there are nulls, a value cannot be cast, the field has an index,
@@ -117,15 +115,13 @@ def alter_columns(
             refuse_mem_wal(version)
             _refuse_indexed(version, altered)
             fragments = _cast_fragments(files, version, altered, execute or _here(files))
-            return commit_files(store, root, version, altered.schema, fragments, surroundings)
+            return commit_files(store, root, version, altered.schema, fragments, env)
         for number in tightened:
             _refuse_nulls(store, root, version, number)
         operation = project_message(schema_protos(altered.schema, version), keeps_nulls=not tightened)
-        return commit_operation(
-            store, root, operation, read_version=version.version, surroundings=surroundings
-        )
+        return commit_operation(store, root, operation, read_version=version.version, env=env)
 
-    return with_files(files, lambda: rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings))
+    return with_files(files, lambda: retry_operation(Snapshot(store, root, manifest), attempt, reruns, env))
 
 
 def _refuse_indexed(version: Manifest, altered: Casts) -> None:

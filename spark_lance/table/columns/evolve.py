@@ -25,9 +25,9 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
-from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.scan import Scan, rows_without_columns
@@ -117,8 +117,8 @@ def add_null_columns(
     manifest: Manifest,
     columns: pa.Schema,
     *,
-    reruns: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Add columns, or fields to structs, that are null everywhere, and return the new version.
 
@@ -137,9 +137,9 @@ def add_null_columns(
                     raise SchemaError(
                         f"column {part.name!r} must not be null, and so cannot be added without values"
                     )
-        return commit_files(store, root, version, schema, version.fragments, surroundings)
+        return commit_files(store, root, version, schema, version.fragments, env)
 
-    return rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings)
+    return retry_operation(Snapshot(store, root, manifest), attempt, reruns, env)
 
 
 def _outermost(column: Field, known: set[int]) -> list[Field]:
@@ -156,8 +156,8 @@ def add_columns(
     source: Computation | Stream,
     *,
     batch_rows: int = BATCH_ROWS,
-    reruns: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Add columns with values and return the new version.
 
@@ -170,7 +170,7 @@ def add_columns(
         source: gives the values.
         batch_rows: the most rows that are handed to the source at once.
         reruns: how often to begin anew because of other writers.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: the values do not fit the new columns or the number of rows; or see `add_fields`.
@@ -192,9 +192,9 @@ def add_columns(
             fragments = [writer.extended(fragment) for fragment in version.fragments]
         if isinstance(source, Stream) and not source.is_finished:
             source.finish()
-        return commit_files(store, root, version, schema, fragments, surroundings)
+        return commit_files(store, root, version, schema, fragments, env)
 
-    return with_files(files, lambda: rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings))
+    return with_files(files, lambda: retry_operation(Snapshot(store, root, manifest), attempt, reruns, env))
 
 
 class _Adding:
@@ -267,11 +267,11 @@ def commit_files(
     version: Manifest,
     schema: Schema,
     fragments: Sequence[table_pb2.DataFragment],
-    surroundings: Surroundings,
+    env: CommitEnv,
 ) -> Manifest:
     """Commit another schema and the fragments with the files for it."""
     operation = merge_message(schema_protos(schema, version), version.message.schema_metadata, fragments)
-    return commit_operation(store, root, operation, read_version=version.version, surroundings=surroundings)
+    return commit_operation(store, root, operation, read_version=version.version, env=env)
 
 
 def refuse_mem_wal(version: Manifest) -> None:

@@ -23,8 +23,8 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.columns.evolve import BATCH_BYTES, BATCH_ROWS, ColumnFiles, with_files
 from spark_lance.table.columns.new_columns import Join
-from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
-from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
+from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
@@ -60,8 +60,8 @@ def update_columns(
     left_on: str,
     right_on: str,
     *,
-    reruns: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Give the rows whose key occurs in `data` the values that it has, and return the new version.
 
@@ -74,7 +74,7 @@ def update_columns(
         left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
         right_on: the data's column with the keys.
         reruns: how often to begin anew because of other writers.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: a column does not exist, or values do not fit it.
@@ -101,11 +101,9 @@ def update_columns(
                 outcome.fragment.id: BitMap(outcome.offsets).serialize() for outcome in outcomes
             },
         )
-        return commit_operation(
-            store, root, operation, read_version=version.version, surroundings=surroundings
-        )
+        return commit_operation(store, root, operation, read_version=version.version, env=env)
 
-    return with_files(files, lambda: rerun(Snapshot(store, root, manifest), attempt, reruns, surroundings))
+    return with_files(files, lambda: retry_operation(Snapshot(store, root, manifest), attempt, reruns, env))
 
 
 class NewValues:

@@ -115,7 +115,7 @@ class ColumnWork:
         columns: tuple[str, ...],
         call: Callable[[pa.RecordBatch], pa.RecordBatch],
         rows: int,
-        only: BitMap | None = None,
+        selection: BitMap | None = None,
     ) -> Finished:
         """Write the columns of a fragment with what a function makes of others.
 
@@ -124,7 +124,7 @@ class ColumnWork:
             columns: what the function gets to see.
             call: gives as many rows as it gets.
             rows: the most rows that it gets at once.
-            only: the offsets of the rows that it is called for; all by default.
+            selection: the offsets of the rows that it is called for; all by default.
 
         Raises:
             SchemaError: it gives more or fewer rows, or values that do not fit the columns.
@@ -132,8 +132,8 @@ class ColumnWork:
         names = (*columns, ROW_ADDRESS) if ROW_ADDRESS not in columns else columns
         task = self._task(number, names, self.sources)
         given = task.batches(BATCH_BYTES, rows)
-        if only is not None:
-            wanted = np.array(only.to_array(), np.int64)
+        if selection is not None:
+            wanted = np.array(selection.to_array(), np.int64)
             tables = task.rows(wanted, BATCH_BYTES)
             given = (batch for table in tables for batch in table.to_batches(max_chunksize=rows))
 

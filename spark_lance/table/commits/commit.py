@@ -43,8 +43,13 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.conflicts import Verdict, verdict
-from spark_lance.table.commits.once import RECORD, Ledger, Once, carried
-from spark_lance.table.commits.rebase import REBASES, Ground
+from spark_lance.table.commits.idempotent_writes import (
+    APPLIED_WRITES,
+    AppliedWrites,
+    IdempotentWrite,
+    carried,
+)
+from spark_lance.table.commits.rebase import REBASES, RebaseContext
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.features import check_writable
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
@@ -59,18 +64,18 @@ from spark_lance.table.versions.publish import LockReleaseError, finish_version,
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version, write_hint
 
 __all__ = [
-    "REAL",
-    "Surroundings",
+    "SYSTEM_ENV",
+    "CommitEnv",
     "commit_operation",
+    "create_first_version",
     "create_table",
-    "found_table",
 ]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class CommitEnv:
     """What a commit needs from the world besides the store; tests put their own in place."""
 
     time_ns: Callable[[], int] = time.time_ns
@@ -79,7 +84,7 @@ class Surroundings:
     random: Callable[[], float] = random.random
 
 
-REAL = Surroundings()
+SYSTEM_ENV = CommitEnv()
 
 # Answers of a local file system that leave no doubt: nothing was written.
 _FINAL_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -95,9 +100,9 @@ def commit_operation(
     rows: RowChanges | None = None,
     reuse: ReuseEntry | None = None,
     strict: bool = False,
-    once: Once | None = None,
+    once: IdempotentWrite | None = None,
     retry: RetryPolicy | None = None,
-    surroundings: Surroundings = REAL,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Commit an operation to an existing table and return the version it became.
 
@@ -113,7 +118,7 @@ def commit_operation(
         strict: commit as the version after `read_version` or not at all.
         once: commit only if the table holds no version of the same job with this number or a higher one.
         retry: how often to start over when other writers win; by default as `commit_options` say.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         TableNotFoundError: there is no table.
@@ -128,7 +133,7 @@ def commit_operation(
     """
     options = current_options()
     transaction = _transaction(operation, read_version, properties, once)
-    commit = _Commit(store, root, transaction, surroundings, rows, reuse, strict, once)
+    commit = _Commit(store, root, transaction, env, rows, reuse, strict, once)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(store, root, operation.version)
     build = _builder(commit.transaction)
@@ -145,9 +150,9 @@ def create_table(
     stable_row_ids: bool = False,
     config: Mapping[str, str] | None = None,
     properties: Mapping[str, str] | None = None,
-    once: Once | None = None,
+    once: IdempotentWrite | None = None,
     retry: RetryPolicy | None = None,
-    surroundings: Surroundings = REAL,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Create a table as version 1; exactly one of several creators succeeds.
 
@@ -162,7 +167,7 @@ def create_table(
         properties: key-value pairs kept with the transaction.
         once: recorded as a pair that landed; whether it had is not looked up, there being no table.
         retry: how often to start over when the store fails; by default as `commit_options` say.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         TableExistsError: there is a table already, or another creator was first: plan anew on its table.
@@ -171,7 +176,7 @@ def create_table(
     """
     operation = overwrite_message(schema, fragments, config)
     base = empty_manifest(version, stable_row_ids=stable_row_ids)
-    return found_table(
+    return create_first_version(
         store,
         root,
         operation,
@@ -179,11 +184,11 @@ def create_table(
         properties=properties,
         once=once,
         retry=retry,
-        surroundings=surroundings,
+        env=env,
     )
 
 
-def found_table(
+def create_first_version(
     store: Store,
     root: str,
     operation: Message,
@@ -191,9 +196,9 @@ def found_table(
     *,
     read_version: int = 0,
     properties: Mapping[str, str] | None = None,
-    once: Once | None = None,
+    once: IdempotentWrite | None = None,
     retry: RetryPolicy | None = None,
-    surroundings: Surroundings = REAL,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Publish the first version of a table where there is none, and return it.
 
@@ -209,7 +214,7 @@ def found_table(
         properties: key-value pairs kept with the transaction.
         once: recorded as a pair that landed; whether it had is not looked up, there being no table.
         retry: how often to start over when the store fails; by default as `commit_options` say.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         TableExistsError: there is a table already, or another writer created it first.
@@ -218,12 +223,12 @@ def found_table(
     """
     options = current_options()
     transaction = _transaction(operation, read_version, properties, once)
-    commit = _Commit(store, root, transaction, surroundings, once=once)
+    commit = _Commit(store, root, transaction, env, once=once)
     return _run(commit, lambda: _found(commit, build), retry or options.retry)
 
 
 def _transaction(
-    operation: Message, read_version: int, properties: Mapping[str, str] | None, once: Once | None
+    operation: Message, read_version: int, properties: Mapping[str, str] | None, once: IdempotentWrite | None
 ) -> Transaction:
     said = {**current_options().properties, **(properties or {})}
     return Transaction.new(operation, read_version, said if once is None else {**said, **once.properties})
@@ -246,12 +251,12 @@ class _Commit:
     store: Store
     root: str
     transaction: Transaction
-    surroundings: Surroundings
+    env: CommitEnv
     rows: RowChanges | None = None
     reuse: ReuseEntry | None = None
     strict: bool = False
-    once: Once | None = None
-    ledger: Ledger = field(default_factory=Ledger)
+    once: IdempotentWrite | None = None
+    ledger: AppliedWrites = field(default_factory=AppliedWrites)
     restored: Manifest | None = None
     unfit: list[Message] = field(default_factory=list)
     recorded: str = ""
@@ -264,8 +269,8 @@ class _Commit:
         """Return what marks `version` as this commit's; `config` is what it keeps of the record of pairs."""
         name = self.transaction.file_name
         if self.once is not None:
-            config = {RECORD: self.ledger.with_pair(self.once, version).text()}
-        return Stamp(self.root, name, self.surroundings.time_ns(), self.restored, self.reuse, config)
+            config = {APPLIED_WRITES: self.ledger.with_pair(self.once, version).text()}
+        return Stamp(self.root, name, self.env.time_ns(), self.restored, self.reuse, config)
 
     def is_ours(self, manifest: Manifest) -> bool:
         """Whether a stored version was made by this commit: its transaction's file name has our uuid.
@@ -284,24 +289,24 @@ class _Landed:
 
 def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: RetryPolicy) -> Manifest:
     """Propose and publish until a version is ours."""
-    surroundings = commit.surroundings
-    start = surroundings.monotonic()
+    env = commit.env
+    start = env.monotonic()
     attempts, pace = 0, 1.0
     proposal: Manifest | _Landed | None = None
     try:
-        for delay in chain([0.0], retry.delays(surroundings.random)):
+        for delay in chain([0.0], retry.delays(env.random)):
             wait = delay * pace if isinstance(commit.doubt, FileExistsError) else delay
-            if attempts and surroundings.monotonic() + wait > start + retry.total_seconds:
+            if attempts and env.monotonic() + wait > start + retry.total_seconds:
                 break
             if wait:
-                surroundings.sleep(wait)
+                env.sleep(wait)
             attempts += 1
             proposal = propose()
             landed = proposal if isinstance(proposal, _Landed) else _publish(commit, proposal)
             if landed is not None:
                 return _landed(commit, landed)
             if attempts == 1:
-                pace = _pace(surroundings.monotonic() - start, retry)
+                pace = _pace(env.monotonic() - start, retry)
             logger.info("attempt %d to commit to %s failed: %s", attempts, commit.root, commit.doubt)
         if isinstance(commit.doubt, FileExistsError) and isinstance(proposal, Manifest):
             landed = _read_back(commit, proposal, commit.doubt)
@@ -424,7 +429,7 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
     return replace(built, inferred=latest.inferred) if latest.inferred else built
 
 
-def _look_up(commit: _Commit, once: Once, latest: Manifest) -> Manifest | None:
+def _look_up(commit: _Commit, once: IdempotentWrite, latest: Manifest) -> Manifest | None:
     """Raise if the pair has landed, unless by a put of this very commit: return that version then.
 
     This comes before the check for conflicts: a repeated overwrite is not a conflict with the first.
@@ -446,8 +451,8 @@ def _fitted(commit: _Commit, latest: Manifest) -> Transaction:
     rebase = REBASES.get(transaction.name or "")
     if rebase is None:
         return transaction
-    ground = Ground(commit.store, commit.root, latest, commit.unfit, commit.rows)
-    operation = rebase(transaction.operation, ground)
+    context = RebaseContext(commit.store, commit.root, latest, commit.unfit, commit.rows)
+    operation = rebase(transaction.operation, context)
     return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
 
 

@@ -22,13 +22,13 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitmaps
 
-__all__ = ["REBASES", "Ground", "Rebase"]
+__all__ = ["REBASES", "Rebase", "RebaseContext"]
 
 pb = transaction_pb2.Transaction
 
 
 @dataclass(frozen=True)
-class Ground:
+class RebaseContext:
     """What an operation is fitted onto.
 
     Attributes:
@@ -46,23 +46,23 @@ class Ground:
     rows: RowChanges | None
 
 
-Rebase = Callable[[Any, Ground], Message]
+Rebase = Callable[[Any, RebaseContext], Message]
 
 
-def _delete(operation: pb.Delete, ground: Ground) -> Message:
-    if ground.rows is None:
+def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
+    if context.rows is None:
         return operation
-    outcome = ground.rows.apply(ground.store, ground.root, ground.latest)
+    outcome = context.rows.apply(context.store, context.root, context.latest)
     fitted = pb.Delete(predicate=operation.predicate)
     fitted.updated_fragments.extend(outcome.updated)
     fitted.deleted_fragment_ids.extend(outcome.removed)
     return fitted
 
 
-def _update(operation: pb.Update, ground: Ground) -> Message:
-    if ground.rows is None:
+def _update(operation: pb.Update, context: RebaseContext) -> Message:
+    if context.rows is None:
         return operation
-    outcome = ground.rows.apply(ground.store, ground.root, ground.latest)
+    outcome = context.rows.apply(context.store, context.root, context.latest)
     fitted = pb.Update()
     fitted.CopyFrom(operation)
     fitted.ClearField("updated_fragments")
@@ -72,9 +72,9 @@ def _update(operation: pb.Update, ground: Ground) -> Message:
     return fitted
 
 
-def _create_index(operation: pb.CreateIndex, ground: Ground) -> Message:
+def _create_index(operation: pb.CreateIndex, context: RebaseContext) -> Message:
     section = table_pb2.IndexSection(indices=operation.new_indices).SerializeToString()
-    for update in ground.theirs:
+    for update in context.theirs:
         if isinstance(update, pb.Update):
             rewritten = [fragment.id for fragment in update.updated_fragments]
             section = remove_fragments_from_bitmaps(section, rewritten, update.fields_modified)

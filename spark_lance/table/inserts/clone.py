@@ -8,13 +8,13 @@ from spark_lance.errors import TableExistsError
 from spark_lance.io.store import Store, join
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.commits.commit import found_table
+from spark_lance.table.commits.commit import create_first_version
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.clone import clone
 from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
 from spark_lance.table.versions.branches import Branches, branch_root
-from spark_lance.table.versions.resolve import Place
+from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 from spark_lance.table.writing.location import check_location
 
@@ -23,7 +23,7 @@ __all__ = ["create_branch", "deep_clone", "shallow_clone"]
 _CHUNK = 8 << 20
 
 
-def shallow_clone(source: Store, place: Place, target: Store, root: str) -> Manifest:
+def shallow_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Manifest:
     """Create a table at `root` that begins as a version of another one and shares its files.
 
     The source must stay where it is, and its clean-up does not know of the clone: tag the version there.
@@ -34,12 +34,12 @@ def shallow_clone(source: Store, place: Place, target: Store, root: str) -> Mani
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses.
     """
-    manifest = load_version(source, place.root, place.version)
+    manifest = load_version(source, ref.root, ref.version)
     check_location(target, root)
-    return _found(source, place, manifest, target, root, shallow=True)
+    return _clone(source, ref, manifest, target, root, shallow=True)
 
 
-def deep_clone(source: Store, place: Place, target: Store, root: str) -> Manifest:
+def deep_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Manifest:
     """Create a table at `root` with copies of all files of a version of another one.
 
     Raises:
@@ -48,15 +48,15 @@ def deep_clone(source: Store, place: Place, target: Store, root: str) -> Manifes
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses. Copies made so far stay behind, in no version.
     """
-    manifest = load_version(source, place.root, place.version)
+    manifest = load_version(source, ref.root, ref.version)
     check_writable(manifest.message, manifest.path)
     check_location(target, root)
-    for store, path, name in _files(Bases.of(source, place.root, manifest.message), manifest):
+    for store, path, name in _files(Bases.of(source, ref.root, manifest.message), manifest):
         _copy(store, path, target, join(root, name))
-    return _found(source, place, manifest, target, root, shallow=False)
+    return _clone(source, ref, manifest, target, root, shallow=False)
 
 
-def create_branch(store: Store, main: str, branch: str, place: Place) -> Manifest:
+def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Manifest:
     """Create a branch that begins with a version of the table whose main line is at `main`.
 
     Returns:
@@ -71,23 +71,23 @@ def create_branch(store: Store, main: str, branch: str, place: Place) -> Manifes
     """
     branches = Branches(store, main)
     branches.check_new(branch)
-    manifest = load_version(store, place.root, place.version)
+    manifest = load_version(store, ref.root, ref.version)
     root = branch_root(main, branch)
     try:
-        first = _found(store, place, manifest, store, root, shallow=True, branch=branch)
+        first = _clone(store, ref, manifest, store, root, shallow=True, branch=branch)
     except TableExistsError:
         branches.check_new(branch)
         raise TableExistsError(
             f"{root} holds files of a branch {branch!r} that is not known: delete that branch first"
         ) from None
-    source = find_version(store, place.root, place.version)
-    branches.record(branch, place.branch, place.version, store.size(source.path))
+    source = find_version(store, ref.root, ref.version)
+    branches.record(branch, ref.branch, ref.version, store.size(source.path))
     return first
 
 
-def _found(
+def _clone(
     source: Store,
-    place: Place,
+    ref: VersionRef,
     manifest: Manifest,
     target: Store,
     root: str,
@@ -97,14 +97,14 @@ def _found(
 ) -> Manifest:
     check_writable(manifest.message, manifest.path)
     operation = transaction_pb2.Transaction.Clone(
-        is_shallow=shallow, ref_version=place.version, ref_path=source.uri(place.root), branch_name=branch
+        is_shallow=shallow, ref_version=ref.version, ref_path=source.uri(ref.root), branch_name=branch
     )
-    return found_table(
+    return create_first_version(
         target,
         root,
         operation,
         lambda stamp: clone(manifest, operation, stamp),
-        read_version=place.version,
+        read_version=ref.version,
     )
 
 

@@ -18,13 +18,13 @@ from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.commits.reruns import rerun, rerun_policy
+from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import add_fields, schema_protos
 
-__all__ = ["grow", "missing_columns", "renumbered"]
+__all__ = ["add_missing_columns", "missing_columns", "renumbered"]
 
 
 def missing_columns(given: Schema, table: Schema) -> pa.Schema:
@@ -64,7 +64,7 @@ def _missing(given: Iterable[Field], present: Sequence[Field], path: str) -> tup
     return tuple(found)
 
 
-def grow(store: Store, root: str, base: Manifest, given: Schema) -> Manifest:
+def add_missing_columns(store: Store, root: str, base: Manifest, given: Schema) -> Manifest:
     """Give the table the columns of `given` that it lacks, null in every row; return the newest version.
 
     Nothing is committed if it lacks none. Other writers may do the same at the same time.
@@ -85,7 +85,7 @@ def grow(store: Store, root: str, base: Manifest, given: Schema) -> Manifest:
         )
         return commit_operation(store, root, operation, read_version=version.version)
 
-    return rerun(Snapshot(store, root, base), attempt, rerun_policy())
+    return retry_operation(Snapshot(store, root, base), attempt, retry_policy())
 
 
 def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> list[table_pb2.DataFragment]:

@@ -17,8 +17,8 @@ from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.schema import Schema
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.once import Once
-from spark_lance.table.commits.reruns import rerun, rerun_policy
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
+from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
 from spark_lance.table.inserts.merge_schema import renumbered
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
@@ -86,7 +86,7 @@ def replace_rows(
     fragments: Sequence[bytes],
     written: Schema,
     properties: Mapping[str, str] | None = None,
-    once: Once | None = None,
+    once: IdempotentWrite | None = None,
 ) -> Manifest:
     """Delete the rows for which a condition is true, add fragments in their place; return the new version.
 
@@ -128,4 +128,4 @@ def replace_rows(
         changes.discard(store, root, committed)
         return committed
 
-    return rerun(base, attempt, rerun_policy())
+    return retry_operation(base, attempt, retry_policy())

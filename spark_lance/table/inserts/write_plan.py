@@ -20,9 +20,9 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.once import Ledger, Once
+from spark_lance.table.commits.idempotent_writes import AppliedWrites, IdempotentWrite
 from spark_lance.table.features import check_writable
-from spark_lance.table.inserts.merge_schema import grow, missing_columns, renumbered
+from spark_lance.table.inserts.merge_schema import add_missing_columns, missing_columns, renumbered
 from spark_lance.table.inserts.replace_rows import RowCheck, replace_rows
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.append import append_message
@@ -166,7 +166,7 @@ def commit_write(
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
     config: Mapping[str, str] | None = None,
-    once: Once | None = None,
+    once: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
 ) -> int:
     """Commit files that were written by `plan`, and return the table's version that holds them.
@@ -235,7 +235,7 @@ def commit_or_discard(
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
     config: Mapping[str, str] | None = None,
-    once: Once | None = None,
+    once: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
 ) -> int:
     """Commit files as `commit_write` does; delete them if it says that nothing was committed.
@@ -248,15 +248,15 @@ def commit_or_discard(
         return commit_write(store, root, plan, fragments, properties, config, once, pruner_factory)
 
 
-def _base(store: Store, root: str, plan: WritePlan, once: Once | None) -> Manifest:
+def _base(store: Store, root: str, plan: WritePlan, once: IdempotentWrite | None) -> Manifest:
     """Return the version onto which rows go, which has all their columns."""
     latest = load_latest(store, root)
     if plan.merges and missing_columns(plan.schema, latest.schema).names:
         if once is not None:
-            ledger = Ledger()
+            ledger = AppliedWrites()
             ledger.learn(store, root, latest)
             ledger.refuse(once, root)
-        return grow(store, root, latest, plan.schema)
+        return add_missing_columns(store, root, latest, plan.schema)
     return load_version(store, root, plan.read_version) if plan.check is not None else latest
 
 

@@ -28,7 +28,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.features import check_writable
 from spark_lance.table.indices.fragment_reuse import extend_history
@@ -90,7 +90,7 @@ def compact_table(
     only: Collection[int] | None = None,
     execute: Execute | None = None,
     remap: IndexRemap | None = None,
-    surroundings: Surroundings = REAL,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> CompactionMetrics:
     """Compact a table: plan on `manifest`, rewrite and commit.
 
@@ -106,7 +106,7 @@ def compact_table(
         execute: runs tasks and returns their results in the same order; if it raises, their files are its
             business. By default they run in threads of this process.
         remap: gives indices the new addresses; without it they lose the rewritten rows.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         RetryableConflictError: other writers were in the way each time; what was committed stays.
@@ -123,7 +123,7 @@ def compact_table(
             results = _execute_all(plan.tasks, options.num_threads or 1)
         else:
             results = execute(plan.tasks)
-        done, left = _commit_untouched(store, root, plan.read_version, results, surroundings, remap)
+        done, left = _commit_untouched(store, root, plan.read_version, results, env, remap)
         total += done
         if not left:
             return total
@@ -233,7 +233,7 @@ def _commit_untouched(
     root: str,
     read_version: int,
     results: list[RewriteResult],
-    surroundings: Surroundings,
+    env: CommitEnv,
     remap: IndexRemap | None,
 ) -> tuple[CompactionMetrics, list[RewriteResult]]:
     """Commit the results whose fragments nobody has changed; return what that did, and the other results.
@@ -249,7 +249,7 @@ def _commit_untouched(
     with discarding(discard):
         for _ in range(_ROUNDS):
             try:
-                return commit_compaction(store, root, read_version, results, surroundings, remap), left
+                return commit_compaction(store, root, read_version, results, env, remap), left
             except RetryableConflictError as error:
                 logger.info("compaction of %s: %s", root, error)
             latest = load_latest(store, root)
@@ -270,7 +270,7 @@ def commit_compaction(
     root: str,
     read_version: int,
     results: Sequence[RewriteResult],
-    surroundings: Surroundings,
+    env: CommitEnv,
     remap: IndexRemap | None,
 ) -> CompactionMetrics:
     """Commit results as one Rewrite, and with it what indices need to follow the rows that moved.
@@ -281,7 +281,7 @@ def commit_compaction(
     rewritten: list[RewrittenIndex] = []
     deferred = all(result.moved and result.deferred for result in results)
     if deferred or (remap is not None and any(result.moved for result in results)):
-        reserved, results = _with_ids(store, root, results, surroundings)
+        reserved, results = _with_ids(store, root, results, env)
         groups = [_moved_group(result) for result in results if result.moved]
         if deferred:
             reuse = extend_history(store, root, reserved, reserved.version, groups)
@@ -293,20 +293,18 @@ def commit_compaction(
         rewritten_indices=rewritten,
     )
     with discarding(lambda: delete_rewritten(store, root, rewritten)):
-        commit_operation(
-            store, root, operation, read_version=read_version, reuse=reuse, surroundings=surroundings
-        )
+        commit_operation(store, root, operation, read_version=read_version, reuse=reuse, env=env)
     return sum((result.metrics for result in results), CompactionMetrics())
 
 
 def _with_ids(
-    store: Store, root: str, results: Sequence[RewriteResult], surroundings: Surroundings
+    store: Store, root: str, results: Sequence[RewriteResult], env: CommitEnv
 ) -> tuple[Manifest, list[RewriteResult]]:
     """Reserve ids for the new fragments; return the version that has them, and the results with ids."""
     count = sum(len(result.new) for result in results)
     operation = transaction_pb2.Transaction.ReserveFragments(num_fragments=count)
     latest = load_latest(store, root).version
-    reserved = commit_operation(store, root, operation, read_version=latest, surroundings=surroundings)
+    reserved = commit_operation(store, root, operation, read_version=latest, env=env)
     number = reserved.message.max_fragment_id - count
     numbered = []
     for result in results:

@@ -175,7 +175,7 @@ class Scan:
         """Return the tasks of some fragments, of some of them only these rows."""
         tasks = replace(self, fragments=tuple(fragments)).tasks(filter_columns)
         return [
-            replace(task, only=rows[fragment.id].serialize()) if fragment.id in rows else task
+            replace(task, selection=rows[fragment.id].serialize()) if fragment.id in rows else task
             for fragment, task in zip(fragments, tasks, strict=True)
         ]
 

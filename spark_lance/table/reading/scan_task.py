@@ -65,8 +65,8 @@ class ScanTask:
         first_row: live rows in the fragments before this one, for `_rowoffset`.
         filter_fields: fields that a filter may read beside `fields`; they go before those of the same name.
         span: the physical rows [start, stop) that `tables` and `batches` yield; all by default.
-        only: the physical rows that they yield if they are live, as a serialized Roaring bitmap; instead of
-            `span`. Numbers that the fragment does not have are left out.
+        selection: the physical rows that they yield if they are live, as a serialized Roaring bitmap; instead
+            of `span`. Numbers that the fragment does not have are left out.
     """
 
     store: Store
@@ -79,7 +79,7 @@ class ScanTask:
     first_row: int = 0
     filter_fields: tuple[Field, ...] = ()
     span: tuple[int, int] | None = None
-    only: bytes | None = None
+    selection: bytes | None = None
 
     @cached_property
     def message(self) -> table_pb2.DataFragment:
@@ -111,10 +111,10 @@ class ScanTask:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the filter does not fit the columns.
         """
-        if filter is None and self.only is not None:
+        if filter is None and self.selection is not None:
             rows = self._open(self.fields)
             pace = _Pace(target_bytes, rows.row_bytes(self._columns))
-            yield from self._complete(rows, None, self._columns, self._only(rows), pace)
+            yield from self._complete(rows, None, self._columns, self._selected(rows), pace)
             return
         if filter is None:
             rows = self._open(self.fields)
@@ -204,20 +204,20 @@ class ScanTask:
         self, rows: FragmentRows, head: Columns, condition: Condition, target_bytes: int
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
         """Yield the live rows that a condition may keep: their numbers, and what it reads of them."""
-        if self.only is None:
+        if self.selection is None:
             for start, stop, table in _windows(rows, head, target_bytes, self._runs(rows, condition)):
                 keep = keep_mask(rows.deleted, start, stop)
                 yield start + np.flatnonzero(keep), _filtered(table, keep)
             return
-        numbers = self._only(rows)
+        numbers = self._selected(rows)
         done = 0
         for table in self._complete(rows, None, head, numbers, _Pace(target_bytes, rows.row_bytes(head))):
             yield numbers[done : done + table.num_rows], table
             done += table.num_rows
 
-    def _only(self, rows: FragmentRows) -> npt.NDArray[np.int64]:
-        """Return the live rows among `only`, ascending."""
-        asked = BitMap.deserialize(self.only or BitMap().serialize())
+    def _selected(self, rows: FragmentRows) -> npt.NDArray[np.int64]:
+        """Return the live rows among `selection`, ascending."""
+        asked = BitMap.deserialize(self.selection or BitMap().serialize())
         numbers = np.array(asked, dtype=np.uint32).astype(np.int64)
         numbers = numbers[: np.searchsorted(numbers, rows.num_rows)]
         gone, _ = locate_among(numbers, rows.deleted.astype(np.int64))

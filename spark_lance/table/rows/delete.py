@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
-from spark_lance.table.commits.commit import REAL, Surroundings, commit_operation
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
@@ -21,8 +21,8 @@ def delete_rows(
     snapshot: Snapshot,
     predicate: Predicate,
     *,
-    reruns: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Delete the rows for which a predicate is true and return the version without them.
 
@@ -38,14 +38,12 @@ def delete_rows(
 
     def attempt(base: Snapshot) -> Manifest:
         changes = find_rows(base, predicate)
-        return _commit(base.store, base.root, changes, str(predicate), surroundings)
+        return _commit(base.store, base.root, changes, str(predicate), env)
 
-    return rerun(snapshot, attempt, reruns, surroundings)
+    return retry_operation(snapshot, attempt, reruns, env)
 
 
-def _commit(
-    store: Store, root: str, changes: RowChanges, predicate: str, surroundings: Surroundings
-) -> Manifest:
+def _commit(store: Store, root: str, changes: RowChanges, predicate: str, env: CommitEnv) -> Manifest:
     with discarding(lambda: changes.discard(store, root)):
         outcome = changes.apply(store, root, changes.source)
         operation = delete_message(outcome.updated, outcome.removed, predicate)
@@ -55,7 +53,7 @@ def _commit(
             operation,
             read_version=changes.source.version,
             rows=changes,
-            surroundings=surroundings,
+            env=env,
         )
     changes.discard(store, root, committed)
     return committed

@@ -21,8 +21,8 @@ from spark_lance.file.arrays import join, pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
-from spark_lance.table.commits.commit import REAL, Surroundings
-from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
+from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
@@ -33,7 +33,13 @@ from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import key_tasks
 from spark_lance.table.rows.merge_condition import MergeCondition
 from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
-from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, whole_rows, write_moved
+from spark_lance.table.rows.row_rewrites import (
+    CarriedRowIds,
+    check_movable,
+    commit_moves,
+    whole_rows,
+    write_moved,
+)
 from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 
@@ -82,8 +88,8 @@ def merge_rows(
     source: pa.Table,
     rules: MergeRules,
     *,
-    reruns: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Merged:
     """Merge a source into a table.
 
@@ -93,7 +99,7 @@ def merge_rows(
             there; inserted rows are null in them.
         rules: what to do.
         reruns: how often to begin anew where other writers were in the way.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: the source does not fit the table, or a key column is missing or nested.
@@ -108,9 +114,9 @@ def merge_rows(
         check_movable(base.manifest)
         merge = _Merge.plan(base, source, rules)
         merge.match()
-        return merge.commit(surroundings)
+        return merge.commit(env)
 
-    return rerun(snapshot, attempt, reruns, surroundings)
+    return retry_operation(snapshot, attempt, reruns, env)
 
 
 @dataclass
@@ -220,7 +226,7 @@ class _Merge:
         row = int(np.flatnonzero(self.index.codes == code)[0])
         return ", ".join(f"{key.name} = {self.source[key.name][row].as_py()!r}" for key in self.keys)
 
-    def commit(self, surroundings: Surroundings) -> Merged:
+    def commit(self, env: CommitEnv) -> Merged:
         """Write what was found to change, and commit it."""
         codes = self.index.codes
         inserted = np.empty(0, np.int64)
@@ -229,7 +235,7 @@ class _Merge:
         rows = {number: offsets for number, (offsets, _) in self.updates.items()}
         for number, offsets in self.deletes.items():
             rows[number] = np.union1d(rows[number], offsets) if number in rows else offsets
-        ids = MovedIds(self.at)
+        ids = CarriedRowIds(self.at)
         added = write_moved(self.at, self._new_rows(inserted, ids), ids)
         committed = commit_moves(
             self.at.store,
@@ -237,7 +243,7 @@ class _Merge:
             RowChanges(self.base, rows),
             added,
             sorted(node.id for node in self.base.schema.walk()),
-            surroundings,
+            env,
             self._filter(inserted) if self.rules.insert else None,
         )
         return Merged(
@@ -247,7 +253,7 @@ class _Merge:
             sum(len(offsets) for offsets in self.deletes.values()),
         )
 
-    def _new_rows(self, inserted: Int64Array, ids: MovedIds) -> Iterator[pa.Table]:
+    def _new_rows(self, inserted: Int64Array, ids: CarriedRowIds) -> Iterator[pa.Table]:
         """Yield the updated rows in the order of the table, then the inserted ones in that of the source."""
         fields = self.base.schema.fields
         copied = [f for f in fields if f.name not in self.source.schema.names]

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
 from spark_lance.file.schema import Field
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.table.commits.commit import REAL, Surroundings
-from spark_lance.table.commits.reruns import RERUNS, rerun
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
+from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate, compile_expression, compute_native
@@ -21,7 +21,7 @@ from spark_lance.table.predicates.values import cast
 from spark_lance.table.reading.row_lookup import columns_of, read_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
-from spark_lance.table.rows.row_moves import MovedIds, check_movable, commit_moves, write_moved
+from spark_lance.table.rows.row_rewrites import CarriedRowIds, check_movable, commit_moves, write_moved
 
 __all__ = ["Updated", "update_rows"]
 
@@ -41,8 +41,8 @@ def update_rows(
     updates: Mapping[str, Any],
     where: Predicate | None = None,
     *,
-    reruns: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Updated:
     """Set columns of the rows for which a predicate is true; of all rows without one.
 
@@ -55,7 +55,7 @@ def update_rows(
             Values are cast to the column's type; fractions are cut off.
         where: which rows.
         reruns: how often to begin anew.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         OptionError: there are no updates.
@@ -73,17 +73,17 @@ def update_rows(
         check_movable(base)
         values = {name: _value(base, name, given) for name, given in updates.items()}
         changes = find_rows(at, where)
-        ids = MovedIds(at)
+        ids = CarriedRowIds(at)
         added = write_moved(at, _changed(at, changes, values, ids), ids)
         field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
-        committed = commit_moves(at.store, at.root, changes, added, field_ids, surroundings)
+        committed = commit_moves(at.store, at.root, changes, added, field_ids, env)
         return Updated(committed, sum(len(offsets) for offsets in changes.rows.values()))
 
-    return rerun(snapshot, attempt, reruns, surroundings)
+    return retry_operation(snapshot, attempt, reruns, env)
 
 
 def _changed(
-    at: Snapshot, changes: RowChanges, values: Mapping[str, Evaluate], ids: MovedIds
+    at: Snapshot, changes: RowChanges, values: Mapping[str, Evaluate], ids: CarriedRowIds
 ) -> Iterator[pa.Table]:
     """Yield the rows with their new values."""
     for number, offsets, old in read_rows(at, changes.rows, at.schema.fields):

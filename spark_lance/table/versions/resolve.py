@@ -23,7 +23,7 @@ from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.tag_files import read_tag
 from spark_lance.table.versions.versions import latest_version, list_versions
 
-__all__ = ["MAIN", "Place", "Reference", "main_root", "parse_moment", "resolve", "version_at"]
+__all__ = ["MAIN", "Reference", "VersionRef", "main_root", "parse_moment", "resolve", "version_at"]
 
 Reference = Union[int, str, tuple[Union[str, None], Union[int, None]]]  # noqa: UP007
 
@@ -31,7 +31,7 @@ MAIN = "main"
 
 
 @dataclass(frozen=True)
-class Place:
+class VersionRef:
     """A version of a line.
 
     Attributes:
@@ -51,7 +51,7 @@ def main_root(root: str, manifest: Manifest) -> str:
     return root.removesuffix(ending) if ending and root.endswith(ending) else root
 
 
-def resolve(store: Store, main: str, reference: Reference, branch: str | None = None) -> Place:
+def resolve(store: Store, main: str, reference: Reference, branch: str | None = None) -> VersionRef:
     """Find what a reference names.
 
     Args:
@@ -68,17 +68,17 @@ def resolve(store: Store, main: str, reference: Reference, branch: str | None = 
     if isinstance(reference, bool):
         raise OptionError(f"{reference!r} names no version")
     if isinstance(reference, int):
-        return Place(_line(store, main, branch), branch, reference)
+        return VersionRef(_line(store, main, branch), branch, reference)
     if isinstance(reference, str):
         tag = read_tag(store, main, reference)
-        return Place(_line(store, main, tag.get("branch")), tag.get("branch"), tag["version"])
+        return VersionRef(_line(store, main, tag.get("branch")), tag.get("branch"), tag["version"])
     try:
         name, number = reference
     except (TypeError, ValueError):
         raise OptionError(f"{reference!r} names no version: give a number, tag or (branch, number)") from None
     name = None if name == MAIN else name
     root = _line(store, main, name)
-    return Place(root, name, latest_version(store, root).version if number is None else number)
+    return VersionRef(root, name, latest_version(store, root).version if number is None else number)
 
 
 def _line(store: Store, main: str, branch: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from spark_lance.errors import TagExistsError, TagNotFoundError
 from spark_lance.io.store import Store
 from spark_lance.table.versions.ref_files import format_time, pack_ref
-from spark_lance.table.versions.resolve import Place, Reference, resolve
+from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
 from spark_lance.table.versions.tag_files import TAGS_DIR, list_tags, read_tag, tag_path
 from spark_lance.table.versions.versions import find_version
 
@@ -28,7 +28,7 @@ class Tags:
 
     store: Store
     main: str
-    here: Place
+    here: VersionRef
 
     def list(self) -> dict[str, dict[str, Any]]:
         """Return all tags by name, in order of their names; see `list_tags`.
@@ -107,9 +107,9 @@ class Tags:
 
     def _target(self, reference: Reference | None) -> dict[str, Any]:
         """Return what a tag says of the version to name."""
-        place = self.here
+        ref = self.here
         if reference is not None:
-            place = resolve(self.store, self.main, reference, self.here.branch)
-        file = find_version(self.store, place.root, place.version)
+            ref = resolve(self.store, self.main, reference, self.here.branch)
+        file = find_version(self.store, ref.root, ref.version)
         size = self.store.size(file.path)
-        return {"branch": place.branch, "version": place.version, "manifestSize": size}
+        return {"branch": ref.branch, "version": ref.version, "manifestSize": size}

@@ -17,7 +17,7 @@ from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError, OptionError, SchemaError, UnsupportedFormatError
 from spark_lance.index.text.automaton import read_words
 from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_list, unpack_list
-from spark_lance.index.text.words import Cutter
+from spark_lance.index.text.tokenizer import Tokenizer
 
 WORDS = [
     "fox", "Fox", "dog", "na\u00efve", "caf\u00e9", "stra\u00dfe", "run", "running", "the", "of", "x1",
@@ -186,8 +186,8 @@ def test_damaged_sets_of_words_end_in_typed_errors(data: bytes) -> None:
 
 
 def test_words_of_texts() -> None:
-    cut = Cutter().cut(pa.array(["Hello, W\u00f6rld! x-1", None, "", "hello"]))
+    cut = Tokenizer().cut(pa.array(["Hello, W\u00f6rld! x-1", None, "", "hello"]))
     assert [cut.distinct[int(n)].as_py() for n in cut.word] == ["hello", "world", "x", "1", "hello"]
     assert cut.text.tolist() == [0, 0, 0, 0, 3]
-    long = Cutter(max_length=4, stops=True, own_stops=("x",)).cut(pa.array(["abcd abc the x y"]))
+    long = Tokenizer(max_length=4, stops=True, own_stops=("x",)).cut(pa.array(["abcd abc the x y"]))
     assert [long.distinct[int(n)].as_py() for n in long.word] == ["abc", "y"]

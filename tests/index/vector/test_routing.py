@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from spark_lance import dataset, write_dataset
-from spark_lance.index.vector.best import Found
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.routing import Routing
 from spark_lance.index.vector.search import VectorSearch
-from spark_lance.index.vector.shares import plan_search, run_share
+from spark_lance.index.vector.search_tasks import plan_search, run_task
+from spark_lance.index.vector.top_k import TopK
 from tests.index.vectors import table_of
 
 K, DIM = 7, 16
@@ -30,7 +30,7 @@ def made(path: Path, kind: str, indexed: int, rows: np.random.Generator) -> None
             dataset(path).optimize.optimize_indices(num_indices_to_merge=0)
 
 
-def same(one: list[Found], other: list[Found]) -> None:
+def same(one: list[TopK], other: list[TopK]) -> None:
     for a, b in zip(one, other, strict=True):
         assert a.addresses.tolist() == b.addresses.tolist()
         assert np.allclose(a.distances, b.distances, rtol=1e-4, atol=1e-5)
@@ -50,18 +50,18 @@ def test_shares_places_and_one_process_find_the_same(
     query = VectorQuery.parse(asked)
     plan = pickle.loads(pickle.dumps(plan_search(found.snapshot, query, filter)))
     search = VectorSearch(found.snapshot, "v")
-    assert len(search.plan(query)) == len({bool(share.segments) for share in plan.shares})
+    assert len(search.plan(query)) == len({bool(task.segments) for task in plan.tasks})
     addresses = found.to_table([], filter=filter, with_row_address=True)["_rowaddr"].to_numpy()
     whole = search.run(query, None if filter is None else addresses)
 
-    answers = [run_share(plan, share) for share in plan.shares]
-    same([Found.best(parts, K) for parts in zip(*answers, strict=True)], whole)
+    answers = [run_task(plan, task) for task in plan.tasks]
+    same([TopK.best(parts, K) for parts in zip(*answers, strict=True)], whole)
 
     routing = Routing(plan)
     places = routing.places(vectors)
-    parts: list[list[Found]] = [[] for _ in vectors]
+    parts: list[list[TopK]] = [[] for _ in vectors]
     for place in np.unique(places).tolist():
         (askers,) = np.nonzero((places == place).any(axis=1))
         for asker, part in zip(askers, routing.answer(place, vectors[askers]), strict=True):
             parts[asker].append(part)
-    same([Found.best(each, K) for each in parts], whole)
+    same([TopK.best(each, K) for each in parts], whole)

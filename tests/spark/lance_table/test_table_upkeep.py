@@ -30,7 +30,7 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table import maintaining
 from spark_lance.spark.lance_table.clustering import Clustering, is_carried
-from spark_lance.table.commits.reruns import rerun
+from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.maintenance.verify import verify
 from tests.strategies import canonical
 
@@ -298,7 +298,9 @@ def test_sorting_gives_up(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
         raise RetryableConflictError("in the way")
 
     monkeypatch.setattr(maintaining, "check_parts", refuse)
-    monkeypatch.setattr(maintaining, "rerun", partial(rerun, policy=RetryPolicy(attempts=2)))
+    monkeypatch.setattr(
+        maintaining, "retry_operation", partial(retry_operation, policy=RetryPolicy(attempts=2))
+    )
     with pytest.raises(RetryableConflictError):
         LanceTable.forPath(spark, path).optimize().sortBy("id")
     assert sorted(Path(path, "data").iterdir()) == files

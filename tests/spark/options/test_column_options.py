@@ -324,6 +324,6 @@ def test_names() -> None:
         assert any(row[0] == f"<column>.{option.name}" for row in option_table())
     key = "a.lance-schema:unenforced-primary-key"
     parsed = write_options({"path": "/t", key: "true", f"{key}:position": "3"})
-    assert parsed.wishes == {
+    assert parsed.column_settings == {
         "a": {"lance-schema:unenforced-primary-key": True, "lance-schema:unenforced-primary-key:position": 3}
     }

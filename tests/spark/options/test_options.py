@@ -54,7 +54,7 @@ def test_values_of_write_options() -> None:
     assert options.data_storage_version == "2.1"
     assert options.enable_stable_row_ids is True
     assert options.commit_message == "nightly load"
-    assert options.wishes == {"a.b": {"arrow.fixed-size-list.size": 768}}
+    assert options.column_settings == {"a.b": {"arrow.fixed-size-list.size": 768}}
 
 
 def test_storage_options_pass_through() -> None:

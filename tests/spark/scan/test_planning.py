@@ -19,7 +19,7 @@ from spark_lance.errors import SchemaError
 from spark_lance.io.store import Store
 from spark_lance.spark.scan.partitions import LancePartition, share_rows
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.session.planner_marks import Hints
+from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.versions import versions as refs
@@ -155,9 +155,9 @@ def test_json_columns_are_text(tmp_path: Path) -> None:
 
 def test_hints_are_those_of_the_first_column() -> None:
     schema = StructType().add("a", LongType()).add("b", LongType())
-    assert Hints.of(schema) == Hints.of(StructType()) == Hints()
-    assert Hints.of(marked(schema, cores=8, limit=5, filters=2)) == Hints(True, 8, 5, 2)
-    assert Hints.of(marked(schema)) == Hints(alone=True)
+    assert PlannerMarks.of(schema) == PlannerMarks.of(StructType()) == PlannerMarks()
+    assert PlannerMarks.of(marked(schema, cores=8, limit=5, filters=2)) == PlannerMarks(True, 8, 5, 2)
+    assert PlannerMarks.of(marked(schema)) == PlannerMarks(alone=True)
 
 
 def test_rows_without_columns_are_shared_by_cores_if_there_are_many() -> None:

@@ -27,7 +27,7 @@ from spark_lance.table.columns.evolve import commit_files
 from spark_lance.table.columns.fill import Run, overlaid, with_nulls
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, Others
-from spark_lance.table.commits.commit import REAL
+from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
@@ -154,7 +154,7 @@ class Place:
             if (file := files.get(fragment.id)) is not None:
                 place_file(longer, file)
             fragments.append(longer)
-        commit_files(self.store, self.root, self.version, self.schema, fragments, REAL)
+        commit_files(self.store, self.root, self.version, self.schema, fragments, SYSTEM_ENV)
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])

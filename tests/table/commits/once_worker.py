@@ -1,4 +1,4 @@
-"""One of several processes that try to commit the same pairs; run by `test_once.py`.
+"""One of several processes that try to commit the same pairs; run by `test_idempotent_writes.py`.
 
     python once_worker.py PATH PAIRS ROWS
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_lance.errors import AlreadyCommittedError
 from spark_lance.io.store import open_store
-from spark_lance.table.commits.once import Once
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.writing.write import write_fragments
 
@@ -30,7 +30,7 @@ def main() -> None:
         plan = plan_write(store, root, find_latest(store, root), data.schema, "append")
         fragments = write_fragments([data], store, root, plan.schema, version=plan.version)
         try:
-            commit_write(store, root, plan, fragments, once=Once("job", number))
+            commit_write(store, root, plan, fragments, once=IdempotentWrite("job", number))
             won += 1
         except AlreadyCommittedError:
             pass

@@ -28,7 +28,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import Surroundings, commit_operation, create_table, found_table
+from spark_lance.table.commits.commit import CommitEnv, commit_operation, create_first_version, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE, commit_options
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.operations import Stamp
@@ -79,9 +79,9 @@ class Clock:
         self.sleeps.append(seconds)
         self.now += seconds
 
-    def surroundings(self) -> Surroundings:
+    def env(self) -> CommitEnv:
         ticks = itertools.count(1_700_000_000_000_000_001, 1000)
-        return Surroundings(lambda: next(ticks), lambda: self.now, self.sleep, lambda: 0.5)
+        return CommitEnv(lambda: next(ticks), lambda: self.now, self.sleep, lambda: 0.5)
 
 
 def put(store: Scripted, path: str, data: bytes) -> None:
@@ -164,7 +164,7 @@ def append_with(
         append_message([fragment()]),
         read_version=read_version,
         retry=retry or RetryPolicy(attempts=4),
-        surroundings=(clock or Clock()).surroundings(),
+        env=(clock or Clock()).env(),
     )
 
 
@@ -411,7 +411,7 @@ def test_a_strict_commit_is_the_next_version_or_none(root: str) -> None:
             append_message([]),
             read_version=2,
             strict=True,
-            surroundings=Clock().surroundings(),
+            env=Clock().env(),
         )
     assert history(root) == ["overwrite", "append", "append"]
 
@@ -516,7 +516,7 @@ def fresh() -> str:
 def create_with(*steps: Step, root: str) -> Manifest:
     store = Scripted(steps=list(steps))
     policy = RetryPolicy(attempts=4)
-    return create_table(store, root, SCHEMA, [fragment()], retry=policy, surroundings=Clock().surroundings())
+    return create_table(store, root, SCHEMA, [fragment()], retry=policy, env=Clock().env())
 
 
 def test_only_one_creator_wins() -> None:
@@ -602,13 +602,13 @@ def test_a_table_may_begin_with_another_version(root: str) -> None:
 
     store = Scripted(steps=[never_sent, lost_answer])
     settings = {"read_version": 2, "properties": {COMMIT_MESSAGE: "a copy"}}
-    made = found_table(store, clone, operation, build, surroundings=Clock().surroundings(), **settings)  # type: ignore[arg-type]
+    made = create_first_version(store, clone, operation, build, env=Clock().env(), **settings)  # type: ignore[arg-type]
     assert [file.version for file in list_versions(PLAIN, clone)] == [made.version] == [2]
     transaction = read_transaction(PLAIN, clone, made)
     assert (transaction.name, transaction.read_version) == ("clone", 2)
     assert dict(transaction.properties) == {COMMIT_MESSAGE: "a copy"}
     with pytest.raises(TableExistsError):
-        found_table(PLAIN, clone, operation, build, read_version=2)
+        create_first_version(PLAIN, clone, operation, build, read_version=2)
 
 
 # What operations do to row ids and to everything else in a manifest.
@@ -618,9 +618,7 @@ def test_stable_row_ids_are_given_out_once() -> None:
     root = fresh()
     create_table(PLAIN, root, SCHEMA, [fragment(3), fragment(2)], stable_row_ids=True)
     store = Scripted(steps=[rival])
-    ours = commit_operation(
-        store, root, append_message([fragment(4)]), read_version=1, surroundings=Clock().surroundings()
-    )
+    ours = commit_operation(store, root, append_message([fragment(4)]), read_version=1, env=Clock().env())
     assert ours.next_row_id == 12
     ids = [fragment_row_ids(fragment).tolist() for fragment in ours.fragments]
     assert ids == [[0, 1, 2], [3, 4], [5, 6, 7], [8, 9, 10, 11]]

@@ -21,7 +21,7 @@ from spark_lance.errors import (
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import open_store
-from spark_lance.table.commits.once import Once
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.merge_schema import missing_columns
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
 from spark_lance.table.operations import empty_manifest
@@ -50,7 +50,7 @@ class Job:
             version=self.plan.version,
         )
 
-    def commit(self, once: Once | None = None) -> int:
+    def commit(self, once: IdempotentWrite | None = None) -> int:
         return commit_write(self.store, self.root, self.plan, self.fragments, once=once)
 
 
@@ -220,11 +220,11 @@ def test_an_overwrite_in_between_is_a_conflict(path: str) -> None:
 
 def test_a_repeated_job_adds_no_columns_again(path: str) -> None:
     lance.write_dataset(table(a=[1]), path)
-    Job(path, table(a=[2], b=[1])).commit(Once("job", 1))
+    Job(path, table(a=[2], b=[1])).commit(IdempotentWrite("job", 1))
     lance.dataset(path).drop_columns(["b"])
     version = spark_lance.dataset(path).version
     with pytest.raises(AlreadyCommittedError):
-        Job(path, table(a=[2], b=[1])).commit(Once("job", 1))
+        Job(path, table(a=[2], b=[1])).commit(IdempotentWrite("job", 1))
     assert spark_lance.dataset(path).version == version
 
 

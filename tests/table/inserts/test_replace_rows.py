@@ -24,7 +24,7 @@ from spark_lance.errors import (
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits.commit_options import commit_options
-from spark_lance.table.commits.once import Once
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.replace_rows import RowCheck
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.publish import publish
@@ -118,9 +118,9 @@ def test_a_table_that_is_created(tmp_path: Path) -> None:
 
 def test_a_repeated_job_replaces_once(path: str) -> None:
     jobs = [replacing(path, "a = 1", table(a=[1])) for _ in range(2)]
-    jobs[0].commit(Once("job", 1))
+    jobs[0].commit(IdempotentWrite("job", 1))
     with pytest.raises(AlreadyCommittedError):
-        jobs[1].commit(Once("job", 1))
+        jobs[1].commit(IdempotentWrite("job", 1))
     assert len(rows(path)) == 10
 
 
@@ -137,10 +137,10 @@ def test_the_answer_is_lost(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(commit_module, "publish", lost)
         patch.setattr(commit_module, "read_manifest", blind)
         with pytest.raises(CommitOutcomeUnknownError):
-            job.commit(Once("job", 1))
+            job.commit(IdempotentWrite("job", 1))
     assert len(rows(path)) == 10
     with pytest.raises(AlreadyCommittedError):
-        replacing(path, "a = 1", table(a=[1])).commit(Once("job", 1))
+        replacing(path, "a = 1", table(a=[1])).commit(IdempotentWrite("job", 1))
 
 
 def test_rows_that_another_writer_changed_are_looked_for_again(path: str) -> None:

@@ -27,15 +27,15 @@ from spark_lance.errors import (
 )
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import REAL, commit_operation
+from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.rowids import decode_row_versions
-from spark_lance.table.rows import row_moves
+from spark_lance.table.rows import row_rewrites
 from spark_lance.table.rows.find_rows import find_rows
-from spark_lance.table.rows.row_moves import MovedIds, commit_moves, write_moved
+from spark_lance.table.rows.row_rewrites import CarriedRowIds, commit_moves, write_moved
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments
@@ -476,7 +476,7 @@ def test_many_new_fragments_carry_their_ids(tmp_path: Path, monkeypatch: pytest.
     lance.write_dataset(rows(0, 50), path, max_rows_per_file=20, enable_stable_row_ids=True)
     dataset = spark_lance.dataset(path)
     changes: RowChanges = find_rows(dataset.snapshot, "a % 2 = 0")
-    ids = MovedIds(dataset.snapshot)
+    ids = CarriedRowIds(dataset.snapshot)
 
     def tables() -> Any:
         fields = dataset.lance_schema.fields
@@ -485,10 +485,10 @@ def test_many_new_fragments_carry_their_ids(tmp_path: Path, monkeypatch: pytest.
             yield table
         yield rows(1000, 3)
 
-    monkeypatch.setattr(row_moves, "write_fragments", partial(write_fragments, max_rows_per_file=10))
+    monkeypatch.setattr(row_rewrites, "write_fragments", partial(write_fragments, max_rows_per_file=10))
     added = write_moved(dataset.snapshot, tables(), ids)
     assert [fragment.physical_rows for fragment in added] == [10, 10, 8]
-    commit_moves(dataset.store, dataset.root, changes, added, [1], REAL)
+    commit_moves(dataset.store, dataset.root, changes, added, [1], SYSTEM_ENV)
     expected = [(a, a, 1, 1 if a % 2 else 2) for a in range(50)]
     expected += [(1000 + n, 50 + n, 2, 2) for n in range(3)]
     assert content(path, ["a", *SYSTEM]) == sorted(expected, key=repr)

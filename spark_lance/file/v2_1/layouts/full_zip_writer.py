@@ -70,7 +70,7 @@ def _zip_fixed(leaf: Leaf, control: U8, values: ZipFixed) -> list[U8]:
     head, width = control.shape[1], data.shape[1]
     if head == 0:
         return [data.reshape(-1)]
-    has_slot = leaf.has_slot() if len(leaf.bare) else None
+    has_slot = leaf.has_slot() if len(leaf.valueless) else None
     full = np.hstack([control if has_slot is None else control[has_slot], data])
     if values.valid is not None:
         full[~values.valid, head:] = 0
@@ -78,7 +78,7 @@ def _zip_fixed(leaf: Leaf, control: U8, values: ZipFixed) -> list[U8]:
     if leaf.rep is None:
         return [zipped]
     sizes = np.full(leaf.num_levels, head + width, np.int64)
-    sizes[leaf.bare] = head
+    sizes[leaf.valueless] = head
     return [zipped, _row_offsets(leaf, sizes)]
 
 
@@ -101,7 +101,7 @@ def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:
     head, length_bytes = control.shape[1], values.bits_per_offset // 8
     valid = np.ones(leaf.num_levels, np.bool_) if leaf.definition is None else leaf.definition == 0
     lengths = np.diff(np.frombuffer(values.data.buffers()[1], np.int64))
-    if not len(leaf.bare):
+    if not len(leaf.valueless):
         per_level = lengths
         data = values.data
     else:

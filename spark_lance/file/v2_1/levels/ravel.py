@@ -44,7 +44,7 @@ Indices = npt.NDArray[np.int64]
 class Leaf:
     """What one column holds for a run of rows.
 
-    `rep` and `definition` (uint16) have one entry per level; None stands for all zero. `bare` numbers
+    `rep` and `definition` (uint16) have one entry per level; None stands for all zero. `valueless` numbers
     the levels without a slot, rising. `values` has one entry per slot, in level order; what a slot holds
     whose level has a definition above 0 is arbitrary.
     `rows` counts top-level rows, `length` the entries of the page as its metadata counts them (rows
@@ -56,7 +56,7 @@ class Leaf:
     rep: U16 | None
     definition: U16 | None
     values: pa.Array
-    bare: Indices
+    valueless: Indices
     num_levels: int
     rows: int
     length: int
@@ -78,14 +78,14 @@ class Leaf:
         last = sum(_NUMBERS[layer] for layer in inside)
         if self.definition is None or last == 0:
             return None
-        definition = self.definition[self.definition <= last] if len(self.bare) else self.definition
+        definition = self.definition[self.definition <= last] if len(self.valueless) else self.definition
         valid: Bools = definition == 0
         return None if valid.all() else valid
 
     def has_slot(self) -> Bools:
         """Return per level whether it has a slot."""
         mask = np.ones(self.num_levels, np.bool_)
-        mask[self.bare] = False
+        mask[self.valueless] = False
         return mask
 
     def levels_before(self, slots: Indices) -> Indices:
@@ -93,9 +93,9 @@ class Leaf:
 
         0 for slot 0; all levels for the number of slots, so that levels behind the last slot count there.
         """
-        if not len(self.bare):
+        if not len(self.valueless):
             return slots
-        slots_before = self.bare - np.arange(len(self.bare))
+        slots_before = self.valueless - np.arange(len(self.valueless))
         before = slots + np.searchsorted(slots_before, slots, side="left")
         return np.where(slots == 0, 0, np.where(slots == len(self.values), self.num_levels, before))
 
@@ -114,13 +114,13 @@ class Leaf:
 
     def _part(self, start: int, stop: int, rows: int) -> Leaf:
         """Return levels [start, stop), which are `rows` rows."""
-        first, last = np.searchsorted(self.bare, [start, stop]).tolist()
+        first, last = np.searchsorted(self.valueless, [start, stop]).tolist()
         return replace(
             self,
             rep=None if self.rep is None else self.rep[start:stop],
             definition=None if self.definition is None else self.definition[start:stop],
             values=self.values[start - first : stop - last],
-            bare=self.bare[first:last] - start,
+            valueless=self.valueless[first:last] - start,
             num_levels=stop - start,
             rows=rows,
             length=self.length // self.rows * rows,
@@ -298,8 +298,8 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
     for unreachable in (hidden, nulls):
         if unreachable is not None:
             lengths[unreachable] = 0
-    bare = lengths == 0
-    empties = bare.copy()
+    valueless = lengths == 0
+    empties = valueless.copy()
     for unreachable in (hidden, nulls):
         if unreachable is not None:
             empties &= ~unreachable
@@ -316,13 +316,13 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
         codes=levels.marked(marks),
         spread_at=k,
     )
-    return _spread(marked, lengths, bare), _items(array, offsets, lengths)
+    return _spread(marked, lengths, valueless), _items(array, offsets, lengths)
 
 
-def _spread(levels: _Levels, lengths: Indices, bare: Bools) -> _Levels:
+def _spread(levels: _Levels, lengths: Indices, valueless: Bools) -> _Levels:
     """Step into a LIST layer: one level per item for each live level, or one without a slot if it is bare."""
-    has_bare = bool(bare.any())
-    counts = np.where(bare, 1, lengths) if has_bare else lengths
+    has_valueless = bool(valueless.any())
+    counts = np.where(valueless, 1, lengths) if has_valueless else lengths
     if levels.live is not None:
         every = np.ones(levels.count, np.int64)
         every[levels.live] = counts
@@ -338,13 +338,13 @@ def _spread(levels: _Levels, lengths: Indices, bare: Bools) -> _Levels:
         codes = np.zeros(total, np.uint8)
         codes[starts] = levels.codes
     live = None
-    if has_bare or levels.live is not None:
+    if has_valueless or levels.live is not None:
         live = np.ones(total, np.bool_)
         if levels.live is not None:
             dead = np.ones(levels.count, np.bool_)
-            dead[levels.live] = bare
-            bare = dead
-        live[starts[bare]] = False
+            dead[levels.live] = valueless
+            valueless = dead
+        live[starts[valueless]] = False
     return replace(levels, count=total, codes=codes, depths=depths, live=live)
 
 
@@ -383,7 +383,7 @@ def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
         rep=rep,
         definition=definition,
         values=values,
-        bare=np.zeros(0, np.int64) if levels.live is None else np.flatnonzero(~levels.live),
+        valueless=np.zeros(0, np.int64) if levels.live is None else np.flatnonzero(~levels.live),
         num_levels=levels.count,
         rows=rows,
         length=rows * levels.entries_per_row,

@@ -30,7 +30,7 @@ _PREFIX = "lance-encoding:"
 
 @dataclass(frozen=True)
 class Settings:
-    """The wishes of one field; None = the writer chooses.
+    """The settings of one field; None = the writer chooses.
 
     `plain` means that nothing is to be compressed by a general scheme, `items_plain` the same for dictionary
     items.

@@ -159,7 +159,7 @@ def test_halves_hold_the_same_levels(kind: pa.DataType, seed: int, rows: int) ->
         assert canonical(pa.chunked_array([part.values for part in parts])) == canonical(whole.values)
         assert [len(part.row_starts()) for part in parts] == [part.length for part in parts]
         first, second = parts
-        assert [*first.bare, *(second.bare + first.num_levels)] == whole.bare.tolist()
+        assert [*first.valueless, *(second.valueless + first.num_levels)] == whole.valueless.tolist()
 
 
 def ravel_one(array: pa.Array, nullable: bool = True) -> list[Leaf]:

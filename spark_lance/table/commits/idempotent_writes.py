@@ -37,12 +37,12 @@ from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions
 
-__all__ = ["RECORD", "Ledger", "Once", "carried", "pair_of"]
+__all__ = ["APPLIED_WRITES", "AppliedWrites", "IdempotentWrite", "carried", "pair_of"]
 
 logger = logging.getLogger(__name__)
 
 # The config key of the record. (`lance.` is reserved by the format.)
-RECORD = "spark_lance.transactions"
+APPLIED_WRITES = "spark_lance.transactions"
 _MOST_APPLICATIONS = 1000
 _READ_AT_ONCE = 8
 
@@ -55,7 +55,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Once:
+class IdempotentWrite:
     """A pair that lands once.
 
     Attributes:
@@ -90,16 +90,16 @@ class Once:
         return {application: self.application, number: str(self.number)}
 
 
-def pair_of(properties: Mapping[str, str]) -> Iterator[Once]:
+def pair_of(properties: Mapping[str, str]) -> Iterator[IdempotentWrite]:
     """Yield the pairs that a transaction's properties hold; what is not a pair of ours is passed over."""
     for kind, (application, number) in _KINDS.items():
         name, text = properties.get(application), properties.get(number, "")
         if name and text.isascii() and text.isdecimal():
-            yield Once(name, int(text), kind)
+            yield IdempotentWrite(name, int(text), kind)
 
 
 @dataclass
-class Ledger:
+class AppliedWrites:
     """What is known of the pairs in a table's history.
 
     Attributes:
@@ -111,13 +111,13 @@ class Ledger:
     through: int = 0
 
     @classmethod
-    def parse(cls, manifest: Manifest) -> Ledger:
+    def parse(cls, manifest: Manifest) -> AppliedWrites:
         """Return the record of a version; an empty one, complete up to nothing, if it has none.
 
         Raises:
             FormatError: the record is damaged.
         """
-        text = manifest.config.get(RECORD)
+        text = manifest.config.get(APPLIED_WRITES)
         if text is None:
             return cls()
         try:
@@ -126,18 +126,19 @@ class Ledger:
             through = int(parsed["through"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FormatError(
-                f"config key {RECORD}, which tells what jobs have committed, is damaged ({error}): delete it",
+                f"config key {APPLIED_WRITES}, which tells what jobs have committed, is damaged ({error}): "
+                "delete it",
                 path=manifest.path,
             ) from error
         # A version cannot know of later ones.
         return cls(numbers, min(through, manifest.version))
 
-    def find(self, once: Once) -> int | None:
+    def find(self, once: IdempotentWrite) -> int | None:
         """Return the version that makes a pair superfluous, None if there is none."""
         number, version = self.numbers.get(once.key, (-1, 0))
         return version if number >= once.number else None
 
-    def refuse(self, once: Once, root: str) -> None:
+    def refuse(self, once: IdempotentWrite, root: str) -> None:
         """Raise if a pair is superfluous.
 
         Raises:
@@ -158,7 +159,7 @@ class Ledger:
             FormatError: a version, or the record of the newest one, is damaged.
             OSError: the store failed.
         """
-        floor = self._merge(Ledger.parse(latest), self.through)
+        floor = self._merge(AppliedWrites.parse(latest), self.through)
         if floor < latest.version:
             self._take_in(store, root, latest)
             floor = self._read_older(store, root, latest.version, floor)
@@ -170,9 +171,9 @@ class Ledger:
         record = {"through": self.through, "applications": {job: list(pair) for job, pair in kept}}
         return json.dumps(record, separators=(",", ":"))
 
-    def with_pair(self, once: Once, version: int) -> Ledger:
+    def with_pair(self, once: IdempotentWrite, version: int) -> AppliedWrites:
         """Return the record of the version that brings a pair."""
-        return Ledger({**self.numbers, once.key: (once.number, version)}, version)
+        return AppliedWrites({**self.numbers, once.key: (once.number, version)}, version)
 
     def _read_older(self, store: Store, root: str, newest: int, floor: int) -> int:
         """Read versions before the newest, newest first, down to where a record is complete."""
@@ -184,7 +185,7 @@ class Ledger:
                     if manifest.version <= floor:
                         return floor
                     try:
-                        floor = self._merge(Ledger.parse(manifest), floor)
+                        floor = self._merge(AppliedWrites.parse(manifest), floor)
                     except FormatError as error:
                         # Somebody has taken it away since; its own sources are read instead.
                         logger.warning("%s", error)
@@ -200,9 +201,9 @@ class Ledger:
             logger.info("version %d of %s is taken to hold no pair: %s", manifest.version, root, error)
             return
         for once in pair_of(transaction.properties):
-            self._merge(Ledger({once.key: (once.number, manifest.version)}), 0)
+            self._merge(AppliedWrites({once.key: (once.number, manifest.version)}), 0)
 
-    def _merge(self, other: Ledger, floor: int) -> int:
+    def _merge(self, other: AppliedWrites, floor: int) -> int:
         for job, pair in other.numbers.items():
             self.numbers[job] = max(self.numbers.get(job, pair), pair)
         return max(floor, other.through)
@@ -214,12 +215,12 @@ def carried(latest: Manifest) -> dict[str, str]:
     Nothing if there is no record. One that is not complete up to `latest` stays as it is: reading what it
     lacks, and what to do if it is damaged, is left to the next commit that needs it.
     """
-    if RECORD not in latest.config:
+    if APPLIED_WRITES not in latest.config:
         return {}
     try:
-        record = Ledger.parse(latest)
+        record = AppliedWrites.parse(latest)
     except FormatError:
-        return {RECORD: latest.config[RECORD]}
+        return {APPLIED_WRITES: latest.config[APPLIED_WRITES]}
     if record.through == latest.version:
         record.through += 1
-    return {RECORD: record.text()}
+    return {APPLIED_WRITES: record.text()}

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.index.building import Place
-from spark_lance.index.copies import Whither, copy_file, copy_renumbered
+from spark_lance.index.building import SegmentTarget
+from spark_lance.index.copies import RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.text.inverted import LISTS, METADATA, TextPart, text_parts, write_docs, write_tokens
@@ -21,7 +21,7 @@ from spark_lance.index.text.positions import POSITIONS
 from spark_lance.index.text.postings import BLOCK, pack_list
 from spark_lance.index.text.scores import weights
 
-__all__ = ["move_inverted"]
+__all__ = ["remap_inverted"]
 
 _RUN_TOKENS = 1024
 _BLOCK_SIZE = "posting_block_size"
@@ -30,7 +30,7 @@ _NEWER_POSITIONS = "_compressed_position"
 Ints = npt.NDArray[np.int64]
 
 
-def move_inverted(segment: Segment, place: Place, whither: Whither) -> dict[str, int]:
+def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
     """Write a segment anew with the rows that its documents are now; return file name -> bytes.
 
     Raises:
@@ -38,14 +38,14 @@ def move_inverted(segment: Segment, place: Place, whither: Whither) -> dict[str,
         UnsupportedFormatError: rows are gone and the segment has positions of format 2, or other blocks.
     """
     parts = text_parts(segment)
-    if all(whither(part.row_ids)[1].all() for part in parts):
-        return _renumbered(segment, parts, place, whither)
+    if all(remap(part.row_ids)[1].all() for part in parts):
+        return _renumbered(segment, parts, target, remap)
     sizes: dict[str, int] = {}
     for part in parts:
-        sizes |= _without_lost(part, place, whither)
+        sizes |= _without_lost(part, target, remap)
     source = segment.file(METADATA)
     with IndexFileWriter(
-        place.store, f"{place.directory}/{METADATA}", source.arrow_schema, place.version
+        target.store, f"{target.directory}/{METADATA}", source.arrow_schema, target.version
     ) as writer:
         stored = source.read()
         writer.write([stored.column(name).combine_chunks() for name in stored.column_names])
@@ -53,41 +53,43 @@ def move_inverted(segment: Segment, place: Place, whither: Whither) -> dict[str,
     return sizes
 
 
-def _renumbered(segment: Segment, parts: list[TextPart], place: Place, whither: Whither) -> dict[str, int]:
+def _renumbered(
+    segment: Segment, parts: list[TextPart], target: SegmentTarget, remap: RowAddressMap
+) -> dict[str, int]:
     names = [METADATA]
     sizes = {}
     for part in parts:
         docs = f"part_{part.number}_docs.lance"
-        path = f"{place.directory}/{docs}"
-        sizes[docs] = copy_renumbered(segment.file(docs), place.store, path, place.version, "_rowid", whither)
+        path = f"{target.directory}/{docs}"
+        sizes[docs] = copy_renumbered(segment.file(docs), target.store, path, target.version, "_rowid", remap)
         names += [f"part_{part.number}_tokens.lance", f"part_{part.number}_invert.lance"]
     for name in names:
-        sizes[name] = copy_file(segment.file(name), place.store, f"{place.directory}/{name}")
+        sizes[name] = copy_file(segment.file(name), target.store, f"{target.directory}/{name}")
     return sizes
 
 
-def _without_lost(part: TextPart, place: Place, whither: Whither) -> dict[str, int]:
+def _without_lost(part: TextPart, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
     """Write a partition without the documents whose rows are gone."""
     notes = part.lists.metadata
     if _NEWER_POSITIONS in part.lists.arrow_schema.names:
         raise UnsupportedFormatError("an index of text with positions of format 2 from which rows are gone")
     if notes.get(_BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
         raise UnsupportedFormatError(f"posting lists in blocks of {notes[_BLOCK_SIZE]}")
-    row_ids, there = whither(part.row_ids)
-    kept, size = _write_lists(part, there, place)
+    row_ids, there = remap(part.row_ids)
+    kept, size = _write_lists(part, there, target)
     # A word that no document has any more is left out.
     left = {word: kept[number] for word, number in part.words.items() if kept[number] >= 0}
     words = sorted(left, key=str.encode)
     numbers = np.array([left[word] for word in words], dtype=np.int64)
     name = f"part_{part.number}"
     return {
-        f"{name}_docs.lance": write_docs(part.number, row_ids[there], part.lengths[there], place),
-        f"{name}_tokens.lance": write_tokens(part.number, words, numbers, place),
+        f"{name}_docs.lance": write_docs(part.number, row_ids[there], part.lengths[there], target),
+        f"{name}_tokens.lance": write_tokens(part.number, words, numbers, target),
         f"{name}_invert.lance": size,
     }
 
 
-def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], place: Place) -> tuple[Ints, int]:
+def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], target: SegmentTarget) -> tuple[Ints, int]:
     """Write the lists that still name a document.
 
     Returns:
@@ -99,11 +101,11 @@ def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], place: Place) -> 
     average = float(lengths.mean()) if len(lengths) else 0.0
     numbers = np.full(source.num_rows, -1, dtype=np.int64)
     written = 0
-    path = f"{place.directory}/part_{part.number}_invert.lance"
+    path = f"{target.directory}/part_{part.number}_invert.lance"
     has_positions = POSITIONS.name in source.arrow_schema.names
     schema = LISTS.append(POSITIONS) if has_positions else LISTS
     read = ["_posting", "_length", *([POSITIONS.name] if has_positions else [])]
-    with IndexFileWriter(place.store, path, schema, place.version) as writer:
+    with IndexFileWriter(target.store, path, schema, target.version) as writer:
         for start in range(0, source.num_rows, _RUN_TOKENS):
             table = source.read(read, start, start + _RUN_TOKENS).combine_chunks()
             lists, best, counts, places = [], [], [], []

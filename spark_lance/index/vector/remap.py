@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_lance.file.version import FileVersion
-from spark_lance.index.copies import Whither, copy_file, copy_renumbered
+from spark_lance.index.copies import RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.entries import Segment
 from spark_lance.index.vector.create import open_segment
 from spark_lance.index.vector.graph import Graph, build_graph
@@ -25,14 +25,14 @@ from spark_lance.index.vector.storage import (
 )
 from spark_lance.io.store import Store
 
-__all__ = ["move_vectors"]
+__all__ = ["remap_vectors"]
 
 # Row ids that are read at a time.
 _ROWS = 1 << 20
 
 
-def move_vectors(
-    segment: Segment, store: Store, directory: str, version: FileVersion, whither: Whither
+def remap_vectors(
+    segment: Segment, store: Store, directory: str, version: FileVersion, remap: RowAddressMap
 ) -> dict[str, int]:
     """Write a segment anew with the row ids that its rows have now; return file name -> bytes.
 
@@ -40,13 +40,13 @@ def move_vectors(
         FormatError, UnsupportedFormatError: the segment is damaged, or of an unknown kind.
     """
     stored = open_segment(segment)
-    if not _has_lost(stored, whither):
+    if not _has_lost(stored, remap):
         auxiliary = f"{directory}/{AUXILIARY_FILE}"
         return {
-            AUXILIARY_FILE: copy_renumbered(stored.auxiliary, store, auxiliary, version, ROW_ID, whither),
+            AUXILIARY_FILE: copy_renumbered(stored.auxiliary, store, auxiliary, version, ROW_ID, remap),
             INDEX_FILE: copy_file(stored.index, store, f"{directory}/{INDEX_FILE}"),
         }
-    moving = _Moving(stored, whither)
+    moving = _Moving(stored, remap)
     return write_segment(
         store,
         directory,
@@ -60,11 +60,11 @@ def move_vectors(
     )
 
 
-def _has_lost(stored: VectorSegment, whither: Whither) -> bool:
+def _has_lost(stored: VectorSegment, remap: RowAddressMap) -> bool:
     """Whether rows of a segment are gone."""
     file = stored.auxiliary
     return any(
-        not whither(file.read([ROW_ID], start, start + _ROWS)[ROW_ID].to_numpy())[1].all()
+        not remap(file.read([ROW_ID], start, start + _ROWS)[ROW_ID].to_numpy())[1].all()
         for start in range(0, file.num_rows, _ROWS)
     )
 
@@ -79,7 +79,7 @@ class _Moving:
     """
 
     stored: VectorSegment
-    whither: Whither
+    remap: RowAddressMap
     number: int = -1
     whole: bool = True
 
@@ -87,7 +87,7 @@ class _Moving:
         """Yield the rows that are still there."""
         for number, partition in enumerate(all_partitions(self.stored)):
             self.number = number
-            ids, there = self.whither(partition.row_ids)
+            ids, there = self.remap(partition.row_ids)
             self.whole = bool(there.all())
             yield Partition(ids[there], {name: codes[there] for name, codes in partition.codes.items()})
 

@@ -8,30 +8,30 @@ from typing import TypeVar
 
 from spark_lance.errors import RetryableConflictError
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.table.commits.commit import REAL, Surroundings
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.features import check_writable
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_latest
 
-__all__ = ["RERUNS", "rerun", "rerun_policy"]
+__all__ = ["CONFLICT_RETRIES", "retry_operation", "retry_policy"]
 
-RERUNS = RetryPolicy(attempts=10)
+CONFLICT_RETRIES = RetryPolicy(attempts=10)
 
 Result = TypeVar("Result")
 
 
-def rerun_policy() -> RetryPolicy:
+def retry_policy() -> RetryPolicy:
     """Return how often and how patiently to run again, if the user of `commit_options` has a say in it."""
     said = current_options().retry
-    return RERUNS if said == RetryPolicy() else said
+    return CONFLICT_RETRIES if said == RetryPolicy() else said
 
 
-def rerun(
+def retry_operation(
     snapshot: Snapshot,
     attempt: Callable[[Snapshot], Result],
-    policy: RetryPolicy = RERUNS,
-    surroundings: Surroundings = REAL,
+    policy: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
 ) -> Result:
     """Return what an attempt on a version gives, or one on the newest version after each conflict.
 
@@ -39,18 +39,18 @@ def rerun(
         snapshot: the version that the first attempt is computed from.
         attempt: computes the operation from a version and commits it; it leaves nothing behind if it fails.
         policy: how often and how patiently to try again.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
 
     Raises:
         RetryableConflictError: other writers were in the way each time.
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
-    deadline = surroundings.monotonic() + policy.total_seconds
-    for wait in chain([None], policy.delays(surroundings.random)):
+    deadline = env.monotonic() + policy.total_seconds
+    for wait in chain([None], policy.delays(env.random)):
         if wait is not None:
-            if surroundings.monotonic() + wait > deadline:
+            if env.monotonic() + wait > deadline:
                 break
-            surroundings.sleep(wait)
+            env.sleep(wait)
             snapshot = snapshot.at(load_latest(snapshot.store, snapshot.root))
         check_writable(snapshot.manifest.message, snapshot.manifest.path)
         try:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TableFace"]
+__all__ = ["TableBase"]
 
 
 @dataclass(frozen=True)
-class TableFace:
+class TableBase:
     """A table in a Spark session.
 
     Attributes:

@@ -17,7 +17,7 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import Surroundings, commit_operation
+from spark_lance.table.commits.commit import CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
@@ -27,7 +27,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
-__all__ = ["MovedIds", "check_movable", "commit_moves", "whole_rows", "write_moved"]
+__all__ = ["CarriedRowIds", "check_movable", "commit_moves", "whole_rows", "write_moved"]
 
 UInt64Array = npt.NDArray[np.uint64]
 KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
@@ -45,7 +45,7 @@ def check_movable(manifest: Manifest) -> None:
 
 
 @dataclass
-class MovedIds:
+class CarriedRowIds:
     """The stable row ids of changed rows in the order in which the rows are written.
 
     Attributes:
@@ -109,7 +109,7 @@ def whole_rows(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[s
 
 
 def write_moved(
-    snapshot: Snapshot, tables: Iterable[pa.Table], ids: MovedIds, operation: str = ""
+    snapshot: Snapshot, tables: Iterable[pa.Table], ids: CarriedRowIds, operation: str = ""
 ) -> list[table_pb2.DataFragment]:
     """Write rows to new fragments of the version's schema and return their messages, of id 0.
 
@@ -142,7 +142,7 @@ def commit_moves(
     changes: RowChanges,
     added: Sequence[table_pb2.DataFragment],
     field_ids: Iterable[int],
-    surroundings: Surroundings,
+    env: CommitEnv,
     inserted_rows: KeyFilter | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
@@ -154,7 +154,7 @@ def commit_moves(
         changes: the old rows, and the version in which they were found.
         added: what `write_moved` gave.
         field_ids: the fields whose values changed.
-        surroundings: clock, sleep and random numbers.
+        env: clock, sleep and random numbers.
         inserted_rows: the keys of inserted rows.
         properties: key-value pairs kept with the transaction.
 
@@ -177,7 +177,7 @@ def commit_moves(
             read_version=changes.source.version,
             properties=properties,
             rows=changes,
-            surroundings=surroundings,
+            env=env,
         )
     changes.discard(store, root, committed)
     return committed

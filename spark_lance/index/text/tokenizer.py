@@ -26,7 +26,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
 from spark_lance.proto import index_pb2
 
-__all__ = ["Cutter", "Words", "folded"]
+__all__ = ["Tokenizer", "Tokens", "folded"]
 
 # Everything but letters, marks that belong to letters, and numbers.
 _BREAKS = {"simple": r"[^\pL\pN\pM]+", "whitespace": r"\s+"}
@@ -47,7 +47,7 @@ _SPECIAL = {
 
 
 @dataclass(frozen=True)
-class Words:
+class Tokens:
     """The words of some texts, one entry per occurrence.
 
     Attributes:
@@ -64,7 +64,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Cutter:
+class Tokenizer:
     """How an index cuts text into words.
 
     Attributes:
@@ -93,7 +93,7 @@ class Cutter:
             raise UnsupportedFormatError(f"text in {self.language!r}: here are {', '.join(LANGUAGES)}")
 
     @classmethod
-    def of(cls, text: str) -> Cutter:
+    def of(cls, text: str) -> Tokenizer:
         """Return what the parameters of an index say, JSON.
 
         Raises:
@@ -155,7 +155,7 @@ class Cutter:
         )
         return message.SerializeToString()
 
-    def cut(self, texts: pa.Array) -> Words:
+    def cut(self, texts: pa.Array) -> Tokens:
         """Return the words of texts; nulls have none."""
         if self.base == "raw":
             tokens = texts.drop_null()
@@ -174,7 +174,7 @@ class Cutter:
         places = treated.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         numbers = places[numbers] if len(numbers) else numbers
         there = numbers >= 0
-        return Words(treated.dictionary, numbers[there], owners[there], positions[there])
+        return Tokens(treated.dictionary, numbers[there], owners[there], positions[there])
 
     def _treated(self, word: str) -> str | None:
         """Return a word as it is indexed; None if it is not."""

@@ -1,20 +1,20 @@
-"""A search whose shares are answered by tasks: it can be pickled, and opens the table's version by itself.
+"""A search whose tasks are answered by tasks: it can be pickled, and opens the table's version by itself.
 
-Each share answers with its best rows; the best of all answers are the answer of the search.
+Each task answers with its best rows; the best of all answers are the answer of the search.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_lance.index.vector.best import Found
 from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.search import Share, VectorSearch
+from spark_lance.index.vector.search import SearchTask, VectorSearch
+from spark_lance.index.vector.top_k import TopK
 from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.reading.system_columns import nameable
 
-__all__ = ["SearchPlan", "plan_search", "run_share"]
+__all__ = ["SearchPlan", "plan_search", "run_task"]
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class SearchPlan:
 
     Attributes:
         table: the version.
-        query: what is searched; its vectors are those of `run_share`.
-        shares: the parts of the search.
+        query: what is searched; its vectors are those of `run_task`.
+        tasks: the parts of the search.
         filter: SQL; only rows for which it is true are found.
     """
 
     table: SnapshotRef
     query: VectorQuery
-    shares: tuple[Share, ...]
+    tasks: tuple[SearchTask, ...]
     filter: str | None
 
     def open(self) -> VectorSearch:
@@ -39,7 +39,7 @@ class SearchPlan:
 
 
 def plan_search(snapshot: Snapshot, query: VectorQuery, filter: str | None = None) -> SearchPlan:
-    """Cut a search into shares: a segment each, and fragments by rows.
+    """Cut a search into tasks: a segment each, and fragments by rows.
 
     Raises:
         OptionError: the query does not fit the column.
@@ -52,11 +52,11 @@ def plan_search(snapshot: Snapshot, query: VectorQuery, filter: str | None = Non
     return SearchPlan(snapshot.ref(), query, tuple(search.plan(query, apart=True)), filter)
 
 
-def run_share(plan: SearchPlan, share: Share) -> list[Found]:
-    """Return the best rows of one share for each vector of the plan's query.
+def run_task(plan: SearchPlan, task: SearchTask) -> list[TopK]:
+    """Return the best rows of one task for each vector of the plan's query.
 
     Raises:
         FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
     """
     search = plan.open()
-    return search.answer(plan.query, share, search.allowed(plan.filter, share))
+    return search.answer(plan.query, task, search.allowed(plan.filter, task))

@@ -20,8 +20,13 @@ import spark_lance
 from spark_lance.errors import AlreadyCommittedError, CommitOutcomeUnknownError, FormatError, OptionError
 from spark_lance.io.store import open_store
 from spark_lance.table.commits import commit as commit_module
-from spark_lance.table.commits import once as once_module
-from spark_lance.table.commits.once import RECORD, Ledger, Once, pair_of
+from spark_lance.table.commits import idempotent_writes as once_module
+from spark_lance.table.commits.idempotent_writes import (
+    APPLIED_WRITES,
+    AppliedWrites,
+    IdempotentWrite,
+    pair_of,
+)
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.transaction import read_transaction
@@ -38,7 +43,7 @@ def rows(*values: int) -> pa.Table:
     return pa.table({"a": pa.array(values, pa.int64())})
 
 
-def write(path: str, once: Once | None, *values: int, mode: str = "append") -> int | None:
+def write(path: str, once: IdempotentWrite | None, *values: int, mode: str = "append") -> int | None:
     """Write as a job does; None if it was superfluous."""
     store, root = open_store(path)
     plan = plan_write(store, root, find_latest(store, root), rows().schema, mode)
@@ -55,7 +60,7 @@ def values(path: str) -> list[int]:
 
 
 def record(path: str) -> Any:
-    return json.loads(spark_lance.dataset(path).config()[RECORD])
+    return json.loads(spark_lance.dataset(path).config()[APPLIED_WRITES])
 
 
 @pytest.fixture
@@ -65,13 +70,13 @@ def path(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_repeated_write_lands_once(path: str, mode: str) -> None:
-    assert write(path, Once("job", 3), 1, mode=mode) == 1
-    assert write(path, Once("job", 3), 1, mode=mode) is None
-    assert write(path, Once("job", 2), 1, mode=mode) is None
-    assert write(path, Once("other", 2), 2) == 2
-    assert write(path, Once("job", 2, "stream"), 3) == 3
-    assert write(path, Once("job", 4), 4, mode=mode) == 4
-    assert write(path, Once("job", 3), 1, mode=mode) is None
+    assert write(path, IdempotentWrite("job", 3), 1, mode=mode) == 1
+    assert write(path, IdempotentWrite("job", 3), 1, mode=mode) is None
+    assert write(path, IdempotentWrite("job", 2), 1, mode=mode) is None
+    assert write(path, IdempotentWrite("other", 2), 2) == 2
+    assert write(path, IdempotentWrite("job", 2, "stream"), 3) == 3
+    assert write(path, IdempotentWrite("job", 4), 4, mode=mode) == 4
+    assert write(path, IdempotentWrite("job", 3), 1, mode=mode) is None
     assert values(path) == ([1, 2, 3, 4] if mode == "append" else [4])
     assert record(path) == {
         "through": 4,
@@ -80,7 +85,7 @@ def test_a_repeated_write_lands_once(path: str, mode: str) -> None:
 
 
 def test_the_pair_is_in_the_transaction(path: str) -> None:
-    write(path, Once("query", 7, "stream"), 1)
+    write(path, IdempotentWrite("query", 7, "stream"), 1)
     store, root = open_store(path)
     properties = dict(read_transaction(store, root, load_latest(store, root)).properties)
     assert properties == {"lance.streaming.queryId": "query", "lance.streaming.epochId": "7"}
@@ -88,8 +93,8 @@ def test_the_pair_is_in_the_transaction(path: str) -> None:
 
 def test_a_write_without_rows_is_known_to_be_done(path: str) -> None:
     write(path, None, 1)
-    assert write(path, Once("job", 0)) == 2
-    assert write(path, Once("job", 0), 2) is None
+    assert write(path, IdempotentWrite("job", 0)) == 2
+    assert write(path, IdempotentWrite("job", 0), 2) is None
     assert values(path) == [1]
     assert pylance(path).to_table() == rows(1)
 
@@ -101,9 +106,9 @@ def test_two_creators_with_one_pair(path: str) -> None:
         write_fragments(rows(1).to_batches(), store, root, plan.schema, version=plan.version)
         for _ in range(2)
     ]
-    assert commit_write(store, root, plan, files[0], once=Once("job", 1)) == 1
+    assert commit_write(store, root, plan, files[0], once=IdempotentWrite("job", 1)) == 1
     with pytest.raises(AlreadyCommittedError, match="as version 1") as caught:
-        commit_write(store, root, plan, files[1], once=Once("job", 1))
+        commit_write(store, root, plan, files[1], once=IdempotentWrite("job", 1))
     assert caught.value.version == 1
     assert values(path) == [1]
 
@@ -113,10 +118,10 @@ def test_a_repeated_overwrite_gives_no_conflict(path: str) -> None:
     write(path, None, 0)
     store, root = open_store(path)
     plan = plan_write(store, root, find_latest(store, root), rows().schema, "overwrite")
-    commit_write(store, root, plan, [], once=Once("job", 1))
+    commit_write(store, root, plan, [], once=IdempotentWrite("job", 1))
     write(path, None, 5)
     with pytest.raises(AlreadyCommittedError):
-        commit_write(store, root, plan, [], once=Once("job", 1))
+        commit_write(store, root, plan, [], once=IdempotentWrite("job", 1))
     assert values(path) == [5]
 
 
@@ -146,10 +151,10 @@ def test_the_answer_of_the_first_attempt_is_lost(
         if blind:
             patch.setattr(commit_module, "read_manifest", no_answer)
             with pytest.raises(CommitOutcomeUnknownError):
-                write(path, Once("job", 1), 1)
+                write(path, IdempotentWrite("job", 1), 1)
         else:
-            assert write(path, Once("job", 1), 1) == 1 + exists
-    done = write(path, Once("job", 1), 1)
+            assert write(path, IdempotentWrite("job", 1), 1) == 1 + exists
+    done = write(path, IdempotentWrite("job", 1), 1)
     assert (done is None) == (landed or not blind)
     assert values(path) == [0, 1] if exists else [1]
 
@@ -162,13 +167,13 @@ def test_a_lost_answer_is_ours_though_the_job_has_gone_on(path: str, monkeypatch
     def slow(*arguments: Any) -> None:
         monkeypatch.setattr(commit_module, "publish", real)
         real(*arguments)
-        assert write(path, Once("job", 1), 1) is None
-        assert write(path, Once("job", 2), 2) == 3
+        assert write(path, IdempotentWrite("job", 1), 1) is None
+        assert write(path, IdempotentWrite("job", 2), 2) == 3
         raise FileExistsError("a repeated request lost against itself")
 
     monkeypatch.setattr(commit_module, "publish", slow)
     # Superfluous it is not: its files are the table's.
-    assert write(path, Once("job", 1), 1) == 2
+    assert write(path, IdempotentWrite("job", 1), 1) == 2
     assert values(path) == [0, 1, 2]
 
 
@@ -178,12 +183,12 @@ def test_an_attempt_that_lost_the_race_finds_the_winner(path: str, monkeypatch: 
 
     def late(*arguments: Any) -> None:
         monkeypatch.setattr(commit_module, "publish", real)
-        assert write(path, Once("job", 1), 1) == 2
+        assert write(path, IdempotentWrite("job", 1), 1) == 2
         lance.write_dataset(rows(9), path, mode="append")
         real(*arguments)
 
     monkeypatch.setattr(commit_module, "publish", late)
-    assert write(path, Once("job", 1), 1) is None
+    assert write(path, IdempotentWrite("job", 1), 1) is None
     assert values(path) == [0, 1, 9]
 
 
@@ -211,8 +216,8 @@ def test_processes_that_race_commit_every_pair_once(path: str) -> None:
 
 
 def drop_record(path: str) -> None:
-    if RECORD in pylance(path).config():
-        pylance(path).delete_config_keys([RECORD])
+    if APPLIED_WRITES in pylance(path).config():
+        pylance(path).delete_config_keys([APPLIED_WRITES])
 
 
 OTHERS: dict[str, Callable[[str], Any]] = {
@@ -242,40 +247,40 @@ def test_no_number_lands_twice_whoever_commits_in_between(
     highest = -1
     for step in steps:
         if isinstance(step, int):
-            done = write(path, Once("job", step), 1000 + step)
+            done = write(path, IdempotentWrite("job", step), 1000 + step)
             assert (done is None) == (step <= highest), (step, highest)
             highest = max(highest, step)
         else:
             OTHERS[step](path)
-    assert write(path, Once("job", highest), 1) is None if highest >= 0 else True
+    assert write(path, IdempotentWrite("job", highest), 1) is None if highest >= 0 else True
     assert values(path) == sorted(pylance(path).to_table()["a"].to_pylist())
 
 
 def test_versions_that_were_cleaned_up_are_not_needed(path: str) -> None:
-    write(path, Once("job", 1), 1)
+    write(path, IdempotentWrite("job", 1), 1)
     for number in range(3):
         lance.write_dataset(rows(10 + number), path, mode="append")
     write(path, None, 20)
     pylance(path).cleanup_old_versions(datetime.timedelta(0))
     assert len(pylance(path).versions()) == 1
-    assert write(path, Once("job", 1), 1) is None
+    assert write(path, IdempotentWrite("job", 1), 1) is None
 
 
 def test_a_branch_and_a_clone_know_what_they_hold(path: str) -> None:
-    write(path, Once("job", 1), 1)
+    write(path, IdempotentWrite("job", 1), 1)
     pylance(path).create_branch("dev")
     branch = f"{path}/tree/dev"
-    assert write(branch, Once("job", 1), 1) is None
-    assert write(branch, Once("job", 2), 2) == 2
+    assert write(branch, IdempotentWrite("job", 1), 1) is None
+    assert write(branch, IdempotentWrite("job", 2), 2) == 2
     assert values(path) == [1]
-    assert write(path, Once("job", 2), 2) == 2
+    assert write(path, IdempotentWrite("job", 2), 2) == 2
     pylance(path).shallow_clone(f"{path}-clone", reference=pylance(path).version)
-    assert write(f"{path}-clone", Once("job", 2), 2) is None
+    assert write(f"{path}-clone", IdempotentWrite("job", 2), 2) is None
     assert values(f"{path}-clone") == [1, 2]
 
 
 def test_only_versions_after_the_record_are_read(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(path, Once("job", 1), 1)
+    write(path, IdempotentWrite("job", 1), 1)
     for number in range(20):
         write(path, None, number)
     reads: list[str] = []
@@ -286,11 +291,11 @@ def test_only_versions_after_the_record_are_read(path: str, monkeypatch: pytest.
         return real(store, path, naming)
 
     monkeypatch.setattr(once_module, "read_manifest", counted)
-    assert write(path, Once("job", 1), 1) is None
+    assert write(path, IdempotentWrite("job", 1), 1) is None
     assert reads == []
     for number in range(3):
         lance.write_dataset(rows(number), path, mode="append")
-    assert write(path, Once("job", 1), 1) is None
+    assert write(path, IdempotentWrite("job", 1), 1) is None
     # The newest one has been read by the commit itself.
     assert len(reads) == 2
 
@@ -304,14 +309,14 @@ def test_pairs_of_other_connectors_count(path: str) -> None:
     fragments = write_fragments(rows(2).to_batches(), store, root, plan.schema, version=plan.version)
     commit_write(store, root, plan, fragments, properties)
     lance.write_dataset(rows(3), path, mode="append")
-    assert write(path, Once("q", 5, "stream"), 2) is None
-    assert write(path, Once("q", 6, "stream"), 4) is not None
+    assert write(path, IdempotentWrite("q", 5, "stream"), 2) is None
+    assert write(path, IdempotentWrite("q", 6, "stream"), 4) is not None
 
 
 def test_jobs_that_did_not_commit_for_long_are_forgotten(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(once_module, "_MOST_APPLICATIONS", 3)
     for number in range(5):
-        write(path, Once(f"job {number}", 1), number)
+        write(path, IdempotentWrite(f"job {number}", 1), number)
     assert sorted(record(path)["applications"]) == ["txn:job 2", "txn:job 3", "txn:job 4"]
 
 
@@ -320,29 +325,29 @@ def test_jobs_that_did_not_commit_for_long_are_forgotten(path: str, monkeypatch:
 )
 def test_a_damaged_record_stops_only_who_needs_it(path: str, text: str) -> None:
     write(path, None, 0)
-    pylance(path).update_config({RECORD: text})
+    pylance(path).update_config({APPLIED_WRITES: text})
     with pytest.raises(FormatError, match=r"spark_lance\.transactions"):
-        write(path, Once("job", 1), 1)
+        write(path, IdempotentWrite("job", 1), 1)
     write(path, None, 2)
-    assert pylance(path).config()[RECORD] == text
-    pylance(path).delete_config_keys([RECORD])
-    assert write(path, Once("job", 1), 1) is not None
+    assert pylance(path).config()[APPLIED_WRITES] == text
+    pylance(path).delete_config_keys([APPLIED_WRITES])
+    assert write(path, IdempotentWrite("job", 1), 1) is not None
 
 
 def test_a_record_that_claims_the_future_is_not_believed(path: str) -> None:
-    write(path, Once("job", 1), 1)
-    pylance(path).update_config({RECORD: '{"through": 99, "applications": {}}'})
+    write(path, IdempotentWrite("job", 1), 1)
+    pylance(path).update_config({APPLIED_WRITES: '{"through": 99, "applications": {}}'})
     store, root = open_store(path)
-    assert Ledger.parse(load_latest(store, root)).through == 2
+    assert AppliedWrites.parse(load_latest(store, root)).through == 2
 
 
 @pytest.mark.parametrize("pair", [("", 1, "txn"), ("a", -1, "txn"), ("a", 1, "other")])
 def test_what_is_no_pair(pair: tuple[str, int, str]) -> None:
     with pytest.raises(OptionError):
-        Once(*pair)
+        IdempotentWrite(*pair)
 
 
 def test_properties_that_are_no_pair_are_passed_over() -> None:
     assert list(pair_of({"lance.streaming.queryId": "q", "lance.streaming.epochId": "-1"})) == []
     assert list(pair_of({"lance.streaming.epochId": "1"})) == []
-    assert list(pair_of(Once("a", 1).properties)) == [Once("a", 1)]
+    assert list(pair_of(IdempotentWrite("a", 1).properties)) == [IdempotentWrite("a", 1)]

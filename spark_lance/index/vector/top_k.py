@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BestOfMany", "Found", "merged", "smallest"]
+__all__ = ["BatchTopK", "TopK", "merged", "smallest"]
 
 Addresses = npt.NDArray[np.uint64]
 Distances = npt.NDArray[np.float32]
@@ -21,14 +21,14 @@ _GROUPS = 4
 
 
 @dataclass(frozen=True)
-class Found:
+class TopK:
     """Rows by distance: addresses (n,) uint64 and distances (n,) float32, ascending."""
 
     addresses: Addresses
     distances: Distances
 
     @classmethod
-    def best(cls, parts: Sequence[Found], k: int) -> Found:
+    def best(cls, parts: Sequence[TopK], k: int) -> TopK:
         """Return the k nearest rows of several results, ties by address; a row counts once."""
         addresses = np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)])
         scores = np.concatenate([np.empty(0, np.float32), *(part.distances for part in parts)])
@@ -42,9 +42,9 @@ class Found:
         return cls(addresses[kept], scores[kept])
 
 
-def merged(results: Sequence[list[Found]], k: int) -> list[Found]:
+def merged(results: Sequence[list[TopK]], k: int) -> list[TopK]:
     """Return the k nearest rows for every query of several results, each sorted."""
-    return results[0] if len(results) == 1 else [Found.best(parts, k) for parts in zip(*results, strict=True)]
+    return results[0] if len(results) == 1 else [TopK.best(parts, k) for parts in zip(*results, strict=True)]
 
 
 def smallest(scores: Distances, count: int) -> Ints:
@@ -55,7 +55,7 @@ def smallest(scores: Distances, count: int) -> Ints:
     return np.argpartition(scores, count - 1, axis=-1)[..., :count]
 
 
-class BestOfMany:
+class BatchTopK:
     """Gathers the k nearest rows of each of many queries from matrices of distances.
 
     Of every matrix only rows are kept that may be among the k: at most as far as the k-th nearest of some
@@ -86,13 +86,13 @@ class BestOfMany:
             self._parts = [self._sorted()]
             self._held = len(self._parts[0][0])
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[TopK]:
         """Return the k nearest rows of every query."""
         queries = len(self._bounds)
         askers, addresses, scores = self._sorted()
         starts = np.searchsorted(askers, np.arange(queries + 1))
         return [
-            Found(addresses[start:end], scores[start:end])
+            TopK(addresses[start:end], scores[start:end])
             for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
         ]
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_lance.index.vector import best
-from spark_lance.index.vector.best import BestOfMany, Found
+from spark_lance.index.vector import top_k
+from spark_lance.index.vector.top_k import BatchTopK, TopK
 
 
 def plain(seen: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
@@ -24,7 +24,7 @@ def plain(seen: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
     return list(found.items())[:k]
 
 
-def same(found: Found, expected: list[tuple[int, float]]) -> bool:
+def same(found: TopK, expected: list[tuple[int, float]]) -> bool:
     distances = np.array([distance for _, distance in expected], np.float32)
     return found.addresses.tolist() == [address for address, _ in expected] and np.array_equal(
         found.distances, distances, equal_nan=True
@@ -43,7 +43,7 @@ def test_the_best_are_those_of_sorting_all(
     seed: int, queries: int, k: int, blocks: int, distinct: int, with_nan: bool
 ) -> None:
     random = np.random.default_rng(seed)
-    gathered = BestOfMany(queries, k)
+    gathered = BatchTopK(queries, k)
     seen: list[list[tuple[int, float]]] = [[] for _ in range(queries)]
     for number in range(blocks):
         askers = np.flatnonzero(random.random(queries) < 0.7)
@@ -60,7 +60,7 @@ def test_the_best_are_those_of_sorting_all(
 
 
 def test_a_row_that_is_there_twice_counts_once() -> None:
-    gathered = BestOfMany(2, 3)
+    gathered = BatchTopK(2, 3)
     numbers = np.arange(2)
     gathered.add(numbers, np.array([5, 6, 7], np.uint64), np.array([[1, 2, 3], [3, 2, 1]], np.float32))
     gathered.add(numbers, np.array([5, 8], np.uint64), np.array([[0.5, 9], [9, 0]], np.float32))
@@ -70,9 +70,9 @@ def test_a_row_that_is_there_twice_counts_once() -> None:
 
 
 def test_candidates_beyond_the_bounds_are_dropped(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(best, "_HELD", 50)
+    monkeypatch.setattr(top_k, "_HELD", 50)
     random = np.random.default_rng(1)
-    gathered = BestOfMany(3, 4)
+    gathered = BatchTopK(3, 4)
     seen: list[list[tuple[int, float]]] = [[] for _ in range(3)]
     for number in range(40):
         scores = random.normal(size=(3, 25)).astype(np.float32)
