@@ -114,8 +114,8 @@ def _directory(root: str, storage: tuple[tuple[str, str], ...]) -> DirectoryCata
 
 
 def is_path(name: Name) -> bool:
-    """Whether a name is a path in place of one: a single part that has a slash."""
-    return len(name) == 1 and "/" in name[0]
+    """Whether a name is a path in place of one: a single part that is an absolute path or a URI."""
+    return len(name) == 1 and (name[0].startswith("/") or "://" in name[0])
 
 
 def catalog_name(catalog: OpenCatalog, text: str) -> Name:

@@ -42,16 +42,19 @@ _ADVICE = "read the column with blob_handling=all_binary"
 
 
 def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
-    """Return what tells the data files of a fragment; all rows are its own."""
-    known: dict[int, str] = {}
+    """Return what tells the data files of a fragment; all rows are its own.
+
+    Rows of a fragment that lacks the column are null, and have no file.
+    """
+    known: dict[int, str | None] = {}
 
     def file_of(field: Field, rows: Indices) -> pa.Array:
         if field.id not in known:
             file = next((file for file in fragment.files if field.id in file.fields), None)
-            if file is None:
-                raise FormatError(f"fragment {fragment.id} has no file with column {field.name!r}")
-            store, path = bases.data_file(file)
-            known[field.id] = store.uri(path)
+            known[field.id] = None
+            if file is not None:
+                store, path = bases.data_file(file)
+                known[field.id] = store.uri(path)
         return pa.repeat(pa.scalar(known[field.id], pa.string()), len(rows))
 
     return file_of

@@ -291,3 +291,12 @@ def test_references_are_known_by_their_parts() -> None:
     assert not is_reference(pa.struct([("position", pa.int64()), ("size", pa.int64())]))
     assert not is_reference(pa.struct([*whole, pa.field("more", pa.int64())]))
     assert open_store("memory://x")[0].uri("/x") == "memory:///x"
+
+
+def test_rows_of_fragments_without_the_column_have_no_source(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    spark_lance.write_dataset(table_of([b"one", None]), path)
+    spark_lance.write_dataset(pa.table({"id": [2, 3]}), path, mode="append")
+    rows = referenced(spark_lance.dataset(path))
+    spark_lance.write_dataset(rows, tmp_path / "copy")
+    assert bytes_of(str(tmp_path / "copy")) == {0: b"one", 1: None, 2: None, 3: None}
