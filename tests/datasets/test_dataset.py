@@ -220,7 +220,7 @@ def test_an_unknown_outcome_deletes_nothing(path: str, monkeypatch: pytest.Monke
     def lost(*args: object) -> int:
         raise CommitOutcomeUnknownError("no answer")
 
-    monkeypatch.setattr("spark_lance.datasets.dataset.commit_write", lost)
+    monkeypatch.setattr("spark_lance.table.inserts.write_plan.commit_write", lost)
     with pytest.raises(CommitOutcomeUnknownError):
         spark_lance.write_dataset(numbers(3, 4), path, "append")
     assert len(data_files(path)) == 2

@@ -369,7 +369,7 @@ def test_a_damaged_index_stops_the_compaction_and_leaves_no_files(
     def broken(*arguments: Any) -> Any:
         raise FormatError("broken")
 
-    monkeypatch.setattr(remap_module, "move_vectors", broken)
+    monkeypatch.setattr(remap_module, "remap_vectors", broken)
     with pytest.raises(FormatError, match="broken"):
         dataset(path).compact_files()
     assert index_files(dataset(path)) == before

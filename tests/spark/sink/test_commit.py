@@ -23,10 +23,10 @@ from spark_lance.errors import (
     SchemaError,
     StoreError,
 )
-from spark_lance.spark.sink import commit_once as commit_module
 from spark_lance.spark.sink import write as write_module
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
 from spark_lance.spark.source import LanceDataSource
+from spark_lance.table.inserts import write_plan as commit_module
 
 SCHEMA = StructType().add("id", LongType())
 

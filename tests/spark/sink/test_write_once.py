@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance.errors import CommitOutcomeUnknownError, OptionError
 from spark_lance.spark.options.options import write_options
-from spark_lance.spark.sink import commit_once as commit_module
 from spark_lance.spark.sink.write import LanceWriter
+from spark_lance.table.inserts import write_plan as commit_module
 from spark_lance.table.inserts.write_plan import commit_write
 from tests.spark.sink.test_commit import batch, files, ids, write, writer
 

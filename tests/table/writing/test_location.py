@@ -91,8 +91,8 @@ def test_a_first_write_that_failed_can_be_repeated(tmp_path: Path, monkeypatch: 
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_lance.datasets.dataset.commit_write", fail)
-        patch.setattr("spark_lance.datasets.dataset.delete_fragment_files", lambda *a: None)
+        patch.setattr("spark_lance.table.inserts.write_plan.commit_write", fail)
+        patch.setattr("spark_lance.table.inserts.write_plan.delete_fragment_files", lambda *a: None)
         with pytest.raises(OSError, match="killed"):
             write_dataset(ROWS, tmp_path / "t")
     assert list((tmp_path / "t" / "data").glob("*.lance"))
