@@ -347,7 +347,7 @@ def test_char_varchar_and_user_defined_types_are_stored_as_what_they_hold(
         (t.StructType().add("_rowid", "long"), {}, SchemaError, "reserved"),
         (
             t.StructType().add("V", FLOATS).add("v", FLOATS),
-            {"v.arrow.fixed-size-list.size": "2"},
+            {"v.arrow.fixed-size-list.size": "2", "casesensitive": "true"},
             OptionError,
             "several columns",
         ),
