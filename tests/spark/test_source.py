@@ -114,7 +114,7 @@ def test_the_version_travels_with_the_source(path: str) -> None:
 
 def version_of(reader: Any) -> int:
     """Return the version that a reader reads."""
-    return int(reader.place.version)
+    return int(reader.ref.version)
 
 
 def test_the_version_is_fixed_when_the_source_leaves_the_process_without_having_given_a_schema(
@@ -122,7 +122,7 @@ def test_the_version_is_fixed_when_the_source_leaves_the_process_without_having_
 ) -> None:
     copy = sent(LanceDataSource({"path": path}))
     spark_lance.write_dataset(spark_lance.dataset(path).to_table().slice(0, 1), path, mode="append")
-    assert copy.reader(StructType().add("id", LongType())).place.version == 2
+    assert copy.reader(StructType().add("id", LongType())).ref.version == 2
 
 
 def test_a_source_without_a_table_can_be_pickled_and_then_says_what_is_missing(tmp_path: Path) -> None:
