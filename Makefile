@@ -5,7 +5,7 @@ PYTHON ?= python3
 ARGS ?=
 # Older releases of Spark that the tests run with: one for each minor version that is supported.
 SPARK_VERSIONS ?= 4.0.2 4.1.2 4.2.0
-# Folders of tests that need no Spark; random tables and whole histories are left to make test.
+# Folders of tests that need no Spark; comparisons with whole tables of pylance are left to make test.
 FAST_TESTS ?= tests/file tests/io tests/table tests/index tests/cli
 OLD := $(patsubst python%,%,$(notdir $(PYTHON)))
 VENV := .venv
