@@ -20,8 +20,6 @@ import argparse
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -32,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 import spark_lance
+from benchmarks.harness import Results, parser, run_alone
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
@@ -141,22 +140,22 @@ def run(side: str, step: str, table: Path) -> tuple[float, float]:
     copy = table.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(table, copy)
-    command = [sys.executable, "-m", "benchmarks.bench_scale", "--measure", side, step, str(copy)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    seconds, size, _ = done.stdout.split()
+    printed = run_alone(["-m", "benchmarks.bench_scale", "--measure", side, step, str(copy)])
+    seconds, size, _ = printed.split()
     return float(seconds), float(size)
 
 
 def main() -> None:
     """Print a table of seconds of processor time and of megabytes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--fragments", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--no-pylance", action="store_true")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    known = parser(__doc__)
+    known.add_argument("--fragments", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    known.add_argument("--no-pylance", action="store_true")
+    known.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    options = known.parse_args()
     if options.measure:
         measure(*options.measure)
         return
+    results = Results("bench_scale", options.keep)
     sides = ["ours"] if options.no_pylance else ["ours", "pylance"]
     print(f"{'fragments':>10}  {'step':8}" + "".join(f"{side:>12} s{'MB':>8}" for side in sides))
     with tempfile.TemporaryDirectory() as folder:
@@ -170,7 +169,11 @@ def main() -> None:
                 cells = [run(side, step, table) for side in sides]
                 figures = "".join(f"{seconds:14.3f}{memory:8.0f}" for seconds, memory in cells)
                 print(f"{count:10}  {step:8}{figures}", flush=True)
+                for i, (metric, unit) in enumerate((("processor time", "s"), ("memory", "MB"))):
+                    peers = {side: cell[i] for side, cell in zip(sides, cells, strict=True) if side != "ours"}
+                    results.add(f"{count:,} fragments: {step}", metric, unit, cells[0][i], peers)
             print(f"{count:10}  manifest {size / 2**20:.1f} MB")
+    results.save()
 
 
 def make_small(folder: Path) -> None:
