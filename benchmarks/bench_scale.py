@@ -37,7 +37,6 @@ from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.reading.scan import Scan
 
 SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in "abcde"])
 
@@ -79,7 +78,7 @@ def _commit(dataset: Any, operation: Any) -> None:
 
 OURS: dict[str, Callable[[Any], object]] = {
     "open": lambda ds: ds,
-    "tasks": lambda ds: Scan.plan(ds.store, ds.root, ds.manifest, ["a"]).tasks(),
+    "tasks": lambda ds: ds.snapshot.scan(["a"]).tasks(),
     "append": _ours_append,
     "delete": lambda ds: _commit(ds, delete_message([], [], "false")),
     "config": lambda ds: ds.update_config({"k": "v"}),

@@ -20,9 +20,9 @@ from spark_lance.errors import FormatError, IndexExistsError, OptionError, Unsup
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
     "Segment",
@@ -73,16 +73,14 @@ def label_of(entry: table_pb2.IndexMetadata) -> str:
     return str(entry.index_details.type_url).rpartition(".")[2].lower()
 
 
-def segments_of(
-    store: Store, root: str, manifest: Manifest, label: str, newest: int, field: int | None = None
-) -> list[Segment]:
+def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None = None) -> list[Segment]:
     """Return the usable segments of one kind of index.
 
     Segments of a newer format, of an old one that is not read here, or of unknown coverage are left out:
     their fragments count as not indexed.
 
     Args:
-        store, root, manifest: the version.
+        snapshot: the version.
         label: the kind, see `label_of`.
         newest: highest `index_version` of the kind that is known here.
         field: id of the indexed field; every one by default.
@@ -90,9 +88,8 @@ def segments_of(
     Raises:
         FormatError: index entries are damaged.
     """
-    current = with_present_coverage(store, root, manifest)
-    bases = Bases.of(store, root, manifest.message)
-    present = BitMap(fragment.id for fragment in manifest.fragments)
+    current = with_present_coverage(snapshot)
+    present = BitMap(fragment.id for fragment in snapshot.fragments)
     found = []
     for entry in current.indices:
         if label_of(entry) != label or entry.index_version > newest or not entry.fragment_bitmap:
@@ -103,7 +100,7 @@ def segments_of(
             covered = BitMap.deserialize(entry.fragment_bitmap) & present
         except (ValueError, IndexError) as error:
             raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
-        place, directory = bases.index_dir(entry)
+        place, directory = snapshot.bases.index_dir(entry)
         if _is_outdated(entry, label, place, directory):
             logger.info("index %s has files of an old kind and is not used", entry.name)
             continue

@@ -156,14 +156,13 @@ class TextSearch:
     """
 
     def __init__(self, snapshot: Snapshot, column: str) -> None:
-        store, root, manifest = snapshot.store, snapshot.root, snapshot.manifest
-        field = leaf_field(manifest.schema, column)
+        field = leaf_field(snapshot.schema, column)
         kind = field.arrow_type()
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise ColumnTypeError(f"column {column!r} is {kind}: it holds no text")
-        self._scan = snapshot.scan([top_column(manifest.schema, column)], with_row_address=True)
+        self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column
-        usable = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        usable = segments_of(snapshot, INVERTED_LABEL, INVERTED_NEWEST, field.id)
         self._segments = newest_index(usable)
         self._rows = RowResolver(snapshot)
 

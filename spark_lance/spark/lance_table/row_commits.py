@@ -136,7 +136,7 @@ class Attempt:
         """
         rows = _united(answers, repeated=True)
         deleted = sum(map(len, rows.bitmaps.values()))
-        return self._delete(RowChanges(self.manifest, rows), condition, deleted)
+        return self._delete(RowChanges(self.base.snapshot, rows), condition, deleted)
 
     def delete_all(self, changes: RowChanges) -> Changed:
         """Commit a Delete of all rows; errors as `delete_rows`."""
@@ -145,8 +145,8 @@ class Attempt:
     def _delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
         if not changes.rows:
             return Changed(self.manifest.version)
-        with discarding(lambda: changes.discard(self.store, self.root)):
-            outcome = changes.apply(self.store, self.root, self.manifest)
+        with discarding(lambda: changes.discard()):
+            outcome = changes.apply()
             committed = commit_operation(
                 self.store,
                 self.root,
@@ -154,7 +154,7 @@ class Attempt:
                 read_version=self.manifest.version,
                 rows=changes,
             )
-        changes.discard(self.store, self.root, committed)
+        changes.discard(committed)
         return Changed(committed.version, deleted=deleted, bytes_written=_kept_bytes(changes))
 
     def change_rows(
@@ -189,10 +189,8 @@ class Attempt:
             raise
         if not rows and not added:
             return Changed(self.manifest.version)
-        changes = RowChanges(self.manifest, rows)
+        changes = RowChanges(self.base.snapshot, rows)
         committed = commit_moves(
-            self.store,
-            self.root,
             changes,
             added,
             field_ids,

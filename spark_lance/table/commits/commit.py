@@ -58,6 +58,7 @@ from spark_lance.table.old_writers import check_successor
 from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.paths import manifest_path
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
 from spark_lance.table.versions.auto_cleanup import after_commit
 from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
@@ -423,7 +424,7 @@ def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
     if commit.unfit:
         commit.transaction = _fitted(commit, latest)
         commit.unfit = []
-    current = with_present_coverage(commit.store, commit.root, latest)
+    current = with_present_coverage(Snapshot(commit.store, commit.root, latest))
     built = build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
     check_successor(commit.restored or latest, built)
     return replace(built, inferred=latest.inferred) if latest.inferred else built
@@ -451,7 +452,7 @@ def _fitted(commit: _Commit, latest: Manifest) -> Transaction:
     rebase = REBASES.get(transaction.name or "")
     if rebase is None:
         return transaction
-    context = RebaseContext(commit.store, commit.root, latest, commit.unfit, commit.rows)
+    context = RebaseContext(latest, commit.unfit, commit.rows)
     operation = rebase(transaction.operation, context)
     return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
 

@@ -17,12 +17,12 @@ from google.protobuf.message import DecodeError, Message
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
-from spark_lance.io.store import Store
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
     "IndexDescription",
@@ -92,21 +92,20 @@ class IndexDescription:
         return sum(known) if len(known) == len(sizes) else None
 
 
-def describe_indices(store: Store, root: str, manifest: Manifest) -> list[IndexDescription]:
+def describe_indices(snapshot: Snapshot) -> list[IndexDescription]:
     """Return the indices of a version, by name.
 
     Raises:
         FormatError: index entries are damaged.
     """
-    bases = Bases.of(store, root, manifest.message)
-    manifest = with_present_coverage(store, root, manifest)
+    manifest = with_present_coverage(snapshot)
     by_name: dict[str, list[table_pb2.IndexMetadata]] = {}
     for entry in manifest.indices:
         by_name.setdefault(entry.name, []).append(entry)
-    return [_describe(bases, manifest, name, by_name[name]) for name in sorted(by_name)]
+    return [_describe(snapshot.bases, manifest, name, by_name[name]) for name in sorted(by_name)]
 
 
-def list_indices(store: Store, root: str, manifest: Manifest) -> list[dict[str, Any]]:
+def list_indices(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Return one dict per segment: name, type, uuid, fields (paths), version, fragment_ids, base_id.
 
     Raises:
@@ -122,7 +121,7 @@ def list_indices(store: Store, root: str, manifest: Manifest) -> list[dict[str, 
             "fragment_ids": segment.fragment_ids,
             "base_id": segment.base_id,
         }
-        for index in describe_indices(store, root, manifest)
+        for index in describe_indices(snapshot)
         for segment in index.segments
     ]
 

@@ -105,27 +105,25 @@ def replace_rows(
         CommitError: see its other subclasses. The new rows' files are the caller's to delete.
     """
 
-    store, root = base.store, base.root
-
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
         added = renumbered(fragments, written, version.schema)
         changes = find_rows(at, condition)
-        with discarding(lambda: changes.discard(store, root)):
-            outcome = changes.apply(store, root, version)
+        with discarding(lambda: changes.discard()):
+            outcome = changes.apply()
             # All columns: the new rows are not copies of old ones in any of them.
             fields = sorted(field.id for field in version.schema.walk())
             operation = update_message(outcome.updated, outcome.removed, added, fields)
             committed = commit_operation(
-                store,
-                root,
+                at.store,
+                at.root,
                 operation,
                 read_version=version.version,
                 properties=properties,
                 rows=changes,
                 once=once,
             )
-        changes.discard(store, root, committed)
+        changes.discard(committed)
         return committed
 
     return retry_operation(base, attempt, retry_policy())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
@@ -38,22 +37,22 @@ def delete_rows(
 
     def attempt(base: Snapshot) -> Manifest:
         changes = find_rows(base, predicate)
-        return _commit(base.store, base.root, changes, str(predicate), env)
+        return _commit(changes, str(predicate), env)
 
     return retry_operation(snapshot, attempt, reruns, env)
 
 
-def _commit(store: Store, root: str, changes: RowChanges, predicate: str, env: CommitEnv) -> Manifest:
-    with discarding(lambda: changes.discard(store, root)):
-        outcome = changes.apply(store, root, changes.source)
+def _commit(changes: RowChanges, predicate: str, env: CommitEnv) -> Manifest:
+    with discarding(lambda: changes.discard()):
+        outcome = changes.apply()
         operation = delete_message(outcome.updated, outcome.removed, predicate)
         committed = commit_operation(
-            store,
-            root,
+            changes.source.store,
+            changes.source.root,
             operation,
             read_version=changes.source.version,
             rows=changes,
             env=env,
         )
-    changes.discard(store, root, committed)
+    changes.discard(committed)
     return committed

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Field
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
@@ -137,8 +136,6 @@ def write_moved(
 
 
 def commit_moves(
-    store: Store,
-    root: str,
     changes: RowChanges,
     added: Sequence[table_pb2.DataFragment],
     field_ids: Iterable[int],
@@ -149,8 +146,6 @@ def commit_moves(
     """Delete the old rows and add the new fragments in one version.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
         changes: the old rows, and the version in which they were found.
         added: what `write_moved` gave.
         field_ids: the fields whose values changed.
@@ -163,21 +158,23 @@ def commit_moves(
             are deleted, unless the outcome is not known.
     """
 
+    source = changes.source
+
     def discard() -> None:
-        changes.discard(store, root)
-        delete_fragment_files(store, root, [fragment.SerializeToString() for fragment in added])
+        changes.discard()
+        delete_fragment_files(source.store, source.root, [fragment.SerializeToString() for fragment in added])
 
     with discarding(discard):
-        outcome = changes.apply(store, root, changes.source)
+        outcome = changes.apply()
         operation = update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
         committed = commit_operation(
-            store,
-            root,
+            source.store,
+            source.root,
             operation,
-            read_version=changes.source.version,
+            read_version=source.version,
             properties=properties,
             rows=changes,
             env=env,
         )
-    changes.discard(store, root, committed)
+    changes.discard(committed)
     return committed
