@@ -17,7 +17,6 @@ from spark_lance.datasets.read import ReadMixin
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
-from spark_lance.index.entries import label_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
@@ -32,6 +31,7 @@ from spark_lance.index.vector.create import (
 )
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
+from spark_lance.table.index_kinds import label_of
 from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate

@@ -20,6 +20,7 @@ from spark_lance.errors import FormatError, IndexExistsError, OptionError, Unsup
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
+from spark_lance.table.index_kinds import kind_of, label_of
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
@@ -30,16 +31,12 @@ __all__ = [
     "check_extensible",
     "check_name",
     "index_directory",
-    "label_of",
     "new_entry",
     "newest_index",
     "segments_of",
 ]
 
 logger = logging.getLogger(__name__)
-
-# Kinds of which an older form of files is not read -> the file by which the present form is told.
-_CAME_LATER = {"vectorindexdetails": "auxiliary.idx", "invertedindexdetails": "metadata.lance"}
 
 
 @dataclass(frozen=True)
@@ -68,11 +65,6 @@ class Segment:
         return IndexFile(self.store, f"{self.directory}/{name}", sizes.get(name) or None)
 
 
-def label_of(entry: table_pb2.IndexMetadata) -> str:
-    """Return the last part of the type of an entry's details, in lower case; such as "btreeindexdetails"."""
-    return str(entry.index_details.type_url).rpartition(".")[2].lower()
-
-
 def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None = None) -> list[Segment]:
     """Return the usable segments of one kind of index.
 
@@ -81,7 +73,7 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
 
     Args:
         snapshot: the version.
-        label: the kind, see `label_of`.
+        label: a key of `INDEX_KINDS`.
         newest: highest `index_version` of the kind that is known here.
         field: id of the indexed field; every one by default.
 
@@ -101,16 +93,17 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
         except (ValueError, IndexError) as error:
             raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
         place, directory = snapshot.bases.index_dir(entry)
-        if _is_outdated(entry, label, place, directory):
+        if _is_outdated(entry, place, directory):
             logger.info("index %s has files of an old kind and is not used", entry.name)
             continue
         found.append(Segment(entry, covered, place, directory))
     return found
 
 
-def _is_outdated(entry: table_pb2.IndexMetadata, label: str, store: Store, directory: str) -> bool:
+def _is_outdated(entry: table_pb2.IndexMetadata, store: Store, directory: str) -> bool:
     """Whether a segment lacks the file that came with the kind of files that are read here."""
-    needed = _CAME_LATER.get(label)
+    kind = kind_of(entry)
+    needed = None if kind is None else kind.present_file
     if needed is None:
         return False
     if entry.files:

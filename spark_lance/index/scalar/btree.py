@@ -30,6 +30,7 @@ from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.addresses import rows_by_fragment
+from spark_lance.table.index_kinds import INDEX_KINDS
 
 __all__ = ["BTree", "value_order"]
 
@@ -54,7 +55,7 @@ class BTree(ScalarIndex):
 
     name = "BTREE"
     label = "btreeindexdetails"
-    type_url = "/lance.table.BTreeIndexDetails"
+    type_url = INDEX_KINDS[label].type_url
     newest = 1
     can_move = True
 

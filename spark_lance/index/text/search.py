@@ -19,13 +19,14 @@ import pyarrow as pa
 
 from spark_lance.errors import ColumnTypeError, OptionError
 from spark_lance.index.columns import column_values, leaf_field, top_column
-from spark_lance.index.entries import label_of, newest_index, segments_of
+from spark_lance.index.entries import newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
+from spark_lance.table.index_kinds import label_of
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan

@@ -47,6 +47,7 @@ from spark_lance.index.vector.storage import (
     all_partitions,
 )
 from spark_lance.proto import index_pb2, table_pb2
+from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
@@ -65,7 +66,7 @@ __all__ = [
 ]
 
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
-_TYPE_URL = "/lance.index.pb.VectorIndexDetails"
+_TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 

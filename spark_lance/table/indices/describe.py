@@ -19,6 +19,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.index_kinds import kind_of, label_of
 from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
@@ -177,10 +178,12 @@ def _segment(entry: table_pb2.IndexMetadata, present: frozenset[int]) -> IndexSe
 
 def _read_details(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
     """Return the kind of an index and what is known of its parameters."""
-    label = entry.index_details.type_url.rpartition(".")[2]
-    kind, parse = _KINDS.get(label.lower(), (label.removesuffix("IndexDetails") or "Unknown", None))
+    kind, parse = kind_of(entry), _PARSERS.get(label_of(entry))
+    if kind is None:
+        unknown = entry.index_details.type_url.rpartition(".")[2]
+        return unknown.removesuffix("IndexDetails") or "Unknown", {}
     if parse is None:
-        return kind, {}
+        return kind.name, {}
     try:
         return parse(bases, entry)
     except DecodeError as error:
@@ -254,17 +257,10 @@ def _plain(message: Message) -> dict[str, Any]:
 
 _Parse = Callable[[Bases, table_pb2.IndexMetadata], tuple[str, dict[str, Any]]]
 
-# Last part of the details' type URL, in lower case -> kind, and who reads the details if there is anything in
-# them that is known here.
-_KINDS: dict[str, tuple[str, _Parse | None]] = {
-    "btreeindexdetails": ("BTree", None),
-    "bitmapindexdetails": ("Bitmap", None),
-    "labellistindexdetails": ("LabelList", None),
-    "invertedindexdetails": ("Inverted", None),
-    "ngramindexdetails": ("NGram", None),
-    "zonemapindexdetails": ("ZoneMap", _zone_map),
-    "bloomfilterindexdetails": ("BloomFilter", None),
-    "vectorindexdetails": ("Vector", _vector),
-    "fragmentreuseindexdetails": ("FragmentReuse", _fragment_reuse),
-    "memwalindexdetails": ("MemWal", _mem_wal),
+# Label of a kind -> who reads its details, if there is anything in them that is known here.
+_PARSERS: dict[str, _Parse] = {
+    "zonemapindexdetails": _zone_map,
+    "vectorindexdetails": _vector,
+    "fragmentreuseindexdetails": _fragment_reuse,
+    "memwalindexdetails": _mem_wal,
 }
