@@ -48,24 +48,20 @@ def _label(type_url: str) -> str:
     return type_url.rpartition(".")[2].lower()
 
 
-def _file(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
 INDEX_KINDS: Mapping[str, IndexKind] = {
     kind.label: kind
     for kind in (
         IndexKind(
             "Vector",
             "/lance.index.pb.VectorIndexDetails",
-            own_file=_file(r"index\.idx"),
+            own_file=re.compile(r"index\.idx"),
             row_ids_until=2,
             present_file="auxiliary.idx",
         ),
         IndexKind(
             "Bitmap",
             "/lance.table.BitmapIndexDetails",
-            own_file=_file(r"bitmap_page_lookup\.lance"),
+            own_file=re.compile(r"bitmap_page_lookup\.lance"),
             row_ids_until=0,
         ),
         # Has the file of a bitmap; the type of its column tells it from one.
@@ -73,23 +69,25 @@ INDEX_KINDS: Mapping[str, IndexKind] = {
         IndexKind(
             "Inverted",
             "/lance.table.InvertedIndexDetails",
-            own_file=_file(r"metadata\.lance|invert\.lance|part_\d+_invert\.lance"),
+            own_file=re.compile(r"metadata\.lance|invert\.lance|part_\d+_invert\.lance"),
             row_ids_until=3,
             present_file="metadata.lance",
         ),
         IndexKind(
-            "BTree", "/lance.table.BTreeIndexDetails", own_file=_file(r"(part_\d+_)?page_lookup\.lance")
+            "BTree", "/lance.table.BTreeIndexDetails", own_file=re.compile(r"(part_\d+_)?page_lookup\.lance")
         ),
         IndexKind(
             "NGram",
             "/lance.table.NGramIndexDetails",
-            own_file=_file(r"ngram_postings\.lance"),
+            own_file=re.compile(r"ngram_postings\.lance"),
             row_ids_until=0,
             is_translated=False,
         ),
-        IndexKind("ZoneMap", "/lance.table.ZoneMapIndexDetails", own_file=_file(r"zonemap\.lance")),
+        IndexKind("ZoneMap", "/lance.table.ZoneMapIndexDetails", own_file=re.compile(r"zonemap\.lance")),
         IndexKind(
-            "BloomFilter", "/lance.index.pb.BloomFilterIndexDetails", own_file=_file(r"bloomfilter\.lance")
+            "BloomFilter",
+            "/lance.index.pb.BloomFilterIndexDetails",
+            own_file=re.compile(r"bloomfilter\.lance"),
         ),
         IndexKind("FragmentReuse", "/lance.table.FragmentReuseIndexDetails"),
         IndexKind("MemWal", "/lance.table.MemWalIndexDetails"),
