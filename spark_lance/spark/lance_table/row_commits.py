@@ -31,8 +31,8 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.lance_table.row_tasks import TaskAnswer
 from spark_lance.table.addresses import address_of
-from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
 from spark_lance.table.manifest import Manifest
@@ -145,16 +145,9 @@ class Attempt:
     def _delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
         if not changes.rows:
             return Changed(self.manifest.version)
-        with discarding(lambda: changes.discard()):
-            outcome = changes.apply()
-            committed = commit_operation(
-                self.store,
-                self.root,
-                delete_message(outcome.updated, outcome.removed, condition),
-                read_version=self.manifest.version,
-                rows=changes,
-            )
-        changes.discard(committed)
+        committed = commit_row_changes(
+            changes, lambda outcome: delete_message(outcome.updated, outcome.removed, condition)
+        )
         return Changed(committed.version, deleted=deleted, bytes_written=_kept_bytes(changes))
 
     def change_rows(

@@ -32,13 +32,12 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.deletion import keep_mask
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, mark_spilled, with_lineage
+from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, give_lineage, mark_spilled, with_lineage
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.take import take_addresses
-from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
@@ -204,14 +203,7 @@ class _Came:
         """Give the rows of new fragments the ids and versions that came with them."""
         if not fragments:
             return
-        ids, created, updated = (np.concatenate(kept) for kept in self.lineage)
-        start = 0
-        for fragment in fragments:
-            rows = slice(start, start + fragment.physical_rows)
-            fragment.inline_row_ids = pack_row_ids(ids[rows])
-            fragment.inline_created_at_versions = pack_row_versions(created[rows])
-            fragment.inline_last_updated_at_versions = pack_row_versions(updated[rows])
-            start = rows.stop
+        give_lineage(fragments, *(np.concatenate(kept) for kept in self.lineage))
 
 
 def check_clusterable(manifest: Manifest) -> None:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from google.protobuf.message import Message
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Field
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import CommitEnv, commit_operation
+from spark_lance.table.commits.commit import CommitEnv
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
@@ -160,21 +162,12 @@ def commit_moves(
 
     source = changes.source
 
+    def message(outcome: Outcome) -> Message:
+        return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
+
     def discard() -> None:
-        changes.discard()
-        delete_fragment_files(source.store, source.root, [fragment.SerializeToString() for fragment in added])
+        written = [fragment.SerializeToString() for fragment in added]
+        delete_fragment_files(source.store, source.root, written)
 
     with discarding(discard):
-        outcome = changes.apply()
-        operation = update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
-        committed = commit_operation(
-            source.store,
-            source.root,
-            operation,
-            read_version=source.version,
-            properties=properties,
-            rows=changes,
-            env=env,
-        )
-    changes.discard(committed)
-    return committed
+        return commit_row_changes(changes, message, properties=properties, env=env)
