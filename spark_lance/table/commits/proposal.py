@@ -1,7 +1,7 @@
 """The next version of a table, as a commit proposes it: nothing that came in between stands in its way.
 
-Every version that is new since the last check is compared with the operation (`verdict`). Where both can stand,
-the operation is fitted onto the newest version (`REBASES`), and its manifest is built from that one
+Every version that is new since the last check is compared with the operation (`verdict`). Where both can
+stand, the operation is fitted onto the newest version (`REBASES`), and its manifest is built from that one
 (`OPERATIONS`).
 """
 
