@@ -48,7 +48,7 @@ STEPS: dict[str, Step] = {
 
 
 def make(path: str, rows: int) -> None:
-    """Write a table of so many rows, with its index."""
+    """Write a table of `rows` rows, with its index."""
     values = np.random.default_rng(1).permutation(rows)
     data = pa.table({"id": values, "x": np.arange(rows, dtype=np.float64)})
     spark_lance.write_dataset(data, path, max_rows_per_file=_FRAGMENT_ROWS).create_scalar_index("id", "BTREE")

@@ -8,7 +8,7 @@ is kept. Processor time, because another load on the machine then hits no side m
 above 1 means that spark_lance is faster than pylance. "numpy" is spark_lance without compiled kernels,
 "numba" with them, after they are loaded, which costs a process half a second (a process that decodes little
 does not load them, see spark_lance/file/kernels/accelerate.py); "+" marks a goal that is met. Memory-mapped
-columns are counted as read when they can be used; their bytes are faulted in by whoever looks at them.
+columns are counted as read when they can be used; their bytes come into memory when they are looked at.
 
 Takes are also measured in bytes: what a store that cannot map files is asked for, beside what pylance says
 it read from the disk.

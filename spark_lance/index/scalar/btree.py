@@ -230,7 +230,7 @@ def value_order(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _runs(pages: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield pages that lie side by side, at most so many together."""
+    """Yield runs of pages that lie side by side, of at most `_RUN_PAGES` each."""
     breaks = np.flatnonzero(np.diff(pages) != 1) + 1
     for run in np.split(pages, breaks):
         for start in range(0, len(run), _RUN_PAGES):

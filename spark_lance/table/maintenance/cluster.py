@@ -172,7 +172,7 @@ class ClusterWriter:
 
 
 def spills_lineage(manifest: Manifest, rows: int) -> bool:
-    """Whether ids and versions of so many rows in another order are to be kept in data files."""
+    """Whether ids and versions of `rows` rows that get another order are to be kept in data files."""
     said = manifest.config.get(SPILL)
     return manifest.uses_stable_row_ids and (said == "true" or (said is None and rows > _MOST_INLINE))
 
