@@ -1,4 +1,4 @@
-"""The entries of the index section, as those see them who build indices and search them.
+"""The entries of the index section, as builders and searches of indices see them.
 
 An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
 covered twice. What counts of a segment are the rows of the fragments that it covers and that the version

@@ -137,7 +137,7 @@ def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
     try:
         silent = [entry for entry in manifest.indices if not entry.HasField("index_details")]
     except FormatError:
-        # Who asks for the indices is told; the rows can be read without them.
+        # Reading the indices raises this again; the rows can be read without them.
         return {}
     bases = Bases.of(store, root, manifest.message)
     fields = {field.id: field.logical_type for field in manifest.message.fields}

@@ -257,7 +257,7 @@ def _plain(message: Message) -> dict[str, Any]:
 
 _Parse = Callable[[Bases, table_pb2.IndexMetadata], tuple[str, dict[str, Any]]]
 
-# Label of a kind -> who reads its details, if there is anything in them that is known here.
+# Label of a kind -> the function that reads its details, for kinds whose details say something.
 _PARSERS: dict[str, _Parse] = {
     "zonemapindexdetails": _zone_map,
     "vectorindexdetails": _vector,

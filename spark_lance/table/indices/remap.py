@@ -1,6 +1,6 @@
-"""What a compaction asks of those who know the files of indices: to write them anew with other row addresses.
+"""What a compaction needs of the index layer: that indices are written anew with other row addresses.
 
-The table layer knows which rows went where, not what an index consists of. Who knows both hands an
+The table layer knows which rows went where, not what an index consists of. What knows both hands an
 `IndexRemap` to the compaction. (Lance table format, rewrite: `rewritten_indices`.)
 """
 

@@ -235,7 +235,7 @@ class _Comparison:
             every = np.arange(self._after.total(other), dtype=np.int64)
             was = self._before.lineage(one, UPDATED_AT, every)
             found: Rows = np.flatnonzero(was != self._after.lineage(other, UPDATED_AT, every))
-            # Who replaces a file without telling rows leaves their versions as they are.
+            # A writer that replaces a file without telling rows leaves their versions as they are.
             return found if len(found) else None
         return _named_rows(self._operation, other)
 
