@@ -34,17 +34,21 @@ def delete(*updated: int, gone: Sequence[int] = ()) -> Message:
     return pb.Delete(updated_fragments=fragments(*updated), deleted_fragment_ids=gone)
 
 
-def update(*updated: int, gone: Sequence[int] = (), keys: Message | None = None, **more: Any) -> Message:
+def update(
+    *updated: int, gone: Sequence[int] = (), keys: pb.KeyExistenceFilter | None = None, **more: Any
+) -> Message:
     return pb.Update(
         updated_fragments=fragments(*updated), removed_fragment_ids=gone, inserted_rows=keys, **more
     )
 
 
-def exact(*hashes: int, fields: Sequence[int] = (1,)) -> Message:
+def exact(*hashes: int, fields: Sequence[int] = (1,)) -> pb.KeyExistenceFilter:
     return pb.KeyExistenceFilter(field_ids=fields, exact={"key_hashes": hashes})
 
 
-def bloom(bitmap: bytes, *, fields: Sequence[int] = (1,), items: int = 8, bits: int = 0) -> Message:
+def bloom(
+    bitmap: bytes, *, fields: Sequence[int] = (1,), items: int = 8, bits: int = 0
+) -> pb.KeyExistenceFilter:
     return pb.KeyExistenceFilter(
         field_ids=fields,
         bloom={
@@ -89,7 +93,7 @@ def index(*new: table_pb2.IndexMetadata, gone: Sequence[table_pb2.IndexMetadata]
     return pb.CreateIndex(new_indices=new, removed_indices=gone)
 
 
-def texts(*written: str, deleted: Sequence[str] = (), replace: bool = False) -> Message:
+def texts(*written: str, deleted: Sequence[str] = (), replace: bool = False) -> pb.UpdateMap:
     entries = [{"key": key, "value": "x"} for key in written] + [{"key": key} for key in deleted]
     return pb.UpdateMap(update_entries=entries, replace=replace)
 
