@@ -37,7 +37,7 @@ from spark_lance.table.maintenance.cluster import (
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import Scan, ScanTask
-from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import system_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -218,9 +218,10 @@ class Clustering:
     def _frame(self, names: Sequence[str]) -> DataFrame:
         """Return columns of the rows, which are called c0, c1, ... by their places in `names`."""
         scan = Scan.plan(self.store, self.root, self.manifest, names, fragments=self._chosen)
+        system = system_names(field.name for field in self.manifest.schema.fields)
         fields = [
             st.StructField(name, st.LongType(), False)
-            if name in SYSTEM_COLUMNS
+            if name in system
             else spark_field(self.manifest.schema.field(name).arrow_field())
             for name in names
         ]

@@ -24,6 +24,7 @@ from spark_lance.spark.lance_table.row_tasks import ChangeRows
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.rows.row_rewrites import check_movable
+from spark_lance.table.writing.align import check_added_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -121,7 +122,8 @@ class MergeBuilder:
         """Let the table take in columns that only the source has, and let the source lack some.
 
         The new columns are added, null everywhere, by a version of their own before that of the merge.
-        Fields inside columns are not added.
+        Fields inside columns are not added. Columns that a read of a table adds, such as `_change_type`, are
+        refused.
         """
         self._evolving, self._planned = True, None
         return self
@@ -230,6 +232,7 @@ class MergeBuilder:
             ]
             if not fresh:
                 return
+            check_added_names(field.name for field in fresh)
             try:
                 dataset.add_columns(fresh)
             except SchemaError:
