@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["MergeBuilder", "Merging"]
 
 _EVOLUTIONS = 5
-# For tables from so many rows on it pays to keep the source and read only rows that may have its keys.
+# For tables from this many rows on it pays to keep the source and read only rows that may have its keys.
 _PRUNED_ROWS = 1 << 21
-# For tables from so many rows on it pays to pick the rows that have its keys before they are joined; with a
-# source of so many rows at most, for its keys are held by every task.
+# For tables from this many rows on it pays to pick the rows that have its keys before they are joined; with a
+# source of this many rows at most, for its keys are held by every task.
 _MANY_ROWS = 1 << 24
 _FEW_ROWS = 1 << 21
 
