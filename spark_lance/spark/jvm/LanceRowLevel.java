@@ -2,12 +2,13 @@
 //
 // Expressions stay expressions, for the text of one does not survive functions of Python, lambdas and subqueries.
 // Only the columns of table and source in them are replaced, by names behind the aliases __lance_target and
-// __lance_source, and Python puts them into DataFrames that have these aliases.
+// __lance_rows, and Python puts them into DataFrames that have these aliases.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
 package spark_lance.sql;
 
+import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -30,6 +31,7 @@ import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.ScalarSubquery;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteAction;
@@ -53,18 +55,20 @@ import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
+import org.slf4j.LoggerFactory;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 import spark_lance.LanceStatements;
 
 public final class LanceRowLevel {
   private static final String TARGET = "__lance_target";
-  private static final String SOURCE = "__lance_source";
+  private static final String SOURCE = "__lance_rows";
   private static final String CATALOG = "spark_lance.sql.LanceCatalog";
   private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
@@ -319,6 +323,7 @@ public final class LanceRowLevel {
     // An expression: its number in `columns`, the columns of the table that it needs, a text for people, and the
     // column of the source that it is, if it is nothing else.
     private Map expression(Expression expression) {
+      refuseCorrelated(expression);
       Renaming renaming = new Renaming(this);
       Expression renamed = (Expression) expression.transformDown(renaming);
       Map told = new LinkedHashMap();
@@ -328,6 +333,18 @@ public final class LanceRowLevel {
       told.put("of_source", columnOf(expression, others));
       columns.add(ExpressionUtils$.MODULE$.column(renamed));
       return told;
+    }
+
+    // Spark's analyzer does not take what its optimizer has made of such a subquery.
+    private void refuseCorrelated(Expression expression) {
+      if (expression instanceof ScalarSubquery && ((ScalarSubquery) expression).isCorrelated()) {
+        throw new UnsupportedOperationException(
+            target.kind + " does not take a subquery that names columns of the table and gives a value: "
+                + "use MERGE, with the query that gives the values as its source");
+      }
+      for (int i = 0; i < expression.children().size(); i++) {
+        refuseCorrelated((Expression) expression.children().apply(i));
+      }
     }
 
     private List equalities(Expression condition, List found) {
@@ -385,7 +402,28 @@ public final class LanceRowLevel {
         Object thrown = subject.get("thrown");
         Platform.throwException(thrown == null ? problem : (Throwable) thrown);
       }
+      forget(target.relation.table());
       session.sharedState().cacheManager().recacheByPlan(session, target.relation);
+    }
+
+    // A view of a path has pinned the version that it read first. What it is asked next shall see the change.
+    private static void forget(Table table) {
+      if (!(table instanceof PythonTable)) {
+        return;
+      }
+      PythonDataSourceV2 fresh = new PythonDataSourceV2();
+      fresh.setShortName(table.name());
+      try {
+        Field[] fields = PythonTable.class.getDeclaredFields();
+        for (int i = 0; i < fields.length; i++) {
+          if (fields[i].getType() == PythonDataSourceV2.class) {
+            fields[i].setAccessible(true);
+            fields[i].set(table, fresh);
+          }
+        }
+      } catch (IllegalAccessException problem) {
+        LoggerFactory.getLogger("spark_lance").warn("A view shows rows from before a change: " + problem);
+      }
     }
   }
 
