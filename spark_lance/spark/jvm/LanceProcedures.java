@@ -86,7 +86,11 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     // Spark binds procedures while it analyses, and then the session that called is the active one.
     SparkSession session = SparkSession.active();
     asked.put("session", session.sessionUUID());
-    return Collections.singletonList(new Result((Map) Bridge.ask(asked, session))).iterator();
+    Map answer = (Map) Bridge.ask(asked, session);
+    if (answer.get("changed") != null) {
+      Bridge.recache(session, (List) answer.get("changed"));
+    }
+    return Collections.singletonList(new Result(answer)).iterator();
   }
 
   // Spark's value of an argument as a text, number, truth value, list or map of texts.

@@ -49,6 +49,8 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.ExpressionUtils$;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogPlugin;
+import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.columnar.InMemoryRelation;
@@ -57,7 +59,6 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
@@ -87,7 +88,9 @@ public final class LanceRowLevel {
       UpdateTable update = (UpdateTable) plan;
       change = change("UPDATE", update.table());
       if (change != null) {
-        change.question.put("condition", change.condition(update.condition()));
+        scala.Option condition = update.condition();
+        change.question.put(
+            "condition", condition.isEmpty() ? null : change.condition((Expression) condition.get()));
         change.question.put("values", change.values(update.assignments()));
       }
     } else if (plan instanceof MergeIntoTable) {
@@ -255,7 +258,8 @@ public final class LanceRowLevel {
         MergeAction action = (MergeAction) actions.apply(i);
         Map clause = new LinkedHashMap();
         clause.put("rows", rows);
-        clause.put("condition", condition(action.condition()));
+        scala.Option condition = action.condition();
+        clause.put("condition", condition.isEmpty() ? null : expression((Expression) condition.get()));
         if (action instanceof DeleteAction) {
           clause.put("kind", "delete");
         } else if (action instanceof UpdateAction) {
@@ -271,10 +275,6 @@ public final class LanceRowLevel {
       }
     }
 
-    Map condition(scala.Option condition) {
-      return condition.isEmpty() ? null : condition((Expression) condition.get());
-    }
-
     // Null for one that is true for every row.
     Map condition(Expression condition) {
       boolean all = condition instanceof Literal && Boolean.TRUE.equals(((Literal) condition).value());
@@ -286,6 +286,7 @@ public final class LanceRowLevel {
       List found = new ArrayList();
       for (int i = 0; i < assignments.size(); i++) {
         Assignment assignment = (Assignment) assignments.apply(i);
+        refuseConstantStructs(assignment);
         Object[] pair = {path(assignment.key()), expression(given(assignment.value()))};
         found.add(Arrays.asList(pair));
       }
@@ -318,6 +319,27 @@ public final class LanceRowLevel {
         return given(((Cast) value).child());
       }
       return value;
+    }
+
+    // Spark has cast a constant to the column's type by now, and a struct by the places of its fields: a value with
+    // its fields in another order would be stored in the wrong ones.
+    private void refuseConstantStructs(Assignment assignment) {
+      if (hasConstantStruct(assignment.value())) {
+        throw new UnsupportedOperationException(
+            target.kind + " cannot set " + assignment.key().sql() + " to a constant struct: set its fields, such as "
+                + assignment.key().sql() + ".field = 1");
+      }
+    }
+
+    private static boolean hasConstantStruct(Expression value) {
+      if (value instanceof Literal) {
+        return ((Literal) value).value() != null && value.dataType().existsRecursively(new IsStruct());
+      }
+      boolean found = false;
+      for (int i = 0; i < value.children().size() && !found; i++) {
+        found = hasConstantStruct((Expression) value.children().apply(i));
+      }
+      return found;
     }
 
     // An expression: its number in `columns`, the columns of the table that it needs, a text for people, and the
@@ -403,7 +425,17 @@ public final class LanceRowLevel {
         Platform.throwException(thrown == null ? problem : (Throwable) thrown);
       }
       forget(target.relation.table());
-      session.sharedState().cacheManager().recacheByPlan(session, target.relation);
+      DataSourceV2Relation relation = target.relation;
+      if (relation.catalog().isEmpty() || relation.identifier().isEmpty()) {
+        session.sharedState().cacheManager().recacheByPlan(session, relation);
+        return;
+      }
+      Identifier name = (Identifier) relation.identifier().get();
+      List parts = new ArrayList();
+      parts.add(((CatalogPlugin) relation.catalog().get()).name());
+      parts.addAll(Arrays.asList((Object[]) name.namespace()));
+      parts.add(name.name());
+      Bridge.recache(session, parts);
     }
 
     // A view of a path has pinned the version that it read first. What it is asked next shall see the change.
@@ -424,6 +456,12 @@ public final class LanceRowLevel {
       } catch (IllegalAccessException problem) {
         LoggerFactory.getLogger("spark_lance").warn("A view shows rows from before a change: " + problem);
       }
+    }
+  }
+
+  private static final class IsStruct extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object type) {
+      return Boolean.valueOf(type instanceof StructType);
     }
   }
 

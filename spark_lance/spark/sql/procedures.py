@@ -1,6 +1,6 @@
 """Procedures: CALL <catalog>.system.<name>(...), which do what `LanceTable` does.
 
-All but those about the session take the name of a table first, as it stands in SQL ("db.t", "`t@dev`", a path).
+Those about a table take its name first, as it stands in SQL ("db.t", "`t@dev`", a path).
 """
 
 from __future__ import annotations
@@ -217,7 +217,9 @@ PROCEDURES: dict[str, Procedure] = {
     "add_columns_from": Procedure(
         _add_columns_from,
         (
-            Parameter("source", "string", "the table or view with the values, as SQL names it in this session"),
+            Parameter(
+                "source", "string", "the table or view with the values, as SQL names it in this session"
+            ),
             Parameter("keys", "string", "the columns by which rows are found, with commas between them"),
             Parameter("columns", "string", "the columns to add; all but the keys by default", "NULL"),
         ),
@@ -269,7 +271,11 @@ def load_procedure(question: Question) -> dict[str, Any]:
 
 
 def call_procedure(question: Question) -> dict[str, Any]:
-    """Run a procedure in the session that called it; return the schema and rows of its result."""
+    """Run a procedure in the session that called it.
+
+    Returns:
+        The schema and rows of its result, and the full name of the table that it may have changed.
+    """
     procedure = PROCEDURES[question.name[-1].lower()]
     question = replace(question, spark=SparkSession(question.spark._sc, question.subject))
     names = [one.name for one in procedure.all_parameters]
@@ -279,8 +285,9 @@ def call_procedure(question: Question) -> dict[str, Any]:
     text = given.pop("table")
     if text is None:
         raise OptionError(f"{question.name[-1]} needs the name of a table")
-    table = table_at(question, catalog_name(question.catalog, str(text)))
-    return _rows(procedure.run(question, table, given))
+    name = catalog_name(question.catalog, str(text))
+    found = _rows(procedure.run(question, table_at(question, name), given))
+    return {**found, "changed": [question.catalog.name, *name]}
 
 
 def _rows(result: Any) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def change_rows(question: Question) -> None:
 
 @dataclass(frozen=True)
 class _Statement:
-    """A statement, its expressions and its table. The methods do what their names say, and tell what they did."""
+    """A statement, its expressions and its table. The methods are named like kinds of statements."""
 
     asked: Mapping[str, Any]
     subject: Any
@@ -148,9 +148,7 @@ class _Statement:
     def merge(self) -> Changed:
         names = self.asked["source"]
         rows = DataFrame(self.subject["source"], self.table.spark).toDF(*names).alias(_SOURCE)
-        merge = MergeBuilder(
-            self.table, rows, self._expression(self.asked["condition"], self.asked["equal"])
-        )
+        merge = MergeBuilder(self.table, rows, self._expression(self.asked["condition"], self.asked["equal"]))
         add = {
             ("matched", "update"): merge.whenMatchedUpdate,
             ("not matched", "insert"): merge.whenNotMatchedInsert,
@@ -198,8 +196,8 @@ def _table(spark: SparkSession, asked: Mapping[str, Any]) -> LanceTable:
     for name in _OTHER_ROWS:
         if getattr(options, name) != OPTIONS[name].default:
             raise UnsupportedFormatError(
-                f"{asked['kind'].upper()} changes the newest version of a whole table, and option {name!r} of "
-                "this view says that it shows something else: name the table itself"
+                f"{asked['kind'].upper()} changes the newest version of a whole table, and this view shows "
+                f"something else by its option {name!r}: name the table itself"
             )
     place = {
         key: value

@@ -1,8 +1,8 @@
 """Every Java source of the package compiles against every release of Spark that is at hand.
 
 At hand is the installed release, and those in the environments of `make test-spark-versions`
-(.venv-spark-<release>, in this folder or in those that SPARK_LANCE_RELEASES names). No session is started: a JVM with
-Spark's classes compiles them, by the compiler and in the way that a driver does it.
+(.venv-spark-<release>, in this folder or in those that SPARK_LANCE_RELEASES names). No session is started: a JVM
+with Spark's classes compiles them, by the compiler and in the way that a driver does it.
 """
 
 from __future__ import annotations
@@ -84,5 +84,5 @@ def test_all_units_compile(jvm: Any) -> None:
 def test_what_does_not_fit_a_release_does_not_compile(jvm: Any) -> None:
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     text = java_classes.source("LanceRowLevel.java").replace("recacheByPlan", "recacheByPlans")
-    with pytest.raises(Py4JJavaError, match="recacheByPlans|LanceStatements"):
+    with pytest.raises(Py4JJavaError, match=r"recacheByPlans|LanceStatements"):
         compile_unit(jvm, loader, text)
