@@ -173,7 +173,7 @@ def test_threads_of_a_session_change_one_table_at_once(session: SparkSession) ->
             "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 5)"
         )
 
-    plainly(*[lambda place=place: work(place) for place in range(3)])  # type: ignore[misc]
+    plainly(*[lambda place=place: work(place) for place in range(3)])
     assert rows(session) == [*((i, 1) for i in range(9)), (9, 0), *((100 + i, 5) for i in range(3))]
 
 
@@ -211,7 +211,8 @@ def test_a_unit_that_does_not_fit_leaves_its_statements_to_spark(
         with foreign_launcher(spark), warnings_of(jvm) as text:
             # A loader of its own, which has none of the classes that other tests have compiled.
             thread = jvm.java.lang.Thread.currentThread()
-            none = spark._sc._gateway.new_array(jvm.java.net.URL, 0)
+            gateway: Any = spark._sc._gateway
+            none = gateway.new_array(jvm.java.net.URL, 0)
             parent = thread.getContextClassLoader()
             thread.setContextClassLoader(jvm.org.apache.spark.util.MutableURLClassLoader(none, parent))
             session = spark_lance.enable(spark.newSession(), catalog="partly", root=str(tmp_path))

@@ -4,8 +4,8 @@
     > 1 | a                 a row of its answer; nothing is compared if there are none, nor an error told
     ! text                  it fails, and says this
 
-{root} stands for a folder that is not the catalog's. A file that begins with "-- needs Spark <release>: <reason>"
-is skipped with older ones.
+{root} stands for a folder that is not the catalog's. A file that begins with
+"-- needs Spark <release>: <reason>" is skipped with older ones.
 """
 
 from __future__ import annotations

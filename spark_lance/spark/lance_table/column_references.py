@@ -40,7 +40,7 @@ class Resolved:
     equal: tuple[tuple[str, str], ...] = ()
 
 
-# What users give: SQL text, or a Column of their session, classic or of Spark Connect; or part of a statement.
+# SQL text, or a Column of the user's session, classic or of Spark Connect; or a part of a SQL statement.
 Expression: TypeAlias = "str | Column | Resolved"
 
 _REPR = re.compile(r"Column<'(.*)'>", re.DOTALL)

@@ -1,8 +1,8 @@
 """Every Java source of the package compiles against every release of Spark that is at hand.
 
 At hand is the installed release, and those in the environments of `make test-spark-versions`
-(.venv-spark-<release>, in this folder or in those that SPARK_LANCE_RELEASES names). No session is started: a JVM
-with Spark's classes compiles them, by the compiler and in the way that a driver does it.
+(.venv-spark-<release>, in this folder or in those that SPARK_LANCE_RELEASES names). No session is started:
+a JVM with Spark's classes compiles them, by the compiler and in the way that a driver does it.
 """
 
 from __future__ import annotations
