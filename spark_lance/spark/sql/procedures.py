@@ -111,7 +111,7 @@ def _add_columns_from(question: Question, table: LanceTable, a: Mapping[str, Any
 
 def _verify(question: Question, table: LanceTable, _: Mapping[str, Any]) -> Any:
     dataset = table._dataset()
-    found = verify(dataset.store, dataset.root, dataset.manifest)
+    found = verify(dataset.snapshot)
     rows = [(finding.level, finding.where, finding.message) for finding in found.findings]
     return question.spark.createDataFrame(rows, "level string, place string, message string")
 
