@@ -1,4 +1,4 @@
--- needs Spark 4.1: before, Spark takes the columns of * from the table alone, and leaves the table as it is.
+-- needs Spark 4.1: before, Spark does not tell catalogs of the columns to add, and the statement is refused.
 CREATE TABLE lance.t AS SELECT id, id * 10 AS m FROM range(3);
 MERGE WITH SCHEMA EVOLUTION INTO lance.t USING (SELECT id, 'x' AS fresh, id AS m FROM range(2, 4)) s ON t.id = s.id
   WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *;

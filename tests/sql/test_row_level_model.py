@@ -91,6 +91,12 @@ QUERIES = [
             x["v"],
         ),
     ),
+    Text(
+        "x.v >= (SELECT count(*) FROM source s WHERE s.k = x.k)",
+        lambda x, y, all: some(
+            lambda v: v >= sum(s["k"] is not None and s["k"] == x["k"] for s in all), x["v"]
+        ),
+    ),
 ]
 OF_SOURCE = [
     Text("y.v > 2", lambda x, y, all: some(lambda v: v > 2, y["v"])),
@@ -113,6 +119,16 @@ SETS_OF_TABLE = {
     "t": Text("x.t + INTERVAL 1 DAY", lambda x, y, all: some(lambda t: t + timedelta(days=1), x["t"])),
     "e.a": Text("x.v", lambda x, y, all: x["v"]),
     "e.b": Text("DEFAULT", lambda x, y, all: None),
+}
+QUERY_SETS = {
+    "v": Text(
+        "(SELECT max(s.v) FROM source s WHERE s.k > x.k)",
+        lambda x, y, all: max(
+            [s["v"] for s in all if None not in (s["v"], s["k"], x["k"]) and s["k"] > x["k"]],
+            default=None,
+        ),
+    ),
+    "e": Text("named_struct('b', 'z', 'a', 3)", lambda x, y, all: {"a": 3, "b": "z"}),
 }
 SETS_OF_SOURCE = {
     "k": Text("y.k", lambda x, y, all: y["k"]),
@@ -253,8 +269,9 @@ def merged(table: list[Row], source: list[Row], todo: tuple[Clause, ...]) -> tup
 def statements(draw: st.DrawFn) -> Statement:
     kind = draw(st.sampled_from(["DELETE", "UPDATE", "MERGE", "MERGE"]))
     condition = draw(st.none() | st.sampled_from([*OF_TABLE, *QUERIES]))
-    chosen = draw(st.sets(st.sampled_from(sorted(SETS_OF_TABLE)), min_size=1))
-    values = {name: SETS_OF_TABLE[name] for name in sorted(chosen)}
+    sets = draw(st.sampled_from([SETS_OF_TABLE, QUERY_SETS]))
+    chosen = draw(st.sets(st.sampled_from(sorted(sets)), min_size=1))
+    values = {name: sets[name] for name in sorted(chosen)}
     if kind != "MERGE":
         return Statement(kind, condition if kind == "UPDATE" else condition or OF_TABLE[0], values, ())
     found: list[Clause] = []

@@ -12,11 +12,13 @@ import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedExtractValue;
 import org.apache.spark.sql.catalyst.expressions.Alias;
@@ -33,6 +35,7 @@ import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.ScalarSubquery;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
+import org.apache.spark.sql.catalyst.optimizer.RewriteCorrelatedScalarSubquery;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteAction;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
@@ -40,12 +43,15 @@ import org.apache.spark.sql.catalyst.plans.logical.InsertAction;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeAction;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.plans.logical.View;
+import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.ExpressionUtils$;
 import org.apache.spark.sql.classic.SparkSession;
@@ -70,6 +76,7 @@ import spark_lance.LanceStatements;
 public final class LanceRowLevel {
   private static final String TARGET = "__lance_target";
   private static final String SOURCE = "__lance_rows";
+  private static final String QUERY = "__lance_query_";
   private static final String CATALOG = "spark_lance.sql.LanceCatalog";
   private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
@@ -88,10 +95,12 @@ public final class LanceRowLevel {
       UpdateTable update = (UpdateTable) plan;
       change = change("UPDATE", update.table());
       if (change != null) {
+        LogicalPlan written = written(plan);
         scala.Option condition = update.condition();
         change.question.put(
             "condition", condition.isEmpty() ? null : change.condition((Expression) condition.get()));
-        change.question.put("values", change.values(update.assignments()));
+        Seq values = written instanceof UpdateTable ? ((UpdateTable) written).assignments() : NONE;
+        change.question.put("values", change.values(update.assignments(), values));
       }
     } else if (plan instanceof MergeIntoTable) {
       MergeIntoTable merge = (MergeIntoTable) plan;
@@ -101,6 +110,23 @@ public final class LanceRowLevel {
       }
     }
     return change == null ? null : new Pending(change);
+  }
+
+  // A statement as it was parsed, from its text; null if there is none.
+  private static LogicalPlan written(LogicalPlan plan) {
+    Origin origin = plan.origin();
+    if (origin.sqlText().isEmpty() || origin.startIndex().isEmpty() || origin.stopIndex().isEmpty()) {
+      return null;
+    }
+    String text = (String) origin.sqlText().get();
+    int start = ((Integer) origin.startIndex().get()).intValue();
+    int stop = ((Integer) origin.stopIndex().get()).intValue();
+    try {
+      return SparkSession.active().sessionState().sqlParser().parsePlan(text.substring(start, stop + 1));
+    } catch (Exception noStatement) {
+      LoggerFactory.getLogger("spark_lance").debug("a statement has no text of its own: " + noStatement);
+      return null;
+    }
   }
 
   private static Change change(String kind, LogicalPlan table) {
@@ -176,6 +202,15 @@ public final class LanceRowLevel {
       }
     }
 
+    // Whether Spark has added the columns of MERGE WITH SCHEMA EVOLUTION to the table by now.
+    boolean evolves() {
+      boolean found = false;
+      for (Iterator i = relation.table().capabilities().iterator(); i.hasNext() && !found; ) {
+        found = i.next().toString().equals("AUTOMATIC_SCHEMA_EVOLUTION");
+      }
+      return found;
+    }
+
     private boolean isLance(DataSourceV2Relation found) {
       Table table = found.table();
       Class type = table.getClass();
@@ -219,6 +254,8 @@ public final class LanceRowLevel {
     final Target target;
     final Map question;
     final List columns = new ArrayList();
+    // The subqueries that `attach` computes.
+    final List queries = new ArrayList();
     // Identity of a column of the source -> its name there.
     private final Map others = new HashMap();
     LogicalPlan source = null;
@@ -237,6 +274,11 @@ public final class LanceRowLevel {
     }
 
     void merge(MergeIntoTable merge) {
+      if (merge.withSchemaEvolution() && !target.evolves()) {
+        throw new UnsupportedOperationException(
+            "MERGE WITH SCHEMA EVOLUTION needs a table of a catalog, by name or path, and Spark 4.1 or newer: use "
+                + "LanceTable.merge(...).withSchemaEvolution()");
+      }
       source = merge.sourceTable();
       List names = new ArrayList();
       for (int i = 0; i < source.output().size(); i++) {
@@ -248,12 +290,15 @@ public final class LanceRowLevel {
       question.put("equal", equalities(merge.mergeCondition(), new ArrayList()));
       List clauses = new ArrayList();
       question.put("clauses", clauses);
-      clauses("matched", merge.matchedActions(), clauses);
-      clauses("not matched", merge.notMatchedActions(), clauses);
-      clauses("not matched by source", merge.notMatchedBySourceActions(), clauses);
+      LogicalPlan parsed = written(merge);
+      MergeIntoTable written = parsed instanceof MergeIntoTable ? (MergeIntoTable) parsed : merge;
+      clauses("matched", merge.matchedActions(), written.matchedActions(), clauses);
+      clauses("not matched", merge.notMatchedActions(), written.notMatchedActions(), clauses);
+      clauses(
+          "not matched by source", merge.notMatchedBySourceActions(), written.notMatchedBySourceActions(), clauses);
     }
 
-    private void clauses(String rows, Seq actions, List clauses) {
+    private void clauses(String rows, Seq actions, Seq written, List clauses) {
       for (int i = 0; i < actions.size(); i++) {
         MergeAction action = (MergeAction) actions.apply(i);
         Map clause = new LinkedHashMap();
@@ -264,10 +309,10 @@ public final class LanceRowLevel {
           clause.put("kind", "delete");
         } else if (action instanceof UpdateAction) {
           clause.put("kind", "update");
-          clause.put("values", values(((UpdateAction) action).assignments()));
+          clause.put("values", values(((UpdateAction) action).assignments(), assignments(written.apply(i))));
         } else if (action instanceof InsertAction) {
           clause.put("kind", "insert");
-          clause.put("values", values(((InsertAction) action).assignments()));
+          clause.put("values", values(((InsertAction) action).assignments(), assignments(written.apply(i))));
         } else {
           throw new IllegalStateException("a clause of an unknown kind: " + action);
         }
@@ -281,13 +326,23 @@ public final class LanceRowLevel {
       return all ? null : expression(condition);
     }
 
-    // Pairs of the path of a column or field and its value.
-    List values(Seq assignments) {
+    private static Seq assignments(Object action) {
+      if (action instanceof UpdateAction) {
+        return ((UpdateAction) action).assignments();
+      }
+      return action instanceof InsertAction ? ((InsertAction) action).assignments() : NONE;
+    }
+
+    // Pairs of the path of a column or field and its value; `written` are the assignments before Spark resolved them.
+    List values(Seq assignments, Seq written) {
       List found = new ArrayList();
       for (int i = 0; i < assignments.size(); i++) {
         Assignment assignment = (Assignment) assignments.apply(i);
-        refuseConstantStructs(assignment);
-        Object[] pair = {path(assignment.key()), expression(given(assignment.value()))};
+        Expression value = given(assignment.value());
+        if (hasConstantStruct(value)) {
+          value = asWritten(assignment, i < written.size() ? ((Assignment) written.apply(i)).value() : null);
+        }
+        Object[] pair = {path(assignment.key()), expression(value)};
         found.add(Arrays.asList(pair));
       }
       return found;
@@ -321,14 +376,22 @@ public final class LanceRowLevel {
       return value;
     }
 
-    // Spark has cast a constant to the column's type by now, and a struct by the places of its fields: a value with
-    // its fields in another order would be stored in the wrong ones.
-    private void refuseConstantStructs(Assignment assignment) {
-      if (hasConstantStruct(assignment.value())) {
-        throw new UnsupportedOperationException(
-            target.kind + " cannot set " + assignment.key().sql() + " to a constant struct: set its fields, such as "
-                + assignment.key().sql() + ".field = 1");
+    // Spark has cast a constant to the column's type by now, and a struct by the places of its fields: one with its
+    // fields in another order would be stored in the wrong ones. So the constant is taken from the statement's text.
+    private Expression asWritten(Assignment assignment, Expression written) {
+      try {
+        if (written != null && !written.resolved()) {
+          Seq one = (Seq) NONE.appended(new UnresolvedAlias(written, scala.Option.empty()));
+          LogicalPlan row = new Project(one, new OneRowRelation());
+          LogicalPlan found = Dataset$.MODULE$.ofRows(SparkSession.active(), row).queryExecution().analyzed();
+          return ((Alias) ((Project) found).projectList().apply(0)).child();
+        }
+      } catch (Exception unresolved) {
+        LoggerFactory.getLogger("spark_lance").debug("a constant was not found in its statement: " + unresolved);
       }
+      throw new UnsupportedOperationException(
+          target.kind + " cannot set " + assignment.key().sql() + " to this constant struct: set its fields, such as "
+              + assignment.key().sql() + ".field = 1");
     }
 
     private static boolean hasConstantStruct(Expression value) {
@@ -345,7 +408,6 @@ public final class LanceRowLevel {
     // An expression: its number in `columns`, the columns of the table that it needs, a text for people, and the
     // column of the source that it is, if it is nothing else.
     private Map expression(Expression expression) {
-      refuseCorrelated(expression);
       Renaming renaming = new Renaming(this);
       Expression renamed = (Expression) expression.transformDown(renaming);
       Map told = new LinkedHashMap();
@@ -355,18 +417,6 @@ public final class LanceRowLevel {
       told.put("of_source", columnOf(expression, others));
       columns.add(ExpressionUtils$.MODULE$.column(renamed));
       return told;
-    }
-
-    // Spark's analyzer does not take what its optimizer has made of such a subquery.
-    private void refuseCorrelated(Expression expression) {
-      if (expression instanceof ScalarSubquery && ((ScalarSubquery) expression).isCorrelated()) {
-        throw new UnsupportedOperationException(
-            target.kind + " does not take a subquery that names columns of the table and gives a value: "
-                + "use MERGE, with the query that gives the values as its source");
-      }
-      for (int i = 0; i < expression.children().size(); i++) {
-        refuseCorrelated((Expression) expression.children().apply(i));
-      }
     }
 
     private List equalities(Expression condition, List found) {
@@ -408,11 +458,48 @@ public final class LanceRowLevel {
       }
     }
 
+    // The rows of a frame of the table with a column for each subquery that gives a value and names columns of the
+    // table. Spark's analyzer does not take what its optimizer has made of such a subquery, but the optimizer's next
+    // step makes joins of it, which the analyzer takes.
+    public Object attach(Object frame) {
+      if (queries.isEmpty()) {
+        return frame;
+      }
+      Dataset rows = (Dataset) frame;
+      LogicalPlan plan = rows.queryExecution().analyzed();
+      Seq columns = NONE;
+      Map byName = new HashMap();
+      for (int i = 0; i < plan.output().size(); i++) {
+        Attribute column = (Attribute) plan.output().apply(i);
+        columns = (Seq) columns.appended(column);
+        byName.put(column.name(), column);
+      }
+      for (int i = 0; i < queries.size(); i++) {
+        Expression query = (Expression) ((Expression) queries.get(i)).transformDown(new Placing(target.names, byName));
+        columns = (Seq) columns.appended(
+            new Alias(query, QUERY + i, NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
+      }
+      LogicalPlan joined = RewriteCorrelatedScalarSubquery.apply(new Project(columns, plan));
+      return Dataset$.MODULE$.ofRows(rows.sparkSession(), joined);
+    }
+
+    // The name of the column for such a subquery.
+    UnresolvedAttribute query(Expression subquery) {
+      if (source != null) {
+        throw new UnsupportedOperationException(
+            "MERGE does not take a subquery that gives a value and names columns of the table or the source: let the "
+                + "source compute it");
+      }
+      queries.add(subquery);
+      return new UnresolvedAttribute((Seq) NONE.appended(QUERY + (queries.size() - 1)));
+    }
+
     // Runs the statement.
     void run(SparkSession session) {
       Map subject = new HashMap();
       subject.put("session", session);
       subject.put("columns", columns);
+      subject.put("change", this);
       if (source != null) {
         subject.put("source", Dataset$.MODULE$.ofRows(session, source));
       }
@@ -483,10 +570,16 @@ public final class LanceRowLevel {
     }
 
     public boolean isDefinedAt(Object node) {
-      return node instanceof AttributeReference || node instanceof GetStructField || node instanceof GetArrayStructFields;
+      return node instanceof AttributeReference || node instanceof GetStructField || node instanceof GetArrayStructFields
+          || (node instanceof ScalarSubquery && ((ScalarSubquery) node).isCorrelated());
     }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (node instanceof ScalarSubquery && isDefinedAt(node)) {
+        // What it names is read; it stays as it is, as it is put into a plan and not into a Column.
+        ((Expression) node).transformDown(new Needing(change, needs));
+        return change.query((Expression) node);
+      }
       if (node instanceof AttributeReference) {
         Object id = ((AttributeReference) node).exprId();
         Object mine = change.target.names.get(id);
@@ -527,6 +620,52 @@ public final class LanceRowLevel {
 
     private static UnresolvedAttribute named(String alias, Object name) {
       return new UnresolvedAttribute((Seq) ((Seq) NONE.appended(alias)).appended(name));
+    }
+  }
+
+  /** Notes the columns of the table in an expression, and changes nothing. */
+  private static final class Needing extends scala.runtime.AbstractPartialFunction {
+    private final Change change;
+    private final Set needs;
+
+    Needing(Change change, Set needs) {
+      this.change = change;
+      this.needs = needs;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node instanceof AttributeReference
+          && change.target.names.containsKey(((AttributeReference) node).exprId());
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      needs.add(change.target.names.get(((AttributeReference) node).exprId()));
+      return node;
+    }
+  }
+
+  /** Replaces the columns of the table by those of a frame of it. */
+  private static final class Placing extends scala.runtime.AbstractPartialFunction {
+    private final Map names;
+    private final Map byName;
+
+    Placing(Map names, Map byName) {
+      this.names = names;
+      this.byName = byName;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node instanceof AttributeReference && names.containsKey(((AttributeReference) node).exprId());
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      return byName.get(names.get(((AttributeReference) node).exprId()));
     }
   }
 

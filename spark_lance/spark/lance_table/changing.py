@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["Changing", "delete_rows", "update_rows"]
+
+Widened: TypeAlias = "Callable[[DataFrame], DataFrame]"
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame
 
 
 class Changing(TableBase):
@@ -109,13 +115,22 @@ class Changing(TableBase):
         return update_rows(self, condition, set, reruns).frame(self.spark)
 
 
-def delete_rows(table: TableBase, condition: Expression | None, reruns: RetryPolicy) -> Changed:
-    """Delete the rows for which a condition is true, all rows without one; see `Changing.delete`."""
+def delete_rows(
+    table: TableBase, condition: Expression | None, reruns: RetryPolicy, widened: Widened = _as_it_is
+) -> Changed:
+    """Delete the rows for which a condition is true, all rows without one; see `Changing.delete`.
+
+    Args:
+        table: the table.
+        condition: see `Changing.delete`.
+        reruns: how often to look for the rows again because another writer changed them.
+        widened: adds columns that the condition names beside those of the table.
+    """
 
     def attempt(at: Attempt) -> Changed:
         if condition is None:
             return at.delete_all(find_rows(at.base.snapshot, None))
-        frame = _where(table, at.manifest, condition, [])
+        frame = _where(table, at.manifest, condition, [], widened)
         marked = frame.select(quoted(ROW_ADDRESS))
         return at.delete_rows(gather(marked, MarkRows()), text_of(condition))
 
@@ -127,14 +142,15 @@ def update_rows(
     condition: Expression | None,
     values: Mapping[str, Expression],
     reruns: RetryPolicy,
+    widened: Widened = _as_it_is,
 ) -> Changed:
-    """Set columns of the rows for which a condition is true; see `Changing.update`."""
+    """Set columns of the rows for which a condition is true; see `Changing.update` and `delete_rows`."""
 
     def attempt(at: Attempt) -> Changed:
         check_movable(at.manifest)
         assigned = Assignments.of(at.manifest.schema, values, table.aliased)
         needed = [*assigned.expressions, *map(quoted, assigned.partly)]
-        frame = _where(table, at.manifest, condition, needed)
+        frame = _where(table, at.manifest, condition, needed, widened)
         changed = _new_values(table, frame, assigned)
         names = tuple(field.name for field in assigned.fields)
         action = Action("update", names, tuple(range(len(names))))
@@ -147,12 +163,17 @@ def update_rows(
 
 
 def _where(
-    table: TableBase, manifest: Manifest, condition: Expression | None, values: list[Expression]
+    table: TableBase,
+    manifest: Manifest,
+    condition: Expression | None,
+    values: list[Expression],
+    widened: Widened,
 ) -> DataFrame:
     """Return the rows for which a condition is true, with what it and the values need."""
     functions = functions_of(table.spark)
     named = values if condition is None else [condition, *values]
-    frame = read_needed(table, manifest, named)
+    with analysed("the subqueries"):
+        frame = widened(read_needed(table, manifest, named))
     if condition is None:
         return frame
     known = [field.name for field in manifest.schema.fields]

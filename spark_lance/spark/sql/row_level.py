@@ -139,11 +139,11 @@ class _Statement:
     table: LanceTable
 
     def delete(self) -> Changed:
-        return delete_rows(self.table, self._some("condition", self.asked), _reruns())
+        return delete_rows(self.table, self._some("condition", self.asked), _reruns(), self._widened)
 
     def update(self) -> Changed:
         condition = self._some("condition", self.asked)
-        return update_rows(self.table, condition, self._values(self.asked), _reruns())
+        return update_rows(self.table, condition, self._values(self.asked), _reruns(), self._widened)
 
     def merge(self) -> Changed:
         names = self.asked["source"]
@@ -165,6 +165,10 @@ class _Statement:
             else:
                 add[clause["rows"], clause["kind"]](condition, self._values(clause))
         return merge.run()
+
+    def _widened(self, frame: DataFrame) -> DataFrame:
+        """Add the values of subqueries that name columns of the table."""
+        return DataFrame(self.subject["change"].attach(frame._jdf), self.table.spark)
 
     def _values(self, told: Mapping[str, Any]) -> dict[str, Resolved]:
         values: dict[str, Resolved] = {}
