@@ -18,6 +18,7 @@ from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import check_extensible, check_name, index_directory, new_entry, segments_of
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
+from spark_lance.io.progress import report
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
@@ -122,7 +123,11 @@ def build_segment(
 def _pieces(scan: Scan, column: str, number: str) -> Iterator[tuple[pa.Array, Numbers]]:
     names = [*scan.names, number]
     wanted = Scan.plan(scan.store, scan.root, scan.manifest, names, fragments=scan.fragments)
+    total = sum(wanted.live_rows(fragment) for fragment in wanted.fragments)
+    done = 0
     for table in wanted.tables(target_bytes=_WINDOW_BYTES):
+        done += table.num_rows
+        report("reading values", done, total, "rows")
         values = plain(column_values(table, column))
         rows = table.column(number).to_numpy()
         first = 0
