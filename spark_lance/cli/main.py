@@ -18,7 +18,7 @@ import click
 from spark_lance.cli.names import COMPLETE, PROGRAM, Arguments
 from spark_lance.errors import LanceError
 
-__all__ = ["COMMANDS", "Command", "Group", "command_line", "main"]
+__all__ = ["COMMANDS", "COMMON", "Command", "Group", "command_line", "main"]
 
 _FAILED = 2
 _INTERRUPTED = 130
@@ -61,7 +61,7 @@ class Group:
 
 
 _PATH = click.Argument(["path"], metavar="TABLE")
-_COMMON = (
+COMMON = (
     click.Option(
         ["--storage"],
         multiple=True,
@@ -355,7 +355,7 @@ def _click_command(name: str, command: Command) -> click.Command:
         # Source and target of a transfer stand in the order in which rows go.
         place = 1 if _SOURCE in parameters else 0
         lines = (_BRANCH,) if command.branches else ()
-        parameters = [*parameters[:place], _PATH, *parameters[place:], *lines, *_COMMON]
+        parameters = [*parameters[:place], _PATH, *parameters[place:], *lines, *COMMON]
     return click.Command(name, callback=chosen, params=parameters, help=command.help)
 
 
