@@ -170,7 +170,12 @@ class RowNotFoundError(LanceError, IndexError, OSError):
 
 
 class SchemaError(LanceError, ValueError, OSError):
-    """Data and table do not fit together: the message lists every difference and its remedy."""
+    """Data and table do not fit together: the message lists every difference and its remedy.
+
+    `differences` are the lines of the message, if it has several; those about types know the types.
+    """
+
+    differences: tuple[object, ...] = ()
 
 
 class ColumnNotFoundError(SchemaError, KeyError, RuntimeError):

@@ -229,9 +229,10 @@ def local_failure(error: OSError, doing: str) -> OSError:
         error: what Python raised.
         doing: what was tried, with the path.
     """
-    if isinstance(error, (LanceError, FileNotFoundError, FileExistsError)) or error.errno not in LOCAL:
+    words = LOCAL.get(error.errno or 0)
+    if words is None or isinstance(error, (LanceError, FileNotFoundError, FileExistsError)):
         return error
-    text = f"{doing}: {LOCAL[error.errno]} ({error.strerror})"
+    text = f"{doing}: {words} ({error.strerror})"
     found = StoreAccessError(text) if error.errno in _FORBIDDEN else StoreError(text)
     found.errno = error.errno
     return found
