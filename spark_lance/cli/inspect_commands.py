@@ -17,13 +17,12 @@ from spark_lance.io.progress import reporting
 from spark_lance.table.features import feature_names
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
-from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.paths import Naming
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.tag_files import list_tags
 
-__all__ = ["advice_for", "doctor", "history", "inspect", "schema", "stats", "subject_of"]
+__all__ = ["advice_for", "doctor", "history", "inspect", "schema", "stats"]
 
 _HISTORY = ("version", "timestamp", "operation", "operationParameters", "operationMetrics", "userMetadata")
 _MANY_VERSIONS = 1000
@@ -33,8 +32,8 @@ _FEW_BYTES = 1 << 20
 def inspect(arguments: Arguments) -> int:
     """Show a table's columns, rows, files, indices, tags and branches."""
     dataset = open_table(arguments)
-    subject = subject_of(dataset)
-    detail = table_detail(subject)
+    snapshot = dataset.snapshot
+    detail = table_detail(snapshot)
     columns = [
         {"name": field.name, "type": str(field.type), "nullable": field.nullable, **_said(field.metadata)}
         for field in dataset.schema
@@ -51,8 +50,8 @@ def inspect(arguments: Arguments) -> int:
         for index in dataset.describe_indices()
         if index.fields
     ]
-    tags = list_tags(dataset.store, subject.main)
-    branches = Branches(dataset.store, subject.main).list()
+    tags = list_tags(dataset.store, snapshot.main_root)
+    branches = Branches(dataset.store, snapshot.main_root).list()
     if arguments.json:
         shown = {"columns": columns, "indices": indices, "tags": tags, "branches": branches}
         say(as_json({"table": detail, **shown}))
@@ -87,7 +86,7 @@ def inspect(arguments: Arguments) -> int:
 
 def schema(arguments: Arguments) -> int:
     """Show the columns of a table and the fields inside them, with their ids."""
-    found = metadata_table("schema").to_arrow(subject_of(open_table(arguments))).to_pylist()
+    found = metadata_table("schema").to_arrow(open_table(arguments).snapshot).to_pylist()
     rows = [{**row, "metadata": dict(row["metadata"] or ())} for row in found]
     if arguments.json:
         say(as_json(rows))
@@ -105,7 +104,7 @@ def stats(arguments: Arguments) -> int:
     """Show what each column takes, and how it is encoded."""
     dataset = open_table(arguments)
     with Progress("looking into files") as progress, reporting(progress):
-        columns = column_sizes(subject_of(dataset))
+        columns = column_sizes(dataset.snapshot)
     if arguments.json:
         say(as_json(columns))
         return 0
@@ -133,7 +132,7 @@ def history(arguments: Arguments) -> int:
     """Show the operation behind each version, newest first."""
     dataset = open_table(arguments)
     table = metadata_table("history")
-    found = table.to_arrow(subject_of(dataset), limit=arguments.limit)
+    found = table.to_arrow(dataset.snapshot, limit=arguments.limit)
     rows = [{**row, **_maps(row)} for row in found.to_pylist()]
     if arguments.json:
         say(as_json(rows))
@@ -191,7 +190,7 @@ def doctor(arguments: Arguments) -> int:
 
 def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
     """Yield what would improve a table. What the command line lacks is advised as a call in Python."""
-    detail = table_detail(subject_of(dataset))
+    detail = table_detail(dataset.snapshot)
     opened = f"spark_lance.dataset({dataset.uri!r})"
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []
     if tasks:
@@ -226,11 +225,6 @@ def _file_versions(dataset: LanceDataset) -> Iterator[str]:
         for file in fragment.files:
             major, minor = file.file_major_version, file.file_minor_version
             yield "0.1" if (major, minor) <= (0, 2) else f"{major}.{minor}"
-
-
-def subject_of(dataset: LanceDataset) -> Subject:
-    """Return the version as metadata tables take it."""
-    return Subject(dataset.store, dataset.root, dataset.manifest)
 
 
 def _said(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:

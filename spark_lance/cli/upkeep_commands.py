@@ -144,12 +144,7 @@ def check(arguments: Arguments) -> int:
     """Read a version as a whole and check everything; 1 if something is damaged."""
     dataset = open_table(arguments)
     with Progress("reading") as progress:
-        found = verify(
-            dataset.store,
-            dataset.root,
-            dataset.manifest,
-            lambda done, total: progress("reading", done, total, "bytes"),
-        )
+        found = verify(dataset.snapshot, lambda done, total: progress("reading", done, total, "bytes"))
     if arguments.json:
         say(as_json({"damaged": found.damaged, **vars(found)}))
         return _DAMAGED if found.damaged else 0

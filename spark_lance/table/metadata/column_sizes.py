@@ -13,7 +13,7 @@ from spark_lance.file.schema import Field
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
 from spark_lance.table.data_files import open_data_file
-from spark_lance.table.metadata.columns import Subject
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["ColumnSize", "column_sizes"]
 
@@ -39,20 +39,20 @@ class ColumnSize:
     encodings: dict[str, int]
 
 
-def column_sizes(subject: Subject) -> list[ColumnSize]:
+def column_sizes(snapshot: Snapshot) -> list[ColumnSize]:
     """Return the sizes of the columns of a version, in their order; deleted rows count, blobs' bytes do not.
 
     Raises:
         FormatError, UnsupportedFormatError: a data file is damaged or not known here.
     """
-    fields = subject.manifest.schema.fields
-    files = [file for fragment in subject.manifest.fragments for file in fragment.files]
+    fields = snapshot.manifest.schema.fields
+    files = [file for fragment in snapshot.manifest.fragments for file in fragment.files]
     stored: Counter[int] = Counter()
     encodings: dict[int, Counter[str]] = {field.id: Counter() for field in fields}
     legacy = False
 
     def look(file: table_pb2.DataFile) -> tuple[dict[int, int], dict[int, Counter[str]] | None]:
-        return _of_file(subject, fields, file)
+        return _of_file(snapshot, fields, file)
 
     with ThreadPoolExecutor(_READERS) as pool:
         for done, (sizes, pages) in enumerate(pool.map(look, files), 1):
@@ -74,10 +74,10 @@ def column_sizes(subject: Subject) -> list[ColumnSize]:
 
 
 def _of_file(
-    subject: Subject, fields: tuple[Field, ...], file: table_pb2.DataFile
+    snapshot: Snapshot, fields: tuple[Field, ...], file: table_pb2.DataFile
 ) -> tuple[dict[int, int], dict[int, Counter[str]] | None]:
     """Return bytes and encodings by field id; of legacy files bytes alone."""
-    reader = open_data_file(subject.bases, file)
+    reader = open_data_file(snapshot.bases, file)
     present = [top for top in fields if any(node.id in reader.columns for node in top.walk())]
     sizes = {top.id: reader.stored_bytes(top) for top in present}
     if not isinstance(reader, FileReader):
