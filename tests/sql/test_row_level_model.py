@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_lance
+from spark_lance.spark.lance_table import merging
 
 SCHEMA = pa.schema(
     [
@@ -279,12 +280,12 @@ def statements(draw: st.DrawFn) -> Statement:
         wanted = draw(st.integers(0, 2))
         for place in range(wanted):
             action = draw(st.sampled_from(sorted(kinds)))
-            conditions, sets = kinds[action]
+            conditions, settable = kinds[action]
             one = draw(st.sampled_from(conditions))
-            names = draw(st.sets(st.sampled_from(sorted(sets)), min_size=1)) if sets else set()
+            names = draw(st.sets(st.sampled_from(sorted(settable)), min_size=1)) if settable else set()
             # Spark takes a clause without a condition only as the last of its kind.
             last = place == wanted - 1 and draw(st.booleans())
-            given_values = {name: sets[name] for name in sorted(names)} if sets else {}
+            given_values = {name: settable[name] for name in sorted(names)} if settable else {}
             found.append(Clause(rows, action, None if last else one, given_values))
     return Statement(kind, None, {}, tuple(found)) if found else Statement("DELETE", OF_TABLE[0], {}, ())
 
@@ -328,8 +329,17 @@ def session(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sp
 
 
 def check(
-    spark: SparkSession, path: str, table: list[Row], source: list[Row], todo: list[Statement], by_view: bool
+    spark: SparkSession,
+    path: str,
+    table: list[Row],
+    source: list[Row],
+    todo: list[Statement],
+    by_view: bool,
+    prunes: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # From how many rows on a merge reads only those that may have a key of its source.
+    monkeypatch.setattr(merging, "_PRUNED_ROWS", 1 if prunes else 1 << 40)
     spark_lance.write_dataset(pa.Table.from_pylist(table, SCHEMA), path, max_rows_per_file=3)
     spark.createDataFrame([tuple(row.values()) for row in source], SOURCE).createOrReplaceTempView("source")
     name = f"lance.`{path}`"
@@ -362,17 +372,22 @@ def arguments() -> dict[str, Any]:
         "source": source | st.lists(ROWS, max_size=6, unique_by=lambda row: str(row["k"])),
         "todo": st.lists(statements(), min_size=1, max_size=3),
         "by_view": st.booleans(),
+        "prunes": st.booleans(),
     }
 
 
 @given(**arguments())
 @settings(FEW, max_examples=5)
-def test_statements(session: SparkSession, tmp_path: Path, **drawn: Any) -> None:
-    check(session, str(tmp_path / uuid.uuid4().hex), **drawn)
+def test_statements(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **drawn: Any
+) -> None:
+    check(session, str(tmp_path / uuid.uuid4().hex), monkeypatch=monkeypatch, **drawn)
 
 
 @pytest.mark.slow
 @given(**arguments())
 @settings(FEW, max_examples=100)
-def test_many_statements(session: SparkSession, tmp_path: Path, **drawn: Any) -> None:
-    check(session, str(tmp_path / uuid.uuid4().hex), **drawn)
+def test_many_statements(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **drawn: Any
+) -> None:
+    check(session, str(tmp_path / uuid.uuid4().hex), monkeypatch=monkeypatch, **drawn)

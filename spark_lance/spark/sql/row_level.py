@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors.exceptions.captured import CapturedException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic import dataframe
 from pyspark.sql.classic.column import Column
-from pyspark.sql.classic.dataframe import DataFrame
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.spark.lance_table.changing import delete_rows, update_rows
@@ -147,7 +147,7 @@ class _Statement:
 
     def merge(self) -> Changed:
         names = self.asked["source"]
-        rows = DataFrame(self.subject["source"], self.table.spark).toDF(*names).alias(_SOURCE)
+        rows = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names).alias(_SOURCE)
         merge = MergeBuilder(self.table, rows, self._expression(self.asked["condition"], self.asked["equal"]))
         add = {
             ("matched", "update"): merge.whenMatchedUpdate,
@@ -168,7 +168,8 @@ class _Statement:
 
     def _widened(self, frame: DataFrame) -> DataFrame:
         """Add the values of subqueries that name columns of the table."""
-        return DataFrame(self.subject["change"].attach(frame._jdf), self.table.spark)
+        classic: Any = frame
+        return dataframe.DataFrame(self.subject["change"].attach(classic._jdf), self.table.spark)
 
     def _values(self, told: Mapping[str, Any]) -> dict[str, Resolved]:
         values: dict[str, Resolved] = {}
