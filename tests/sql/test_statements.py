@@ -4,7 +4,8 @@
     > 1 | a                 a row of its answer; nothing is compared if there are none, nor an error told
     ! text                  it fails, and says this
 
-{root} stands for a folder that is not the catalog's.
+{root} stands for a folder that is not the catalog's. A file that begins with
+"-- needs Spark <release>: <reason>" is skipped with older ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 
@@ -49,8 +51,16 @@ def session(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path)
     return spark.newSession()
 
 
+def check_release(file: Path) -> None:
+    """Skip a file that needs a newer Spark."""
+    needs = re.match(r"-- needs Spark (\d+)\.(\d+): (.*)", file.read_text())
+    if needs and tuple(map(int, pyspark.__version__.split(".")[:2])) < (int(needs[1]), int(needs[2])):
+        pytest.skip(needs[3])
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_statements(session: SparkSession, file: Path, tmp_path: Path) -> None:
+    check_release(file)
     for sql, rows, error in statements(file.read_text().replace("{root}", str(tmp_path / "paths"))):
         if error:
             with pytest.raises(PySparkException) as caught:

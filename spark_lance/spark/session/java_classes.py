@@ -27,6 +27,7 @@ __all__ = ["cache_folder", "can_publish", "load", "open_loader", "source"]
 _SOURCES = {
     "lance.DefaultSource": "DefaultSource.java",
     "spark_lance.LancePruning": "LancePruning.java",
+    "spark_lance.LanceStatements": "LanceStatements.java",
     "spark_lance.LanceUnits": "LanceUnits.java",
 }
 _FOLDER = Path(__file__).parent.parent / "jvm"
