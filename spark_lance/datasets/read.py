@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase
+from spark_lance.datasets.fragment_changes import FragmentChanges
 from spark_lance.datasets.ordering import OrderBy, orderings
 from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.scan_request import (
@@ -197,8 +198,7 @@ class _Readable(ScanSource):
 
 def _message(fragment: Any) -> table_pb2.DataFragment:
     """Return the message of a fragment of a version, of this module or one that wraps it."""
-    message = getattr(fragment, "metadata", fragment)
-    message = getattr(message, "message", message)
+    message = getattr(fragment, "message", fragment)
     if not isinstance(message, table_pb2.DataFragment):
         raise OptionTypeError(f"fragments takes what get_fragments gives, not {type(fragment).__name__}")
     return message
@@ -343,11 +343,11 @@ class ReadMixin(DatasetBase, _Readable):
 
 
 @dataclass(frozen=True)
-class LanceFragment(_Readable):
+class LanceFragment(FragmentChanges, _Readable):
     """One fragment of a version. `_rowoffset` counts the rows of the whole table."""
 
     parent: ReadMixin
-    metadata: table_pb2.DataFragment
+    message: table_pb2.DataFragment
 
     @property
     def snapshot(self) -> Snapshot:
@@ -357,17 +357,17 @@ class LanceFragment(_Readable):
     @property
     def fragment_id(self) -> int:
         """The fragment's id."""
-        return self.metadata.id
+        return self.message.id
 
     @property
     def physical_rows(self) -> int:
         """Rows stored, deleted ones included."""
-        return self.parent.snapshot.physical_rows(self.metadata)
+        return self.parent.snapshot.physical_rows(self.message)
 
     @property
     def num_deletions(self) -> int:
         """Rows deleted."""
-        return int(self.metadata.deletion_file.num_deleted_rows)
+        return int(self.message.deletion_file.num_deleted_rows)
 
     def _scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
@@ -376,5 +376,5 @@ class LanceFragment(_Readable):
             columns,
             with_row_id=with_row_id,
             with_row_address=with_row_address,
-            fragments=[self.metadata],
+            fragments=[self.message],
         )
