@@ -10,26 +10,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.fragment_metadata import FragmentMetadata, messages_of
+from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
 from spark_lance.datasets.lance_schema import LanceSchema
-from spark_lance.datasets.operations import BaseOperation, LanceOperation, Transaction
+from spark_lance.datasets.operations import LanceOperation, Operation, Transaction
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
+from spark_lance.file.opening import open_file
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.store import Store, join, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.inserts.write_plan import find_latest, plan_write
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.paths import DATA_DIR
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.inputs import as_reader
 from spark_lance.table.writing.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 from spark_lance.table.writing.write import write_fragments as write_files
 
-__all__ = ["Place", "commit", "merge_appends", "place_of", "write_fragments"]
+__all__ = ["Place", "commit", "fragment_from_file", "merge_appends", "place_of", "write_fragments"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def write_fragments(
 
 def commit(
     place: Place,
-    operation: BaseOperation | Transaction,
+    operation: Operation | Transaction,
     read_version: int | None = None,
     *,
     max_retries: int = 20,
@@ -149,7 +151,7 @@ def commit(
             raise OptionError("a transaction tells its read_version: give one or the other")
         properties = dict(operation.transaction_properties or {})
         read_version, operation = operation.read_version, operation.operation
-    if not isinstance(operation, BaseOperation):
+    if not isinstance(operation, Operation):
         raise OptionTypeError(
             f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}"
         )
@@ -174,7 +176,7 @@ def commit(
 
 def _create(
     place: Place,
-    operation: BaseOperation,
+    operation: Operation,
     properties: Mapping[str, str],
     stable_row_ids: bool,
     retry: RetryPolicy,
@@ -195,6 +197,37 @@ def _create(
         properties=properties,
         retry=retry,
     )
+
+
+def fragment_from_file(filename: str, dataset: Any, fragment_id: int) -> FragmentMetadata:
+    """Return a fragment of one data file that is in the table's folder `data`, with the ids of its columns.
+
+    Args:
+        filename: in the folder `data` of the table.
+        dataset: the LanceDataset.
+        fragment_id: of the fragment.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        SchemaError: the table lacks a column of the file.
+    """
+    path = join(dataset.root, DATA_DIR, filename)
+    opened = open_file(dataset.store, path)
+    own = opened.schema
+    ids: dict[int, int] = {}
+    for field in own.walk():
+        ids[field.id] = dataset.lance_schema.find(own.path_of(field.id))[-1].id
+    columns = sorted(opened.columns.items(), key=lambda item: item[1])
+    major, minor = opened.version.manifest
+    file = DataFile(
+        filename,
+        [ids[number] for number, _ in columns],
+        [place for _, place in columns],
+        major,
+        minor,
+        dataset.store.size(path),
+    )
+    return FragmentMetadata(fragment_id, [file], opened.num_rows)
 
 
 def merge_appends(transactions: Sequence[Transaction]) -> Transaction:

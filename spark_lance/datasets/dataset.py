@@ -15,7 +15,7 @@ from spark_lance.datasets.building import commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
 from spark_lance.datasets.index import IndexMixin
-from spark_lance.datasets.operations import LanceOperation, Transaction
+from spark_lance.datasets.operations import Operation, Transaction
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
 from spark_lance.datasets.show import ShowMixin
@@ -85,10 +85,10 @@ class LanceDataset(
 
     It never changes: methods that change the table return its new version, or a result with it.
 
-    Read with `to_table`, `to_batches`, `scanner`, `take`, `sample`, `sql`; search with `to_table(nearest=...)`
-    and `to_table(full_text_query=...)`; change with `insert`, `delete`, `update`, `merge_insert`,
-    `add_columns`; look after it with `optimize`, `create_index`, `cleanup_old_versions`; go through its
-    versions with `versions`, `checkout_version`, `tags`, `branches`.
+    Read with `to_table`, `to_batches`, `scanner`, `take`, `sample`, `sql`; search with
+    `to_table(nearest=...)` and `to_table(full_text_query=...)`; change with `insert`, `delete`, `update`,
+    `merge_insert`, `add_columns`; look after it with `optimize`, `create_index`, `cleanup_old_versions`; go
+    through its versions with `versions`, `checkout_version`, `tags`, `branches`.
     """
 
     def insert(self, data: Any, *, mode: str = "append", **options: Any) -> LanceDataset:
@@ -98,7 +98,7 @@ class LanceDataset(
     @staticmethod
     def commit(
         base_uri: str | os.PathLike[str] | DatasetBase,
-        operation: LanceOperation.BaseOperation | Transaction,
+        operation: Operation | Transaction,
         read_version: int | None = None,
         commit_lock: CommitLock | None = None,
         storage_options: Mapping[str, Any] | None = None,

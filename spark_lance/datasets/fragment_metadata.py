@@ -300,7 +300,7 @@ class FragmentMetadata:
         if message.HasField("deletion_file"):
             found.deletion_file = DeletionFile.of(message.deletion_file)
         for arm, field_name, name, kind in _SEQUENCES:
-            which = message.WhichOneof(arm)  # type: ignore[arg-type]
+            which = message.WhichOneof(arm)
             if which == field_name:
                 setattr(found, name, kind(getattr(message, field_name)))
             elif which is not None:

@@ -16,7 +16,7 @@ from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.projection import Columns
 from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.scan_request import ScanRequest
-from spark_lance.errors import IndexNotFoundError
+from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
 from spark_lance.index.entries import label_of
@@ -25,6 +25,8 @@ from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.search_rows import allowed_rows
+from spark_lance.index.text.compound import CompoundSearch
+from spark_lance.index.text.queries import FullTextQuery
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.create import (
     VECTOR_LABEL,
@@ -242,6 +244,8 @@ class IndexMixin(ReadMixin, MaintainMixin):
         )
         if request.full_text_query is not None:
             wanted = None if request.limit is None else request.limit + (request.offset or 0)
+            if isinstance(request.full_text_query, FullTextQuery):
+                return self._answering_query(request, wanted, stored)
             return self._answering(_text_query(request), wanted, *chosen)
         nearest = dict(request.nearest or {})
         if nearest.get("k") is None and request.limit is not None:
@@ -301,6 +305,16 @@ class IndexMixin(ReadMixin, MaintainMixin):
             found.addresses, {SCORE: found.scores}, columns, later, with_row_id, with_row_address
         )
 
+    def _answering_query(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
+        """Return the rows that answer a query that is an object."""
+        condition = self._condition(request.filter)
+        search = CompoundSearch(self.snapshot, request.fast_search)
+        allowed = allowed_rows(self.snapshot, condition if request.prefilter else None)
+        found = search.run(request.full_text_query, k, allowed)
+        later = None if request.prefilter else condition
+        flags = request.with_row_id, request.with_row_address
+        return self._rows_of(found.addresses, {SCORE: found.scores}, columns, later, *flags)
+
     def _condition(self, filter: Predicate | None) -> Condition | None:
         return None if filter is None else compile_predicate(filter, nameable(self.lance_schema))
 
@@ -339,6 +353,8 @@ class IndexMixin(ReadMixin, MaintainMixin):
 def _text_query(request: ScanRequest) -> dict[str, Any]:
     """Return the text query of a read with the keys that it may have."""
     given = request.full_text_query
+    if not isinstance(given, str | Mapping):
+        raise OptionTypeError(f"full_text_query is text, a dict or a query object, not {given!r}")
     asked = {"query": given} if isinstance(given, str) else dict(given)
     return {**asked, "fast_search": True} if request.fast_search else asked
 

@@ -26,7 +26,7 @@ from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.operations.update_config import text_updates
 from spark_lance.table.schema.changes import add_fields, schema_protos
 
-__all__ = ["Index", "IndexFile", "LanceOperation", "Transaction"]
+__all__ = ["Index", "IndexFile", "LanceOperation", "Operation", "Transaction"]
 
 AnySchema: TypeAlias = LanceSchema | pa.Schema
 
@@ -108,7 +108,7 @@ class Index:
         return made
 
 
-class BaseOperation(ABC):
+class Operation(ABC):
     """What one commit does to a table."""
 
     @abstractmethod
@@ -148,10 +148,10 @@ def _numbered_as(fragments: Iterable[table_pb2.DataFragment], schema: pa.Schema,
 class LanceOperation:
     """The operations that `LanceDataset.commit` takes."""
 
-    BaseOperation = BaseOperation
+    BaseOperation = Operation
 
     @dataclass
-    class Append(BaseOperation):
+    class Append(Operation):
         """Add fragments."""
 
         fragments: Iterable[FragmentMetadata]
@@ -164,7 +164,7 @@ class LanceOperation:
             return pb.Transaction.Append(fragments=messages_of(self.fragments))
 
     @dataclass
-    class Overwrite(BaseOperation):
+    class Overwrite(Operation):
         """Put a new schema and new fragments in place of all that is there, or make a table.
 
         A pyarrow schema gets the ids that the files of the fragments have.
@@ -193,7 +193,7 @@ class LanceOperation:
             return _numbered_as(messages_of(self.fragments), self.new_schema, first)
 
     @dataclass
-    class Delete(BaseOperation):
+    class Delete(Operation):
         """Put fragments with new deletion files in place of those of the same ids, and drop others."""
 
         updated_fragments: Iterable[FragmentMetadata]
@@ -212,7 +212,7 @@ class LanceOperation:
             )
 
     @dataclass
-    class Update(BaseOperation):
+    class Update(Operation):
         """Change fragments and add others; rows or columns were rewritten."""
 
         removed_fragment_ids: list[int] = field(default_factory=list)
@@ -242,7 +242,7 @@ class LanceOperation:
             )
 
     @dataclass
-    class Merge(BaseOperation):
+    class Merge(Operation):
         """Give the table another schema, and its fragments files of new columns."""
 
         fragments: Iterable[FragmentMetadata]
@@ -266,7 +266,7 @@ class LanceOperation:
             return merge_message(protos, metadata, fragments, keeps_nulls=self.preserves_nullability)
 
     @dataclass
-    class Project(BaseOperation):
+    class Project(Operation):
         """Keep some columns only, under their names or others."""
 
         schema: LanceSchema
@@ -280,7 +280,7 @@ class LanceOperation:
             return pb.Transaction.Project(schema=protos, preserves_nullability=self.preserves_nullability)
 
     @dataclass
-    class Restore(BaseOperation):
+    class Restore(Operation):
         """Make an old version the newest."""
 
         version: int
@@ -307,7 +307,7 @@ class LanceOperation:
         new_index_version: int = 0
 
     @dataclass
-    class Rewrite(BaseOperation):
+    class Rewrite(Operation):
         """Put the rows of fragments into other fragments: compaction."""
 
         groups: Iterable[LanceOperation.RewriteGroup]
@@ -332,7 +332,7 @@ class LanceOperation:
             return made
 
     @dataclass
-    class CreateIndex(BaseOperation):
+    class CreateIndex(Operation):
         """Add index segments whose files are there, and drop others."""
 
         new_indices: list[Index]
@@ -353,7 +353,7 @@ class LanceOperation:
         new_file: DataFile
 
     @dataclass
-    class DataReplacement(BaseOperation):
+    class DataReplacement(Operation):
         """Put files of the same columns in place of those that fragments have."""
 
         replacements: list[LanceOperation.DataReplacementGroup]
@@ -373,7 +373,7 @@ class LanceOperation:
         replace: bool = False
 
     @dataclass
-    class UpdateConfig(BaseOperation):
+    class UpdateConfig(Operation):
         """Change settings and metadata."""
 
         config_updates: LanceOperation.UpdateMap | None = None
@@ -383,17 +383,16 @@ class LanceOperation:
 
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
-            names = ("config_updates", "table_metadata_updates", "schema_metadata_updates")
-            given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-            made = pb.Transaction.UpdateConfig(
-                **{name: text_updates(each.updates, replace=each.replace) for name, each in given.items()}
-            )
+            made = pb.Transaction.UpdateConfig()
+            for name in ("config_updates", "table_metadata_updates", "schema_metadata_updates"):
+                if (each := getattr(self, name)) is not None:
+                    getattr(made, name).CopyFrom(text_updates(each.updates, replace=each.replace))
             for number, each in (self.field_metadata_updates or {}).items():
                 made.field_metadata_updates[number].CopyFrom(text_updates(each.updates, replace=each.replace))
             return made
 
     @dataclass
-    class Other(BaseOperation):
+    class Other(Operation):
         """An operation that is read, and has no class of its own."""
 
         stored: Message
@@ -428,7 +427,7 @@ def _update_map(message: pb.Transaction.UpdateMap) -> LanceOperation.UpdateMap:
     return LanceOperation.UpdateMap(updates, message.replace)
 
 
-def _config(message: Any) -> BaseOperation:
+def _config(message: Any) -> Operation:
     given = {
         name: _update_map(getattr(message, name))
         for name in ("config_updates", "table_metadata_updates", "schema_metadata_updates")
@@ -438,7 +437,7 @@ def _config(message: Any) -> BaseOperation:
     return LanceOperation.UpdateConfig(**given, field_metadata_updates=fields or None)
 
 
-def _rewrite(message: Any) -> BaseOperation:
+def _rewrite(message: Any) -> Operation:
     groups = [
         LanceOperation.RewriteGroup(_fragments(group.old_fragments), _fragments(group.new_fragments))
         for group in message.groups
@@ -456,7 +455,7 @@ def _rewrite(message: Any) -> BaseOperation:
     return LanceOperation.Rewrite(groups, indices)
 
 
-def _update(message: Any) -> BaseOperation:
+def _update(message: Any) -> Operation:
     return LanceOperation.Update(
         list(message.removed_fragment_ids),
         _fragments(message.updated_fragments),
@@ -502,7 +501,7 @@ class Transaction:
     """
 
     read_version: int
-    operation: BaseOperation
+    operation: Operation
     uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
     transaction_properties: dict[str, str] = field(default_factory=dict)
 

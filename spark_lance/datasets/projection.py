@@ -73,8 +73,8 @@ class Projection:
             made = tuple(_expression(name, text, whole) for name, text in columns.items())
         else:
             names = list(columns)
-            if wrong := [name for name in names if not isinstance(name, str)]:
-                raise OptionTypeError(f"names of columns are texts, {wrong[0]!r} is not")
+            if not all(isinstance(name, str) for name in names):
+                raise OptionTypeError(f"names of columns are texts, unlike some of {names}")
             system = system_names(field.name for field in schema.fields)
             tops = {field.name for field in schema.fields} | set(system) | set(extra.names)
             if all(name in tops or "." not in name for name in names):
@@ -82,20 +82,25 @@ class Projection:
             made = tuple(_named(name, schema, tops, system, extra) for name in names)
         return cls(tuple(dict.fromkeys(read for output in made for read in output.reads)), made)
 
-    def schema(self, read: pa.Schema) -> pa.Schema:
-        """Return the schema of the result, from that of what is read."""
+    def schema(self, read: pa.Schema, also: Sequence[str] = ()) -> pa.Schema:
+        """Return the schema of the result, from that of what is read.
+
+        Args:
+            read: what is read.
+            also: columns of it that follow those of the projection, such as `_rowid` that a flag asks for.
+        """
         if self.outputs is None:
             return read
         named = {output.field.name for output in self.outputs}
-        more = [field for field in read if self.reads is not None and field.name not in {*self.reads, *named}]
+        more = [field for field in read if field.name in also and field.name not in named]
         return pa.schema([*(output.field for output in self.outputs), *more], read.metadata)
 
-    def apply(self, table: pa.Table) -> pa.Table:
-        """Return the columns of the result; what was read beside `reads` follows them."""
+    def apply(self, table: pa.Table, also: Sequence[str] = ()) -> pa.Table:
+        """Return the columns of the result; arguments as for `schema`."""
         if self.outputs is None:
             return table
         columns = [output.values(table) for output in self.outputs]
-        target = self.schema(table.schema)
+        target = self.schema(table.schema, also)
         columns += [table[name] for name in target.names[len(columns) :]]
         return pa.Table.from_arrays(columns, schema=target)
 

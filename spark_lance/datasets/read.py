@@ -146,8 +146,8 @@ class _Readable(ScanSource):
             ExpressionError: the filter does not fit.
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
         """
-        flags = {"with_row_id": with_row_id, "with_row_address": with_row_address}
-        return self.scanner(columns, filter, limit, offset, **flags, **options).to_table()
+        options |= {"with_row_id": with_row_id, "with_row_address": with_row_address}
+        return self.scanner(columns, filter, limit, offset, **options).to_table()
 
     def to_batches(
         self,
@@ -165,9 +165,9 @@ class _Readable(ScanSource):
 
         The other arguments and the errors are those of `to_table`.
         """
-        given = {"batch_size": batch_size, "batch_bytes": batch_bytes, **options}
-        flags = {"with_row_id": with_row_id, "with_row_address": with_row_address}
-        return self.scanner(columns, filter, limit, offset, **flags, **given).to_batches()
+        options |= {"batch_size": batch_size, "batch_bytes": batch_bytes}
+        options |= {"with_row_id": with_row_id, "with_row_address": with_row_address}
+        return self.scanner(columns, filter, limit, offset, **options).to_batches()
 
     def to_pandas(self, columns: Columns = None, filter: Predicate | None = None, **options: Any) -> Any:
         """Read rows into a pandas DataFrame; the options are those of `scanner`."""
@@ -342,7 +342,7 @@ class ReadMixin(DatasetBase, _Readable):
         return open_blobs(self.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LanceFragment(FragmentChanges, _Readable):
     """One fragment of a version. `_rowoffset` counts the rows of the whole table."""
 
@@ -368,6 +368,9 @@ class LanceFragment(FragmentChanges, _Readable):
     def num_deletions(self) -> int:
         """Rows deleted."""
         return int(self.message.deletion_file.num_deleted_rows)
+
+    def __repr__(self) -> str:
+        return f"LanceFragment(id={self.fragment_id}, rows={self.count_rows()}, of={self.parent.uri!r})"
 
     def _scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False

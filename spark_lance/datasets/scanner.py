@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,6 @@ from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan, rows_without_columns
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    import pandas
 
 __all__ = ["LanceScanner", "ScanSource"]
 
@@ -98,7 +95,7 @@ class LanceScanner:
         """Export the schema of the rows by Arrow's C data interface."""
         return self.projected_schema.__arrow_c_schema__()
 
-    def to_pandas(self, **options: Any) -> pandas.DataFrame:
+    def to_pandas(self, **options: Any) -> Any:
         """Read the rows into a pandas DataFrame; the options are those of `pyarrow.Table.to_pandas`."""
         return self.to_table().to_pandas(**options)
 
@@ -142,7 +139,7 @@ class LanceScanner:
             schema = pa.schema(list(fields.values()), scan.arrow_schema.metadata)
         else:
             schema = scan.arrow_schema
-        schema = known_schema(self._projection.schema(schema))
+        schema = known_schema(self._projection.schema(schema, self._also))
         for name in self._blobs:
             if (place := schema.get_field_index(name)) >= 0:
                 schema = schema.set(place, pa.field(name, pa.large_binary(), schema.field(place).nullable))
@@ -187,6 +184,12 @@ class LanceScanner:
     def _flags(self) -> list[str]:
         asked = ((ROW_ID, self.request.with_row_id), (ROW_ADDRESS, self.request.with_row_address))
         return [name for name, wanted in asked if wanted]
+
+    @property
+    def _also(self) -> list[str]:
+        """The columns that follow those of the projection."""
+        measured = self.source._measured(self.request).names if self.request.is_search else []
+        return [*measured, *self._flags]
 
     @cached_property
     def _blobs(self) -> list[str]:
@@ -275,7 +278,7 @@ class LanceScanner:
             part = _without_ids(part, self.source.snapshot)
         if self._blobs:
             part = with_blob_bytes(part, self.source.snapshot, self._blobs)
-        part = self._projection.apply(part)
+        part = self._projection.apply(part, self._also)
         names = self.projected_schema.names
         if not names:
             return rows_without_columns(part.num_rows)
