@@ -113,7 +113,7 @@ class FragmentChanges(ABC):
         if not len(offsets):
             return self.metadata
         at = self.snapshot
-        outcome = RowChanges(at.manifest, {self.message.id: offsets}).apply(at.store, at.root, at.manifest)
+        outcome = RowChanges(at, {self.message.id: offsets}).apply()
         return FragmentMetadata.of(outcome.updated[0]) if outcome.updated else None
 
     def merge_columns(
@@ -193,7 +193,7 @@ class FragmentChanges(ABC):
         at = self.snapshot
         data = as_reader(data_obj, schema).read_all()
         values = NewValues(at.manifest, data, left_on, right_on or left_on)
-        outcome = update_fragment(ColumnFiles(at.store, at.root), at.manifest, self.message, values)
+        outcome = update_fragment(ColumnFiles(at.store, at.root), at, self.message, values)
         if outcome is None:
             return self.metadata, []
         return FragmentMetadata.of(outcome.fragment), list(outcome.field_ids)
@@ -205,7 +205,7 @@ class FragmentChanges(ABC):
         if not len(source.schema):
             raise SchemaError("the data has no new columns")
         rows = _BATCH_ROWS if batch_size is None else batch_size
-        message, schema = extend_fragment(at.store, at.root, at.manifest, self.message, source, rows)
+        message, schema = extend_fragment(at, self.message, source, rows)
         return FragmentMetadata.of(message), LanceSchema(schema)
 
     def _first_row(self, columns: Sequence[str]) -> pa.RecordBatch:

@@ -95,7 +95,7 @@ class StatsMixin(ReadMixin):
         Raises:
             FormatError: something is damaged; the message lists it.
         """
-        found = verify(self.store, self.root, self.manifest)
+        found = verify(self.snapshot)
         damages = [each for each in found.findings if each.level == "damage"]
         if damages:
             listed = "; ".join(f"{each.where}: {each.message}" for each in damages[:5])

@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,14 @@ def test_each_reads_what_the_other_committed_by_parts(tmp_path: Path) -> None:
         theirs.FragmentMetadata.from_json(json.dumps(each.to_json() | {"overlays": []})) for each in made
     ]
     theirs.LanceDataset.commit(uri, theirs.LanceOperation.Overwrite(rows(0, 1).schema, as_theirs))
-    made = [each.metadata for each in theirs.dataset(uri).get_fragments()]
-    assert [ours.FragmentMetadata.from_json(json.dumps(each.to_json())).num_rows for each in made] == [2, 2]
+    written = [each.metadata.to_json() for each in theirs.dataset(uri).get_fragments()]
+    assert [ours.FragmentMetadata.from_json(json.dumps(each)).num_rows for each in written] == [2, 2]
     transaction = ours.dataset(uri).read_transaction(1)
     assert transaction is not None
     assert isinstance(transaction.operation, ours.LanceOperation.Overwrite)
 
 
-QUERIES = [
+QUERIES: list[Callable[[Any], Any]] = [
     lambda q: q.MatchQuery("quick fox", "t"),
     lambda q: q.MatchQuery("quick fox", "t", operator=q.FullTextOperator.AND, boost=2.0),
     lambda q: q.MatchQuery("quik", "t", fuzziness=1),

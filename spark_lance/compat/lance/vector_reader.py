@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import IndexNotFoundError, OptionError, RowNotFoundError
-from spark_lance.index.entries import Segment, label_of, segments_of
+from spark_lance.index.entries import Segment, segments_of
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
+from spark_lance.table.index_kinds import label_of
 
 __all__ = ["VectorIndexReader"]
 
@@ -34,9 +35,7 @@ class VectorIndexReader:
             raise IndexNotFoundError(f"there is no index {index_name!r}")
         if any(label_of(entry) != VECTOR_LABEL for entry in entries):
             raise OptionError(f"{index_name} is not vector index")
-        found: Iterable[Segment] = segments_of(
-            value.store, value.root, value.manifest, VECTOR_LABEL, VECTOR_NEWEST
-        )
+        found: Iterable[Segment] = segments_of(value.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
         self._segments = [open_segment(segment) for segment in found if segment.name == index_name]
 
     def num_partitions(self) -> int:

@@ -253,9 +253,7 @@ class _Adding:
 
 
 def extend_fragment(
-    store: Store,
-    root: str,
-    version: Manifest,
+    snapshot: Snapshot,
     fragment: table_pb2.DataFragment,
     source: Computation | Stream,
     batch_rows: int = BATCH_ROWS,
@@ -266,9 +264,10 @@ def extend_fragment(
         SchemaError: the values do not fit the new columns or the number of rows; or see `add_fields`.
         UnsupportedFormatError: the table uses what is not written here.
     """
-    refuse_mem_wal(version)
-    schema, added = add_fields(version, source.schema)
-    extended = _Adding(ColumnFiles(store, root), version, added, source, batch_rows).extended(fragment)
+    refuse_mem_wal(snapshot.manifest)
+    schema, added = add_fields(snapshot.manifest, source.schema)
+    files = ColumnFiles(snapshot.store, snapshot.root)
+    extended = _Adding(files, snapshot, added, source, batch_rows).extended(fragment)
     if isinstance(source, Stream):
         source.finish()
     return extended, schema
