@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata
 from spark_lance.datasets.lance_schema import LanceSchema
-from spark_lance.errors import FormatError, RowNotFoundError, SchemaError
+from spark_lance.errors import FormatError, OptionError, RowNotFoundError, SchemaError
 from spark_lance.file.extensions import known_schema
 from spark_lance.file.opening import open_file
 from spark_lance.proto import table_pb2
@@ -144,6 +144,8 @@ class FragmentChanges(ABC):
         if isinstance(value_func, Mapping):
             source = expressions(value_func, nameable(at.schema))
         elif callable(value_func):
+            if getattr(value_func, "checkpoint_file", None) is not None:
+                raise OptionError("A checkpoint file cannot be used with the columns of one fragment")
             names = [field.name for field in at.schema.fields] if columns is None else list(columns)
             source = function(value_func, names, lambda: self._first_row(names))
         else:

@@ -67,6 +67,7 @@ class _Readable(ScanSource):
         fast_search: bool = False,
         blob_handling: BlobHandling = "blobs_descriptions",
         include_deleted_rows: bool = False,
+        disable_scoring_autoprojection: bool = False,
         **hints: Any,
     ) -> LanceScanner:
         """Describe a read, to be run, counted or explained later: `scanner(...).to_table()`.
@@ -92,6 +93,7 @@ class _Readable(ScanSource):
             fast_search: a search leaves out rows that are not indexed.
             blob_handling: "blobs_descriptions" tells where the bytes of blobs are, "all_binary" reads them.
             include_deleted_rows: read rows that are deleted but still stored, too; their `_rowid` is null.
+            disable_scoring_autoprojection: a search gives `_distance` or `_score` only if `columns` names it.
             hints: arguments of other implementations that change no result, such as `batch_readahead`.
 
         Raises:
@@ -116,6 +118,7 @@ class _Readable(ScanSource):
             fast_search=bool(fast_search),
             blob_handling=blob_handling or "blobs_descriptions",
             include_deleted_rows=bool(include_deleted_rows),
+            disable_scoring_autoprojection=bool(disable_scoring_autoprojection),
             hints=hints,
         )
         return LanceScanner(self, request)

@@ -37,7 +37,6 @@ HINTS = frozenset(
         "cache_metadata",
         "memory_pool",
         "fragment_scan_options",
-        "disable_scoring_autoprojection",
     }
 )
 
@@ -80,6 +79,7 @@ class ScanRequest:
     fast_search: bool = False
     blob_handling: BlobHandling = "blobs_descriptions"
     include_deleted_rows: bool = False
+    disable_scoring_autoprojection: bool = False
     hints: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

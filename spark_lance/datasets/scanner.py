@@ -125,25 +125,27 @@ class LanceScanner:
     @cached_property
     def projected_schema(self) -> pa.Schema:
         """The schema of the rows."""
-        scan = self._plan(self._projection.reads)
+        schema = self._plan(self._projection.reads).arrow_schema
         if self.request.is_search:
-            shown = [*self.source._measured(self.request)]
-            names = {field.name for field in shown}
-            first = [field for field in shown if field.name == "query_index"]
-            flagged = [
-                f for f in scan.arrow_schema if f.name in (ROW_ID, ROW_ADDRESS) and f.name in self._flags
-            ]
-            skipped = names | {field.name for field in flagged}
-            stored = [field for field in scan.arrow_schema if field.name not in skipped]
-            fields = {field.name: field for field in (*first, *stored, *shown, *flagged)}
-            schema = pa.schema(list(fields.values()), scan.arrow_schema.metadata)
-        else:
-            schema = scan.arrow_schema
+            schema = self._search_schema(schema)
         schema = known_schema(self._projection.schema(schema, self._also))
         for name in self._blobs:
             if (place := schema.get_field_index(name)) >= 0:
                 schema = schema.set(place, pa.field(name, pa.large_binary(), schema.field(place).nullable))
         return schema
+
+    def _search_schema(self, read: pa.Schema) -> pa.Schema:
+        """Return the schema of what a search gives, in which what was measured stands before row ids."""
+        request = self.request
+        shown = list(self.source._measured(request))
+        if request.disable_scoring_autoprojection and request.columns is not None:
+            shown = [field for field in shown if field.name in (self._projection.reads or ())]
+        names = {field.name for field in shown}
+        first = [field for field in shown if field.name == "query_index"]
+        flagged = [field for field in read if field.name in self._flags]
+        stored = [field for field in read if field.name not in {*names, *self._flags}]
+        fields = {field.name: field for field in (*first, *stored, *shown, *flagged)}
+        return pa.schema(list(fields.values()), read.metadata)
 
     @property
     def schema(self) -> pa.Schema:

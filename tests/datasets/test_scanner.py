@@ -189,3 +189,29 @@ def test_hints_of_others_change_nothing(ds: LanceDataset, caplog: pytest.LogCapt
         table = ds.to_table(["n"], batch_readahead=4, scan_in_order=True, late_materialization=["n"])
     assert table.equals(ds.to_table(["n"]))
     assert "batch_readahead" in caplog.text
+
+
+def test_a_function_that_failed_goes_on_where_it_ended(tmp_path: Path) -> None:
+    made = spark_lance.write_dataset(rows(100), str(tmp_path / "t"), max_rows_per_file=20)
+    seen: list[int] = []
+    broken = True
+
+    @spark_lance.batch_udf(pa.schema([("z", pa.int64())]), checkpoint_file=tmp_path / "kept.sqlite")
+    def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+        first = batch["s"][0]["x"].as_py()
+        if first >= 60 and broken:
+            raise RuntimeError("not yet")
+        seen.append(first)
+        return pa.record_batch({"z": pc.struct_field(batch["s"], "x")})
+
+    with pytest.raises(RuntimeError, match="not yet"):
+        made.add_columns(compute, read_columns=["s"])
+    broken = False
+    done = made.add_columns(compute, read_columns=["s"])
+    assert seen == [0, 20, 40, 60, 80]
+    assert done.to_table(["z"])["z"].to_pylist() == list(range(100))
+    assert not (tmp_path / "kept.sqlite").exists()
+    (tmp_path / "other").write_text("no database, and long enough to be seen as none")
+    other = spark_lance.batch_udf(checkpoint_file=tmp_path / "other")(compute.func)
+    with pytest.raises(OptionError, match="no file of checkpoints"):
+        made.add_columns(other)

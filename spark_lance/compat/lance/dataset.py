@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -155,8 +156,13 @@ class LanceDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema."""
-        return self.value.schema
+        """The schema of what a scan without arguments gives."""
+        return self.scanner().projected_schema if self._default_scan_options else self.value.schema
+
+    @property
+    def schema_metadata(self) -> dict[str, str]:
+        """The metadata of the schema."""
+        return dict(self.value.lance_schema.metadata)
 
     @property
     def lance_schema(self) -> LanceSchema:
@@ -648,13 +654,18 @@ def write_dataset(
     mode: str = "create",
     **options: Any,
 ) -> LanceDataset:
-    """Write a table and return it at its new version; an open dataset that is given moves to it."""
+    """Write a table and return it at its new version; an open dataset that is given moves to it.
+
+    A URI of memory names a place of its own each time.
+    """
     if uri is None:
         raise OptionTypeError("a table is written to a uri; namespaces are not taken here")
     progress: Callable[..., Any] | None = options.get("progress")
     if progress is not None:
         raise NotImplementedError("progress is told by LanceFragment.create and write_fragments only")
     opened = uri if isinstance(uri, LanceDataset) else None
+    if isinstance(uri, str) and uri.startswith("memory://"):
+        uri = f"memory://{uuid.uuid4()}/{uri.removeprefix('memory://')}"
     target = opened.value if opened is not None else uri
     written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
     if opened is not None:

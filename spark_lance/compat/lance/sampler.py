@@ -229,7 +229,7 @@ class ShardedFixedBatchSampler(_Ranked):
         return ShardedFixedBatchSampler(*_torch_rank(), randomize, seed, batch_size, total_num_rows)
 
     def __len__(self) -> int:
-        return self._rows // (self._world_size * self._batch_size)
+        return -(-(self._rows // self._world_size) // self._batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         rows = self._rows // self._world_size
@@ -237,5 +237,5 @@ class ShardedFixedBatchSampler(_Ranked):
         numbers = list(range(first, first + rows))
         if self._randomize:
             random.Random(f"{self._seed}-{self._epoch}").shuffle(numbers)
-        for number in range(len(self)):
-            yield numbers[number * self._batch_size : (number + 1) * self._batch_size]
+        for start in range(0, rows, self._batch_size):
+            yield numbers[start : start + self._batch_size]

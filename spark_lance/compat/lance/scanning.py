@@ -36,6 +36,7 @@ _TAKEN = frozenset(
         "use_scalar_index",
         "include_deleted_rows",
         "order_by",
+        "disable_scoring_autoprojection",
     }
 )
 
@@ -185,6 +186,5 @@ _SETTERS = {
     "scan_in_order": "scan_in_order",
     "strict_batch_size": "strict_batch_size",
     "use_stats": "use_stats",
-    "disable_scoring_autoprojection": "disable_scoring_autoprojection",
     "scan_stats_callback": "scan_stats_callback",
 }
