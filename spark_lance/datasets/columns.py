@@ -81,8 +81,8 @@ class ColumnsMixin(DatasetBase):
             if names is None:
                 names = [field.name for field in self.manifest.schema.fields]
             source = function(transforms, names, lambda: _sample(self, names))
-            if getattr(transforms, "checkpoint_file", None) is not None:
-                kept = Checkpoints(transforms.checkpoint_file)
+            if (file := getattr(transforms, "checkpoint_file", None)) is not None:
+                kept = Checkpoints(file)
                 found = self._at(add_columns(self.snapshot, kept.around(source), batch_rows=rows))
                 kept.remove()
                 return found
