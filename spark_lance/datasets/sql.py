@@ -63,4 +63,4 @@ def duckdb_module() -> Any:
     try:
         return import_module("duckdb")
     except ModuleNotFoundError:
-        raise OptionError("SQL without Spark needs DuckDB: pip install 'spark-lance[sql]'") from None
+        raise OptionError("SQL without Spark needs DuckDB: pip install 'spark-lance[duckdb]'") from None
