@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
-from spark_lance.datasets.index import IndexMixin
+from spark_lance.datasets.hybrid import HybridMixin
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
 from spark_lance.datasets.versions import VersionsMixin
@@ -71,7 +71,7 @@ def dataset(
 
 
 @dataclass(frozen=True)
-class LanceDataset(IndexMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin):
+class LanceDataset(HybridMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin):
     """One version of a table. Made by `dataset` and `write_dataset`."""
 
 
