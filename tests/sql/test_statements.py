@@ -2,6 +2,7 @@
 
     SELECT ...;             a statement, on as many lines as it needs
     > 1 | a                 a row of its answer; nothing is compared if there are none, nor an error told
+    ~ text                  its answer has this text somewhere
     ! text                  it fails, and says this
 
 {root} stands for a folder that is not the catalog's.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -28,15 +29,32 @@ HERE = Path(__file__).parent
 FILES = sorted(HERE.glob("*.sql"))
 
 
-def statements(text: str) -> list[tuple[str, list[str], str]]:
-    """Return each statement with the rows and the error that are expected of it."""
+def statements(text: str) -> list[tuple[str, list[str], str, str]]:
+    """Return each statement with the rows, the error and the part of the answer that are expected of it."""
     text = re.sub(r"^--.*\n", "", text, flags=re.MULTILINE)
     found = []
-    for sql, told in re.findall(r"(.+?);\n((?:[>!] [^\n]*\n)*)", text, flags=re.DOTALL):
+    for sql, told in re.findall(r"(.+?);\n((?:[>!~] [^\n]*\n)*)", text, flags=re.DOTALL):
         lines = told.splitlines()
         rows = [line[2:] for line in lines if line[0] == ">"]
-        found.append((sql.strip(), rows, "".join(line[2:] for line in lines if line[0] == "!")))
+        error, part = ("".join(line[2:] for line in lines if line[0] == mark) for mark in "!~")
+        found.append((sql.strip(), rows, error, part))
     return found
+
+
+def wrong_answers(session: Any, text: str) -> list[str]:
+    """Run statements in a session, classic or of Spark Connect, and return what is not as expected."""
+    wrong = []
+    for sql, rows, error, part in statements(text):
+        try:
+            answer = [" | ".join(map(str, row)) for row in session.sql(sql).collect()]
+        except PySparkException as failure:
+            if not error or error not in str(failure):
+                wrong.append(f"{sql}: {failure}")
+            continue
+        compared = rows or (sql.startswith(("SELECT", "SHOW")) and not part)
+        if error or part not in "\n".join(answer) or (compared and answer != rows):
+            wrong.append(f"{sql}: {answer}")
+    return wrong
 
 
 @pytest.fixture(params=["enabled", "made later"])
@@ -51,15 +69,8 @@ def session(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path)
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_statements(session: SparkSession, file: Path, tmp_path: Path) -> None:
-    for sql, rows, error in statements(file.read_text().replace("{root}", str(tmp_path / "paths"))):
-        if error:
-            with pytest.raises(PySparkException) as caught:
-                session.sql(sql).collect()
-            assert error in str(caught.value), sql
-            continue
-        answer = [" | ".join(map(str, row)) for row in session.sql(sql).collect()]
-        if rows or sql.startswith(("SELECT", "SHOW")):
-            assert answer == rows, sql
+    text = file.read_text().replace("{root}", str(tmp_path / "paths"))
+    assert not wrong_answers(session, text)
 
 
 def test_catalogs_have_roots_options_and_no_paths_if_told_so(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
-from spark_lance.spark.sql import definitions, namespaces, procedures, tables
+from spark_lance.spark.sql import definitions, namespaces, procedures, search, tables
 from spark_lance.spark.sql.catalogs import Question
 
 __all__ = ["VERBS", "Bridge"]
@@ -41,6 +41,7 @@ VERBS: dict[str, Answer] = {
     "list_procedures": procedures.list_procedures,
     "load_procedure": procedures.load_procedure,
     "call_procedure": procedures.call_procedure,
+    "search": search.search,
 }
 
 # Errors that Spark has a class of its own for, by which IF EXISTS and the like work.
