@@ -1,19 +1,10 @@
-"""The statements of the .sql files here give the answers that stand below them.
-
-    SELECT ...;             a statement, on as many lines as it needs
-    > 1 | a                 a row of its answer; nothing is compared if there are none, nor an error told
-    ~ text                  its answer has this text somewhere
-    ! text                  it fails, and says this
-
-{root} stands for a folder that is not the catalog's.
-"""
+"""The statements of the .sql files here give the answers that stand below them; see answers.py."""
 
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
@@ -21,40 +12,10 @@ from pyspark.errors import PySparkException
 import spark_lance
 from spark_lance.spark.sql import register as register_module
 from tests.spark.session.test_threads import foreign_launcher, plainly
+from tests.sql.answers import FILES, wrong_answers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-HERE = Path(__file__).parent
-FILES = sorted(HERE.glob("*.sql"))
-
-
-def statements(text: str) -> list[tuple[str, list[str], str, str]]:
-    """Return each statement with the rows, the error and the part of the answer that are expected of it."""
-    text = re.sub(r"^--.*\n", "", text, flags=re.MULTILINE)
-    found = []
-    for sql, told in re.findall(r"(.+?);\n((?:[>!~] [^\n]*\n)*)", text, flags=re.DOTALL):
-        lines = told.splitlines()
-        rows = [line[2:] for line in lines if line[0] == ">"]
-        error, part = ("".join(line[2:] for line in lines if line[0] == mark) for mark in "!~")
-        found.append((sql.strip(), rows, error, part))
-    return found
-
-
-def wrong_answers(session: Any, text: str) -> list[str]:
-    """Run statements in a session, classic or of Spark Connect, and return what is not as expected."""
-    wrong = []
-    for sql, rows, error, part in statements(text):
-        try:
-            answer = [" | ".join(map(str, row)) for row in session.sql(sql).collect()]
-        except PySparkException as failure:
-            if not error or error not in str(failure):
-                wrong.append(f"{sql}: {failure}")
-            continue
-        compared = rows or (sql.startswith(("SELECT", "SHOW")) and not part)
-        if error or part not in "\n".join(answer) or (compared and answer != rows):
-            wrong.append(f"{sql}: {answer}")
-    return wrong
 
 
 @pytest.fixture(params=["enabled", "made later"])

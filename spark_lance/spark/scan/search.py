@@ -190,15 +190,8 @@ class SearchReader(DataSourceReader):
         if options.nearest is not None:
             found = table.to_table(names, options.filter, nearest=options.nearest, prefilter=True)
         elif options.hybrid_search is not None:
-            asked = dict(options.hybrid_search)
-            found = table.hybrid_search(
-                asked.pop("nearest"),
-                asked.pop("full_text_query"),
-                asked.pop("k", 10),
-                columns=names,
-                filter=options.filter,
-                **asked,
-            )
+            both = {name: value for name, value in options.hybrid_search.items() if value is not None}
+            found = table.hybrid_search(**both, columns=names, filter=options.filter)
         else:
             asked, k = _words(options)
             found = table.to_table(names, options.filter, k, full_text_query=asked, prefilter=True)

@@ -72,7 +72,11 @@ def test_everywhere_the_same_and_as_the_formula_says(
     constant: float,
     candidates: int | None,
 ) -> None:
-    settings = {"vector_weight": weights[0], "text_weight": weights[1], "rank_constant": constant}
+    settings: dict[str, Any] = {
+        "vector_weight": weights[0],
+        "text_weight": weights[1],
+        "rank_constant": constant,
+    }
     plain = spark_lance.dataset(path).hybrid_search(
         nearest(), "red gold", k, columns=["id"], candidates=candidates, **settings
     )
