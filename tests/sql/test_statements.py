@@ -63,8 +63,9 @@ def test_a_catalog_without_root_has_paths_only(spark: SparkSession, tmp_path: Pa
     assert session.table(f"bare.`{tmp_path}/t`").collect() == [(5,)]
     with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
         session.table("bare.t").collect()
-    with pytest.raises(PySparkException, match="SCHEMA_NOT_FOUND"):
+    with pytest.raises(PySparkException, match="SCHEMA_NOT_FOUND") as caught:
         session.sql("CREATE TABLE bare.t (a INT)").collect()
+    assert "set spark.sql.catalog.bare.root" in str(caught.value)
 
 
 def test_the_writer_and_reader_of_frames_take_names(spark: SparkSession, tmp_path: Path) -> None:

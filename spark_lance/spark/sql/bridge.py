@@ -42,6 +42,7 @@ VERBS: dict[str, Answer] = {
     "load_procedure": procedures.load_procedure,
     "call_procedure": procedures.call_procedure,
     "search": search.search,
+    "nearest": search.nearest,
 }
 
 # Errors that Spark has a class of its own for, by which IF EXISTS and the like work.
@@ -84,4 +85,11 @@ def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     logger.debug("%s failed: %s", asked["verb"], error)
     if asked["verb"].endswith("_procedure"):
         kind = "Refused"  # the name is the procedure's
-    return {"error": kind, "message": str(error), "name": asked.get("name", [])}
+    name = list(asked.get("name", []))
+    if kind != "NoSuchNamespace":
+        return {"error": kind, "message": str(error), "name": name}
+    if asked["verb"].endswith("_table"):
+        name = name[:-1] or [asked["catalog"]]
+    # A name that is only missing needs no more words than Spark has for it.
+    hint = None if "root" in asked.get("options", {}) else str(error)
+    return {"error": kind, "message": str(error), "name": name, "hint": hint}

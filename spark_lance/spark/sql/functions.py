@@ -1,4 +1,7 @@
-"""Functions in SQL: searches in FROM, distances of vectors. Their classes are compiled at the first call."""
+"""What SQL gets beside the catalog: searches in FROM, distances of vectors, and a rule for the optimizer.
+
+Their classes are compiled at the first use.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _DISTANCES: Mapping[str, str] = {
 
 
 def register_functions(spark: Any, catalog: str, *, new_sessions: bool) -> None:
-    """Make the functions known in a classic session.
+    """Make the functions known in a classic session, and the rule in all sessions of its driver.
 
     Args:
         spark: the session.
@@ -53,3 +56,5 @@ def register_functions(spark: Any, catalog: str, *, new_sessions: bool) -> None:
             registry.registerFunction(identifier, about, builder)
             if new_sessions:
                 inject(spark._jvm.scala.Tuple3(known.copy(name, none, none), about, builder))
+    rule = late.getDeclaringClass().getClassLoader().loadClass(f"{_LATE}$ForSessions").getConstructors()[0]
+    rule.newInstance(spark._sc._gateway.new_array(spark._jvm.java.lang.Object, 0)).inject(extensions)

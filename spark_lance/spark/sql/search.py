@@ -24,9 +24,10 @@ from spark_lance.spark.scan import search as searches
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.tables import resolve_table
 from spark_lance.table.indices.describe import describe_indices
+from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
-__all__ = ["SEARCH_FUNCTIONS", "search"]
+__all__ = ["SEARCH_FUNCTIONS", "nearest", "search"]
 
 _VECTOR_KEYS = (
     "metric",
@@ -41,6 +42,8 @@ _VECTOR_KEYS = (
 )
 _TEXT_KEYS = ("operator", "phrase", "fast_search")
 _HYBRID_KEYS = ("candidates", "vector_weight", "text_weight", "rank_constant")
+# Times k rows that the index finds are compared exactly where it stands in for ORDER BY distance LIMIT k.
+_REFINE = 10
 # Options that say which version; the plan knows it by number.
 _TRAVEL = ("tag", "asof", "version")
 
@@ -96,19 +99,41 @@ def search(question: Question) -> dict[str, Any]:
         raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be searched")
     keys, reads = _split(asked["function"], arguments.get("options") or {})
     wanted = {**always, **reads, **_SEARCHES[asked["function"]](arguments, keys)}
+    return _relation(f"{question.catalog.name}.{shown(question.name)}", wanted, arguments["k"])
+
+
+def nearest(question: Question) -> dict[str, Any] | None:
+    """Return the relation of what an index finds nearest to a vector; None if none has the metric."""
+    asked = question.asked
+    near = {"column": asked["column"], "q": asked["vector"], "k": asked["k"], "metric": asked["metric"]}
+    reads = {**asked["reads"], "version": asked["version"], "columns": json.dumps(asked["columns"])}
+    wanted = {**reads, "nearest": json.dumps({**near, "refine_factor": _REFINE})}
+    options = read_options(wanted)
+    ref, _ = searches.describe(options, None)
+    dataset = _opened(options, ref)
+    query = VectorQuery.parse(near)
+    if VectorSearch(dataset.snapshot, query.column).index_name(query) is None:
+        return None
+    return _relation(asked["shown"], wanted, asked["k"])
+
+
+def _relation(name: str, wanted: dict[str, str], rows: int) -> dict[str, Any]:
     options = read_options(wanted)
     ref, schema = searches.describe(options, None)
     pinned = {name: value for name, value in wanted.items() if name not in _TRAVEL}
     pinned["version"] = str(ref.version)
-    store, _ = open_store(options.path, options.storage)
-    dataset = LanceDataset(options.path, store, ref.root, load_version(store, ref.root, ref.version))
     return {
-        "shown": f"{question.catalog.name}.{shown(question.name)}",
+        "shown": name,
         "schema": schema.json(),
         "always": pinned,
-        "plan": _explained(options, dataset),
-        "rows": arguments["k"],
+        "plan": _explained(options, _opened(options, ref)),
+        "rows": rows,
     }
+
+
+def _opened(options: ReadOptions, ref: VersionRef) -> LanceDataset:
+    store, _ = open_store(options.path, options.storage)
+    return LanceDataset(options.path, store, ref.root, load_version(store, ref.root, ref.version))
 
 
 def _arguments(function: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
