@@ -20,7 +20,7 @@ EXTRAS_bench := test,demo,bench
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check clean
+.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs-generate clean
 .PHONY: bench bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -74,6 +74,9 @@ lint: $(VENV)/.installed-test ## check style, formatting and types
 format: $(VENV)/.installed-test ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs-generate: $(VENV)/.installed-test ## write the tables in docs/ that the code knows: options, types, errors, commands
+	$(BIN)/python docs/generate.py
 
 proto: ## generate spark_lance/proto from protos/ (Python 3.10 to 3.12)
 	$(PYTHON) protos/generate.py

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.schema import Schema
-from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
 from spark_lance.table.inserts.merge_schema import renumbered
@@ -25,6 +24,7 @@ from spark_lance.table.operations.update import update_message
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.writing.differences import row_text
 
 __all__ = ["RowCheck", "replace_rows"]
 
@@ -74,9 +74,10 @@ class RowCheck:
             mask = self.condition.mask(pa.Table.from_batches([batch]))
         kept = pc.sum(pc.fill_null(mask, False)).as_py() or 0
         if kept < batch.num_rows:
+            bad = pc.index(pc.fill_null(mask, False), False).as_py()
             raise SchemaError(
                 f"{batch.num_rows - kept} of {batch.num_rows} rows of a batch do not fulfil the condition "
-                f"{self.condition.text} of the rows that are replaced"
+                f"{self.condition.text} of the rows that are replaced, such as {row_text(batch, bad)}"
             )
 
 
@@ -105,27 +106,16 @@ def replace_rows(
         CommitError: see its other subclasses. The new rows' files are the caller's to delete.
     """
 
-    store, root = base.store, base.root
-
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
         added = renumbered(fragments, written, version.schema)
-        changes = find_rows(at, condition)
-        with discarding(lambda: changes.discard(store, root)):
-            outcome = changes.apply(store, root, version)
-            # All columns: the new rows are not copies of old ones in any of them.
-            fields = sorted(field.id for field in version.schema.walk())
-            operation = update_message(outcome.updated, outcome.removed, added, fields)
-            committed = commit_operation(
-                store,
-                root,
-                operation,
-                read_version=version.version,
-                properties=properties,
-                rows=changes,
-                once=once,
-            )
-        changes.discard(store, root, committed)
-        return committed
+        # All columns: the new rows are not copies of old ones in any of them.
+        fields = sorted(field.id for field in version.schema.walk())
+        return commit_row_changes(
+            find_rows(at, condition),
+            lambda outcome: update_message(outcome.updated, outcome.removed, added, fields),
+            properties=properties,
+            once=once,
+        )
 
     return retry_operation(base, attempt, retry_policy())
