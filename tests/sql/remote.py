@@ -58,4 +58,7 @@ def ask(address: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    {"server": serve, "client": ask}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "server":
+        serve(sys.argv[2])
+    else:
+        ask(sys.argv[2], sys.argv[3])

@@ -256,8 +256,5 @@ def _by_words(dataset: LanceDataset, column: str) -> str:
 def _index(dataset: LanceDataset, name: str | None) -> str:
     if name is None:
         return "without an index"
-    kinds = {
-        index.name: index.index_type
-        for index in describe_indices(dataset.store, dataset.root, dataset.manifest)
-    }
+    kinds = {index.name: index.index_type for index in describe_indices(dataset.snapshot)}
     return f"by index {name} ({kinds[name]})"
