@@ -14,7 +14,7 @@ from spark_lance.datasets.base import DatasetBase
 from spark_lance.datasets.building import commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
-from spark_lance.datasets.index import IndexMixin
+from spark_lance.datasets.hybrid import HybridMixin
 from spark_lance.datasets.operations import Operation, Transaction
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
@@ -79,16 +79,16 @@ def dataset(
 
 @dataclass(frozen=True, repr=False)
 class LanceDataset(
-    ShowMixin, SqlMixin, StatsMixin, IndexMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin
+    ShowMixin, SqlMixin, StatsMixin, HybridMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin
 ):
     """One version of a Lance table, without Spark. Made by `dataset` and `write_dataset`.
 
     It never changes: methods that change the table return its new version, or a result with it.
 
     Read with `to_table`, `to_batches`, `scanner`, `take`, `sample`, `sql`; search with
-    `to_table(nearest=...)` and `to_table(full_text_query=...)`; change with `insert`, `delete`, `update`,
-    `merge_insert`, `add_columns`; look after it with `optimize`, `create_index`, `cleanup_old_versions`; go
-    through its versions with `versions`, `checkout_version`, `tags`, `branches`.
+    `to_table(nearest=...)`, `to_table(full_text_query=...)` and `hybrid_search`; change with `insert`,
+    `delete`, `update`, `merge_insert`, `add_columns`; look after it with `optimize`, `create_index`,
+    `cleanup_old_versions`; go through its versions with `versions`, `checkout_version`, `tags`, `branches`.
     """
 
     def insert(self, data: Any, *, mode: str = "append", **options: Any) -> LanceDataset:

@@ -188,6 +188,11 @@ class TextSearch:
         self._segments = newest_index(usable)
         self._rows = RowResolver(snapshot)
 
+    @property
+    def index_name(self) -> str | None:
+        """The name of the index that searches use, None if they use none."""
+        return self._segments[0].entry.name if self._segments else None
+
     @cached_property
     def _parts(self) -> list[TextPart]:
         return [part for segment in self._segments for part in text_parts(segment)]
