@@ -387,6 +387,7 @@ CASES: dict[str, list[tuple[Message, Message, Verdict]]] = {
         (bases((3, "a", "/a")), bases((4, "b", "/b")), FINE),
         (bases((0, None, "/a")), bases((0, None, "/b")), FINE),
         (bases((0, "", "/a")), bases((0, None, "/b")), FINE),
+        (bases((0, None, "/a")), bases((0, "", "/b")), FINE),
         (bases((0, "", "/a")), bases((0, "", "/b")), INCOMPATIBLE),
         (bases((0, "a", "/a"), (0, "c", "/c")), bases((0, "b", "/b"), (0, "c", "/d")), INCOMPATIBLE),
     ],
