@@ -368,6 +368,7 @@ CASES: dict[str, list[tuple[Message, Message, Verdict]]] = {
             INCOMPATIBLE,
         ),
         (config(schema_metadata_updates=texts("a")), config("b"), FINE),
+        (config("b"), config(schema_metadata_updates=texts("a")), FINE),
         (
             config(field_metadata_updates={1: texts("a")}),
             config(field_metadata_updates={1: texts("b")}),
