@@ -24,7 +24,7 @@ from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable, Subject
-from spark_lance.table.predicates.expressions import Call
+from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
@@ -89,6 +89,21 @@ class MetadataReader(DataSourceReader):
         store, _ = open_store(options.path, options.storage)
         find_version(store, ref.root, ref.version)
 
+    @staticmethod
+    def columns(options: ReadOptions) -> pa.Schema:
+        """Return all columns of the metadata table that a read asks for.
+
+        Raises:
+            OptionError: there is no such table.
+        """
+        return _table(options).schema
+
+    def narrow(self, trees: Sequence[Expression]) -> None:
+        """Read only rows that meet all conditions on columns of the table."""
+        if trees:
+            condition = compile_tree(Call("and", tuple(trees)), self._columns)
+            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the one task."""
         return [InputPartition(0)]
@@ -123,9 +138,7 @@ class PushdownMetadataReader(MetadataReader):
         schema = Schema.from_arrow(self._columns)
         trees = [translate(filter, schema, self._schema) for filter in filters]
         taken = tuple(tree for tree in trees if tree is not None)
-        if taken:
-            condition = compile_tree(Call("and", taken), self._columns)
-            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        self.narrow(taken)
         if len(taken) == self._marks.filters:
             self._limit = self._marks.limit
         return [filter for filter, tree in zip(filters, trees, strict=True) if tree is None]

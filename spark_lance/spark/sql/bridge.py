@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
-from spark_lance.spark.sql import definitions, namespaces, procedures, tables
+from spark_lance.spark.sql import definitions, namespaces, procedures, scans, tables
 from spark_lance.spark.sql.catalogs import Question
 
 __all__ = ["VERBS", "Bridge"]
@@ -41,6 +41,12 @@ VERBS: dict[str, Answer] = {
     "list_procedures": procedures.list_procedures,
     "load_procedure": procedures.load_procedure,
     "call_procedure": procedures.call_procedure,
+    "describe_read": scans.describe_read,
+    "pin_read": scans.pin_read,
+    "push_predicates": scans.push_predicates,
+    "push_aggregates": scans.push_aggregates,
+    "push_limit": scans.push_limit,
+    "plan_scan": scans.plan_scan,
 }
 
 # Errors that Spark has a class of its own for, by which IF EXISTS and the like work.

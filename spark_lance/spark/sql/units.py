@@ -19,7 +19,7 @@ _ADDRESS = "lance-units:/"
 
 # A source file each, named like its class in the package spark_lance.sql. One that does not fit a release of
 # Spark is missing there, and nothing else.
-UNITS = ("Bridge", "LanceCatalog", "LanceProcedures")
+UNITS = ("Bridge", "LanceCatalog", "LanceProcedures", "LanceScan", "LancePaths")
 
 
 @cache
