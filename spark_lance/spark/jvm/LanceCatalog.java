@@ -504,7 +504,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     }
 
     public void pruneColumns(StructType required) {
-      wanted = required;
+      wanted = Bridge.readable(required, table.schema);
     }
 
     public Scan build() {

@@ -51,6 +51,7 @@ import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
@@ -123,17 +124,6 @@ public final class LanceScan {
     PythonDataSourceV2 source = new PythonDataSourceV2();
     source.setShortName("lance");
     return source;
-  }
-
-  // By it a source of Spark's is given the plan of a read. Spark 4.0 has none, and loses rows without columns.
-  private static Method readInfoSetter() {
-    Method[] methods = PythonDataSourceV2.class.getMethods();
-    for (int i = 0; i < methods.length; i++) {
-      if (methods[i].getName().equals("setReadInfo")) {
-        return methods[i];
-      }
-    }
-    return null;
   }
 
   /** Takes what Spark pushes down, and asks Python for the scan. */
@@ -250,21 +240,7 @@ public final class LanceScan {
 
     public void pruneColumns(StructType required) {
       batch = true;
-      wanted = required;
-      if (required.length() == 0 && readInfoSetter() == null) {
-        wanted = new StructType(new StructField[] {narrowest(all)});
-      }
-    }
-
-    private static StructField narrowest(StructType schema) {
-      StructField best = schema.fields()[0];
-      for (int i = 1; i < schema.length(); i++) {
-        StructField next = schema.fields()[i];
-        if (next.dataType().defaultSize() < best.dataType().defaultSize()) {
-          best = next;
-        }
-      }
-      return best;
+      wanted = Bridge.readable(required, all);
     }
 
     private Map question(String verb) {
@@ -295,15 +271,41 @@ public final class LanceScan {
         return own.build();
       }
       if (known != null) {
-        return new Rows(shown, known, (StructType) DataType.fromJson((String) known.get("schema")));
+        return new Rows(shown, null, known, (StructType) DataType.fromJson((String) known.get("schema")));
       }
       Map question = question("plan_scan");
-      Map answer = (Map) Bridge.ask(question, null);
+      Map answer;
+      try {
+        answer = (Map) Bridge.ask(question, null);
+      } catch (IllegalArgumentException problem) {
+        if (pushed.length > 0 || limit >= 0) {
+          throw problem;
+        }
+        // A stream has options that no other read takes; and what is really wrong Spark's own way says, too.
+        return own();
+      }
       if (answer.get("kind").equals("rows")) {
-        return new Rows(shown, answer, wanted);
+        return new Rows(shown, question, answer, wanted);
       }
       return new Tasks(shown, question, answer, wanted);
     }
+
+    private Scan own() {
+      if (own instanceof SupportsPushDownRequiredColumns) {
+        ((SupportsPushDownRequiredColumns) own).pruneColumns(wanted);
+      }
+      return own.build();
+    }
+  }
+
+  // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too.
+  private static MicroBatchStream stream(Map question, StructType schema, String checkpoint) {
+    CaseInsensitiveStringMap options = options(question);
+    return new PythonTable(source(), "lance", schema).newScanBuilder(options).build().toMicroBatchStream(checkpoint);
+  }
+
+  private static CaseInsensitiveStringMap options(Map question) {
+    return new CaseInsensitiveStringMap((Map) ((Map) question.get("read")).get("options"));
   }
 
   // Predicates as JSON; see spark/scan/predicates.py.
@@ -382,12 +384,14 @@ public final class LanceScan {
   /** Rows that the driver has read. */
   public static final class Rows implements LocalScan, SupportsReportStatistics {
     private final String shown;
+    private final Map question;
     private final Map answer;
     private final StructType schema;
     private InternalRow[] rows = null;
 
-    Rows(String shown, Map answer, StructType schema) {
+    Rows(String shown, Map question, Map answer, StructType schema) {
       this.shown = shown;
+      this.question = question;
       this.answer = answer;
       this.schema = schema;
     }
@@ -402,6 +406,10 @@ public final class LanceScan {
 
     public Statistics estimateStatistics() {
       return statistics(answer);
+    }
+
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+      return stream(question, schema, checkpoint);
     }
 
     public synchronized InternalRow[] rows() {
@@ -486,6 +494,10 @@ public final class LanceScan {
       return this;
     }
 
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+      return stream(question, schema, checkpoint);
+    }
+
     public NamedReference[] filterAttributes() {
       List names = new ArrayList();
       // What a limit leaves must not depend on a join.
@@ -532,7 +544,7 @@ public final class LanceScan {
 
     public synchronized PartitionReaderFactory createReaderFactory() {
       byte[] function = bytes(planned.get("function"));
-      Method setter = readInfoSetter();
+      Method setter = Bridge.readInfoSetter();
       try {
         if (setter == null) {
           scala.Option artifacts = JobArtifactSet$.MODULE$.getCurrentJobArtifactState();
@@ -547,8 +559,8 @@ public final class LanceScan {
       } catch (ReflectiveOperationException problem) {
         throw new IllegalStateException(problem);
       }
-      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map) ((Map) question.get("read")).get("options"));
-      return new PythonTable(source, "lance", schema).newScanBuilder(options).build().toBatch().createReaderFactory();
+      ScanBuilder builder = new PythonTable(source, "lance", schema).newScanBuilder(options(question));
+      return builder.build().toBatch().createReaderFactory();
     }
 
     private static byte[] bytes(Object text) {

@@ -2,9 +2,9 @@
 
     {"op": "=", "args": [{"path": ["st", "x"]}, {"type": "\\"long\\"", "value": "5"}]}
 
-`op` is the name of a predicate of Spark's connectors, `type` is the type of a literal as JSON, and `value` is its
-value in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for bytes.
-What has no such form is `{}`. A predicate is taken over under the conditions of `filters`.
+`op` is the name of a predicate of Spark's connectors, `type` is the type of a literal as JSON, and `value` is
+its value in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for
+bytes. What has no such form is `{}`. A predicate is taken over under the conditions of `filters`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a Spark task runs for a scan that the driver itself has planned.
 
-Spark's own planner wraps a reader in a function of its own. This one is named by its module, so that it pickles
-to a few bytes and not to its code.
+Spark's own planner wraps a reader in a function of its own. This one is named by its module, so that it
+pickles to a few bytes and not to its code.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ __all__ = ["PLANS_IN_DRIVER", "register"]
 logger = logging.getLogger(__name__)
 
 _CLASS = "spark_lance.sql.LanceCatalog"
-# Whether the driver's own Python plans the reads of a session (jvm/LanceScan.java); otherwise Spark's workers do.
+# Whether the driver's own Python plans the reads of a session (jvm/LanceScan.java), or Spark's workers do.
 PLANS_IN_DRIVER = "spark.lance.planInDriver"
 
 

@@ -1,7 +1,7 @@
 """Scans that the driver's own Python plans, and answers itself where little has to be read.
 
-Every question has `read`: the options of a read, the version if it is known ([root, branch, number]), the columns
-as Spark was told of them, and a token by which questions of one table are told from those of another.
+Every question has `read`: the options of a read, the version if it is known ([root, branch, number]), the
+columns as Spark was told of them, and a token by which questions of one table are told from those of another.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = ["describe_read", "pin_read", "plan_scan", "push_aggregates", "push_limit", "push_predicates"]
 
-# A limit up to this is met by one task, whose stream then ends by itself, where the rows that this task may look
-# at are not more than these.
+# A limit up to this is met by one task, whose stream then ends by itself, where this task may have to look at
+# no more than these bytes.
 _ALONE_ROWS = 100_000
 _ALONE_BYTES = 64 << 20
 
-# Open versions, by token and options: a version never changes, and a table that takes the place of another one has
+# Open versions, by token and options: a version never changes, and a table in the place of another one has
 # another token.
 _OPEN: ByteCache[tuple[VersionRef, Snapshot]] = ByteCache(64 << 20)
 
@@ -96,18 +96,15 @@ def describe_read(question: Question) -> dict[str, Any]:
         schema = rows.described(snapshot, read.options)
     else:
         ref, schema = read_kind(read.options).describe(read.options, None)
-    return {"schema": schema.json(), "ref": [ref.root, ref.branch, ref.version]}
+    return {"schema": schema.json(), "ref": _placed(ref)}
 
 
 def pin_read(question: Question) -> list[Any]:
     """Return the version of a read that is not pinned yet."""
     read = _Read(question.asked["read"])
-    ref = (
-        read.opened[0]
-        if read.options.kind == "rows"
-        else read_kind(read.options).describe(read.options, None)[0]
-    )
-    return [ref.root, ref.branch, ref.version]
+    if read.options.kind == "rows":
+        return _placed(read.opened[0])
+    return _placed(read_kind(read.options).describe(read.options, None)[0])
 
 
 def push_predicates(question: Question) -> list[bool]:
@@ -126,12 +123,11 @@ def push_limit(question: Question) -> bool:
 
 
 def push_aggregates(question: Question) -> dict[str, Any] | None:
-    """Return the one row of aggregates, as `plan_scan` returns rows; None if they are not known without tasks."""
+    """Return the one row of aggregates, as `plan_scan` returns rows; None if tasks have to find it."""
     asked = question.asked
     read = _Read(asked["read"])
-    if read.options.kind != "rows" or any(
-        one["function"] != "count" or one["path"] for one in asked["aggregates"]
-    ):
+    others = [one for one in asked["aggregates"] if one["function"] != "count" or one["path"]]
+    if read.options.kind != "rows" or others:
         return None
     rows = _reader(read, st.StructType(), asked).count(*_bounds(asked))
     if rows is None:
@@ -141,14 +137,14 @@ def push_aggregates(question: Question) -> dict[str, Any] | None:
     columns = [pa.array([rows], pa.int64()) for _ in fields]
     answer = _rows([pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))], schema)
     ref = read.opened[0]
-    return {**answer, "schema": schema.json(), "ref": [ref.root, ref.branch, ref.version]}
+    return {**answer, "schema": schema.json(), "ref": _placed(ref)}
 
 
 def plan_scan(question: Question) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
-    `kind` is "rows" or "tasks"; both have the version (`ref`), and `rows` and `bytes` that are read at most. Rows
-    come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, all in base64.
+    `kind` is "rows" or "tasks"; both have the version (`ref`), and `rows` and `bytes` that are read at most.
+    Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, all in base64.
     """
     asked = question.asked
     read = _Read(asked["read"])
@@ -166,7 +162,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
         if isinstance(reader, MetadataReader):
             reader.narrow(_taken(read, asked))
         few, size = _few(reader, read.options.kind, most_rows, most_bytes), None
-    answer = {"ref": [ref.root, ref.branch, ref.version]}
+    answer = {"ref": _placed(ref)}
     if few is not None:
         return {**answer, **_rows(few, schema)}
     function, partitions = pickled_read(reader, schema)
@@ -231,6 +227,10 @@ def _bounds(asked: Any) -> tuple[int, int]:
         except ValueError:
             raise OptionError(f"spark.lance.{name} is a whole number, not {asked[name]!r}") from None
     return found[0], found[1]
+
+
+def _placed(ref: VersionRef) -> list[Any]:
+    return [ref.root, ref.branch, ref.version]
 
 
 def _text(data: bytes) -> str:
