@@ -34,7 +34,7 @@ class TaskRead:
     def batches(self, given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the partition that Spark hands over: one row with one column, its pickle."""
         for batch in given:
-            yield from self.reader.read(pickle.loads(batch.column(0)[0].as_py()))  # type: ignore[misc]
+            yield from self.reader.read(pickle.loads(batch.column(0)[0].as_py()))
 
 
 def pickled_read(reader: DataSourceReader, schema: st.StructType) -> tuple[bytes, list[bytes]]:
