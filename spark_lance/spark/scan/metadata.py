@@ -109,6 +109,16 @@ class MetadataReader(DataSourceReader):
         """Return the work of the one task."""
         return [InputPartition(0)]
 
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return all rows, if they are no more than these; None otherwise."""
+        found: list[pa.RecordBatch] = []
+        for batch in self.read(self.partitions()[0]):
+            found.append(batch)
+            most_rows, most_bytes = most_rows - batch.num_rows, most_bytes - batch.nbytes
+            if most_rows < 0 or most_bytes < 0:
+                return None
+        return found
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows in small batches."""
         with one_line():

@@ -25,6 +25,7 @@ from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of
 from spark_lance.spark.scan.rows import LanceReader
+from spark_lance.spark.scan.search import SearchReader
 from spark_lance.spark.scan.task_read import pickled_read
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
@@ -159,9 +160,11 @@ def plan_scan(question: Question) -> dict[str, Any]:
     else:
         placed = read_kind(read.options).reader(read.options, schema, read.ref, False)
         reader, ref = placed, placed.ref  # type: ignore[assignment]
+        few, size = None, None
         if isinstance(reader, MetadataReader):
             reader.narrow(_taken(read, asked))
-        few, size = _few(reader, read.options.kind, most_rows, most_bytes), None
+        if isinstance(reader, MetadataReader | SearchReader):
+            few = reader.bounded(most_rows, most_bytes)
     answer = {"ref": _placed(ref)}
     if few is not None:
         return {**answer, **_rows(few, schema)}
@@ -192,21 +195,6 @@ def _taken(read: _Read, asked: Any) -> list[Expression]:
     assert None not in taken  # only what was accepted comes back
     found = read.expressions(asked.get("runtime") or [])
     return [tree for tree in (*taken, *found) if tree is not None]
-
-
-def _few(reader: DataSourceReader, kind: str, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
-    """Return the rows of a metadata table, unless there are many."""
-    if kind != "metadata":
-        return None
-    found: list[pa.RecordBatch] = []
-    for partition in reader.partitions():
-        for batch in reader.read(partition):
-            assert isinstance(batch, pa.RecordBatch)
-            found.append(batch)
-            most_rows, most_bytes = most_rows - batch.num_rows, most_bytes - batch.nbytes
-            if most_rows < 0 or most_bytes < 0:
-                return None
-    return found
 
 
 def _rows(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Iterator
@@ -321,3 +322,32 @@ def test_moments_beyond_python(driver: SparkSession, tmp_path: Path) -> None:
     later = datetime(9999, 12, 31, tzinfo=timezone.utc) - timedelta(days=9)
     assert frame.where(f"t > timestamp'{later:%Y-%m-%d}'").count() == 1
     assert frame.where("t < timestamp'+20000-01-01'").count() == 1
+
+
+def test_searches_are_answered_where_an_index_has_the_rows(driver: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "search.lance")
+    draw = random.Random(3)
+    vectors = pa.array([[draw.random() for _ in range(8)] for _ in range(600)], pa.list_(pa.float32(), 8))
+    words = pa.array([f"word{i % 5} other{i}" for i in range(600)])
+    spark_lance.write_dataset(pa.table({"id": range(600), "v": vectors, "s": words}), place)
+    table = spark_lance.dataset(place)
+    table.create_index("v", "IVF_FLAT", num_partitions=4)
+    spark_lance.dataset(place).create_scalar_index("s", "INVERTED")
+    spark_lance.dataset(place).delete("id = 7")
+    table = spark_lance.dataset(place)
+    query = {"column": "v", "q": [0.5] * 8, "k": 5, "nprobes": 4}
+    nearest = driver.read.format("lance").option("nearest", json.dumps(query)).load(place)
+    assert is_local(nearest)
+    expected = table.to_table(["id"], nearest=query)["id"].to_pylist()
+    assert [row.id for row in nearest.collect()] == expected
+    assert {row.id for row in nearest.where("id % 2 = 0").collect()} == {i for i in expected if i % 2 == 0}
+    text = driver.read.format("lance").option("full_text_query", '{"query": "other7 other8", "k": 5}')
+    assert [row.id for row in text.load(place).collect()] == [8]
+    assert is_local(text.load(place))
+    # What no index has is compared one by one: by tasks, if it is much.
+    driver.conf.set("spark.lance.localBytes", "100")
+    spark_lance.write_dataset(table.to_table(), place, mode="append")
+    found = driver.read.format("lance").option("nearest", json.dumps(query)).load(place)
+    assert not is_local(found)
+    assert len(found.collect()) == 5
+    driver.conf.unset("spark.lance.localBytes")
