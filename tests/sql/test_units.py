@@ -34,11 +34,7 @@ def test_without_the_planner_in_the_driver_there_is_one_warning_and_spark_plans(
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(tmp_path / "root")]
-    environment = {
-        "PYTHONPATH": str(ROOT),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "PATH": "/usr/bin:/bin",
-    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert "all of it was read" in done.stdout, done.stderr[-2000:]
     assert done.stderr.count("LanceScan does not fit this release of Spark") == 1
