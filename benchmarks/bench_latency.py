@@ -3,8 +3,8 @@
     python -m benchmarks.bench_latency [--calls 200] [--many 2000] [--rows 400000] [--keep]
 
 Count, head, look-up by an indexed column and vector search over an index, each asked again and again with
-other values, with the driver planning and, as the peer, with Spark's own way (fewer calls, as each takes long).
-Then `--many` calls of all kinds in turn: how many Python processes live and how much memory the driver's two
+other values, with the driver planning and, as the peer, with Spark's own way (fewer calls, as each takes
+long). Then `--many` calls of all kinds in turn: how many Python processes live and how much memory the driver's two
 processes have, after the first tenth of these calls and after the last.
 """
 
@@ -55,17 +55,17 @@ def questions(spark: SparkSession, path: Path, rows: int) -> dict[str, Ask]:
     """Return what is asked: each takes a number and returns how many rows came."""
     vectors = np.random.default_rng(2).random((64, _WIDTH), dtype=np.float32)
 
-    def count(number: int) -> int:
-        return spark.read.format("lance").load(str(path)).count() // rows
+    def table() -> DataFrame:
+        return spark.read.format("lance").load(str(path))
+
+    def count(_: int) -> int:
+        return table().count() // rows
 
     def head(number: int) -> int:
-        return len(spark.read.format("lance").load(str(path)).select("id", "word").head(10))
+        return len(table().select("id", "word").head(5 + number % 7))
 
     def look_up(number: int) -> int:
-        wanted = number * 7919 % rows
-        return len(
-            spark.read.format("lance").load(str(path)).where(f"id = {wanted}").select("word").collect()
-        )
+        return len(table().where(f"id = {number * 7919 % rows}").select("word").collect())
 
     def search(number: int) -> int:
         query = {"column": "v", "q": vectors[number % 64].tolist(), "k": 10, "nprobes": 4}
@@ -133,9 +133,8 @@ def main() -> None:
         make(path, arguments.rows)
         spark = start_spark()
         asked = questions(spark, path, arguments.rows)
-        print(
-            f"load {os.getloadavg()[0]:.1f}\n{'milliseconds':18} {'p50':>8} {'p95':>8} {'own way: p50':>14} {'p95':>8}"
-        )
+        print(f"load {os.getloadavg()[0]:.1f}")
+        print(f"{'milliseconds':18} {'p50':>8} {'p95':>8} {'own way: p50':>14} {'p95':>8}")
         for name, ask in asked.items():
             ours = milliseconds(ask, arguments.calls)
             spark.conf.set(_PLANS, "false")
