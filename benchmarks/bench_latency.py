@@ -3,8 +3,8 @@
     python -m benchmarks.bench_latency [--calls 200] [--many 2000] [--rows 400000] [--keep]
 
 Count, head, look-up by an indexed column and vector search over an index, each asked again and again with
-other values, with the driver planning and, as the peer, with Spark's own way (fewer calls, as each takes
-long). Then `--many` calls of all kinds in turn: how many Python processes live and how much memory the driver's two
+other values, with the driver planning and, as the peer, with Spark's own way (fewer calls: each takes long).
+Then `--many` calls of all kinds in turn: how many Python processes live and how much memory the driver's two
 processes have, after the first tenth of these calls and after the last.
 """
 
