@@ -4,6 +4,7 @@
 
 package spark_lance.sql;
 
+import java.lang.reflect.Field;
 import java.util.Map;
 import java.util.UUID;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -40,13 +41,16 @@ public final class LancePaths {
   /** Spark's own table but for its scans. */
   public static final class PathTable extends PythonTable {
     private final StructType schema;
-    private final String token = UUID.randomUUID().toString();
+    private String token = UUID.randomUUID().toString();
     private Object ref;
+    // Spark's source, to which the version belongs.
+    private Object source;
 
     PathTable(PythonDataSourceV2 source, StructType schema, Map described) {
       super(source, "lance", schema);
       this.schema = schema;
       this.ref = described == null ? null : described.get("ref");
+      this.source = source;
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -54,18 +58,44 @@ public final class LancePaths {
         return super.newScanBuilder(options);
       }
       return LanceScan.ofPath(
-          String.valueOf(options.get("path")), LanceScan.read(options, schema, token, pinned(options)), schema,
-          super.newScanBuilder(options));
+          String.valueOf(options.get("path")), read(options), schema, super.newScanBuilder(options));
+    }
+
+    private synchronized Map read(CaseInsensitiveStringMap options) {
+      Object version = pinned(options);
+      return LanceScan.read(options, schema, token, version);
     }
 
     // The version that all reads of this table see.
     private synchronized Object pinned(CaseInsensitiveStringMap options) {
+      Object now = source();
+      if (now != source) {
+        // A view that shall see what was written gets another source.
+        source = now;
+        ref = null;
+        token = UUID.randomUUID().toString();
+      }
       if (ref == null) {
         Map question = Bridge.question("pin_read");
         question.put("read", LanceScan.read(options, schema, token, null));
         ref = Bridge.ask(question, null);
       }
       return ref;
+    }
+
+    private Object source() {
+      Field[] fields = PythonTable.class.getDeclaredFields();
+      try {
+        for (int i = 0; i < fields.length; i++) {
+          if (fields[i].getType() == PythonDataSourceV2.class) {
+            fields[i].setAccessible(true);
+            return fields[i].get(this);
+          }
+        }
+      } catch (IllegalAccessException problem) {
+        throw new IllegalStateException(problem);
+      }
+      return source;
     }
   }
 }

@@ -45,6 +45,8 @@ _ALONE_BYTES = 64 << 20
 # Open versions, by token and options: a version never changes, and a table in the place of another one has
 # another token.
 _OPEN: ByteCache[tuple[VersionRef, Snapshot]] = ByteCache(64 << 20)
+# What a version takes at least, and for each byte of its manifest.
+_LEAST_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
 
 
 @dataclass(frozen=True)
