@@ -181,8 +181,8 @@ class SearchReader(DataSourceReader):
     def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
         """Return what is found, if few rows are wanted and no more than few are compared one by one.
 
-        Of an index is read what the search needs. A filter may have to read the whole table, and a hybrid search
-        is two: then it is None.
+        Of an index is read what the search needs. A hybrid search has no answer here, nor has one with a
+        filter, which may have to read the whole table.
 
         Args:
             most_rows: rows to return.
