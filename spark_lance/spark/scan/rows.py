@@ -249,6 +249,8 @@ class LanceReader(DataSourceReader):
             most_rows: rows to return.
             most_bytes: about the bytes to read.
         """
+        if self._options.fragments is not None or self._options.partition_bytes is not None:
+            return None  # these say what a task reads
         tasks, enough = self._tasks, None if self._limit is None else self._limit + self._skip
         files = _MOST_FILES if not tasks or tasks[0].store.is_local else _MOST_FAR_FILES
         if self._blobs or (enough is not None and enough > most_rows):

@@ -57,9 +57,7 @@ class _Read:
 
     @cached_property
     def options(self) -> ReadOptions:
-        options = read_options(CaseInsensitiveDict(self.asked["options"]))
-        check_batch(options)
-        return options
+        return read_options(CaseInsensitiveDict(self.asked["options"]))
 
     @cached_property
     def seen(self) -> st.StructType:
@@ -132,6 +130,7 @@ def push_aggregates(question: Question) -> dict[str, Any] | None:
     others = [one for one in asked["aggregates"] if one["function"] != "count" or one["path"]]
     if read.options.kind != "rows" or others:
         return None
+    check_batch(read.options)
     rows = _reader(read, st.StructType(), asked).count(*_bounds(asked))
     if rows is None:
         return None
@@ -151,6 +150,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
     """
     asked = question.asked
     read = _Read(asked["read"])
+    check_batch(read.options)
     schema = st.StructType.fromJson(json.loads(asked["columns"]))
     most_rows, most_bytes = _bounds(asked)
     reader: DataSourceReader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
@@ -351,3 +352,44 @@ def test_searches_are_answered_where_an_index_has_the_rows(driver: SparkSession,
     assert not is_local(found)
     assert len(found.collect()) == 5
     driver.conf.unset("spark.lance.localBytes")
+
+
+def workers() -> set[int]:
+    """The processes in which Spark runs Python of tasks."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            above = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has just ended
+            continue
+        # A worker is forked from the daemon, and has its command.
+        if command[-2:-1] == [b"pyspark.worker"] and command == above:
+            found.add(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_limit_that_a_task_meets_leaves_its_worker_alive(driver: SparkSession, root: str) -> None:
+    only_tasks(driver, False)
+    try:
+        assert len(driver.table("lance.t").limit(150).collect()) == 150
+        before = workers()
+        assert before
+        for _ in range(3):
+            assert len(driver.table("lance.t").limit(150).collect()) == 150
+        assert workers() & before
+        # Whoever was there is there still: no worker was ended with rows to give.
+        assert before <= workers()
+    finally:
+        only_tasks(driver, True)
+
+
+def test_options_that_say_what_a_task_reads_are_kept(driver: SparkSession, root: str) -> None:
+    reader = driver.read.format("lance").option("with_fragment_id", True)
+    frame = reader.option("fragments", "0-2").load(f"{root}/t.lance")
+    assert not is_local(frame)
+    parts = frame.rdd.mapPartitions(lambda rows: [sorted({row._fragid for row in rows})]).collect()
+    assert sorted(number for part in parts for number in part) == [0, 1, 2]
+    assert not is_local(reader.option("partition_bytes", "1m").load(f"{root}/t.lance"))
