@@ -25,7 +25,12 @@ public final class DefaultSource extends PythonDataSourceV2 {
   }
 
   public StructType inferSchema(CaseInsensitiveStringMap options) {
-    described = (Map) call("describe", new Object[] {options});
+    try {
+      described = (Map) call("describe", new Object[] {options});
+    } catch (IllegalArgumentException refused) {
+      // Spark's own way says what is wrong, as it does for every format of Python.
+      described = null;
+    }
     return described == null ? super.inferSchema(options) : (StructType) call("schema", new Object[] {described});
   }
 

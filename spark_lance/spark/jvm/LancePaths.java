@@ -57,8 +57,13 @@ public final class LancePaths {
       if (!LanceScan.plans(false)) {
         return super.newScanBuilder(options);
       }
-      return LanceScan.ofPath(
-          String.valueOf(options.get("path")), read(options), schema, super.newScanBuilder(options));
+      ScanBuilder own = super.newScanBuilder(options);
+      try {
+        return LanceScan.ofPath(String.valueOf(options.get("path")), read(options), schema, own);
+      } catch (IllegalArgumentException refused) {
+        // Spark's own way says what is wrong, as it does for every format of Python.
+        return own;
+      }
     }
 
     private synchronized Map read(CaseInsensitiveStringMap options) {

@@ -90,8 +90,8 @@ class Bridge:
 def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), "Refused")
     logger.debug("%s failed: %s", asked["verb"], error)
-    if asked["verb"].endswith("_procedure"):
-        kind = "Refused"  # the name is the procedure's
+    if asked["verb"].endswith("_procedure") or "read" in asked:
+        kind = "Refused"  # the name is the procedure's, or there is none
     name = list(asked.get("name", []))
     if kind != "NoSuchNamespace":
         return {"error": kind, "message": str(error), "name": name}

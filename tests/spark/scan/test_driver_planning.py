@@ -393,3 +393,12 @@ def test_options_that_say_what_a_task_reads_are_kept(driver: SparkSession, root:
     parts = frame.rdd.mapPartitions(lambda rows: [sorted({row._fragid for row in rows})]).collect()
     assert sorted(number for part in parts for number in part) == [0, 1, 2]
     assert not is_local(reader.option("partition_bytes", "1m").load(f"{root}/t.lance"))
+
+
+def test_what_is_wrong_is_said_as_without_the_driver(driver: SparkSession, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    for reader in (driver.read, driver.read.schema("a bigint")):
+        with pytest.raises(PySparkException, match=r"no Lance table at .*missing"):
+            reader.format("lance").load(missing).collect()
+    with pytest.raises(PySparkException, match="option 'path' is missing"):
+        driver.read.format("lance").load().collect()
