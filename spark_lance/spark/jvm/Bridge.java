@@ -50,7 +50,7 @@ public final class Bridge {
     if (answer.containsKey("error")) {
       Object name = answer.get("name");
       Platform.throwException(
-          problem((String) answer.get("error"), (String) answer.get("message"), name == null ? new String[0] : texts(name)));
+          problem((String) answer.get("error"), (String) answer.get("message"), name == null ? new String[0] : texts(name), (String) answer.get("hint")));
     }
     return answer.get("answer");
   }
@@ -76,7 +76,13 @@ public final class Bridge {
     }
   }
 
-  private static Throwable problem(String kind, String message, String[] name) {
+  private static Throwable problem(String kind, String message, String[] name, String hint) {
+    if (kind.equals("NoSuchNamespace") && hint != null) {
+      // Spark's sentence has no room for a reason but beside the name.
+      String shown = "`" + String.join("`.`", Arrays.asList(name)) + "` (" + hint + ")";
+      return new NoSuchNamespaceException(
+          "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1("schemaName", shown));
+    }
     if (kind.equals("NoSuchNamespace")) {
       return new NoSuchNamespaceException(name);
     }

@@ -77,7 +77,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     return question;
   }
 
-  private Map question(String verb, String[] parts) {
+  Map question(String verb, String[] parts) {
     Map question = question(verb);
     question.put("name", Bridge.list(parts));
     return question;

@@ -11,6 +11,7 @@ from pyspark import java_gateway
 
 from spark_lance.spark.session.enable import first_line
 from spark_lance.spark.sql.bridge import Bridge
+from spark_lance.spark.sql.functions import register_functions
 from spark_lance.spark.sql.units import publish, take_statements
 
 __all__ = ["register"]
@@ -41,6 +42,7 @@ def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> 
             spark._jsparkSession.conf().set(key, value)
             if new_sessions:
                 spark._jsparkSession.sharedState().conf().set(key, value)
+        register_functions(spark, name, new_sessions=new_sessions)
     except Py4JError as error:
         _tell_of_no_catalog(first_line(error), asked=True)
         return

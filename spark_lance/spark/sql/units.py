@@ -20,7 +20,15 @@ _STATEMENTS = "spark_lance.LanceStatements"
 
 # A source file each, named like its class in the package spark_lance.sql. One that does not fit a release of
 # Spark is missing there, and nothing else.
-UNITS = ("Bridge", "LanceCatalog", "LanceProcedures", "LanceRowLevel")
+UNITS = (
+    "Bridge",
+    "LanceCatalog",
+    "LanceProcedures",
+    "LanceRowLevel",
+    "LanceSearch",
+    "LanceDistance",
+    "LanceNearest",
+)
 
 
 @cache
