@@ -5,7 +5,8 @@
     ~ text                  its answer has this text somewhere
     ! text                  it fails, and says this
 
-{root} stands for a folder that is not the catalog's.
+{root} stands for a folder that is not the catalog's. A file that begins with
+"-- needs Spark <release>: <reason>" is skipped with older ones.
 """
 
 from __future__ import annotations
@@ -14,11 +15,21 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.errors import PySparkException
 
-__all__ = ["FILES", "wrong_answers"]
+__all__ = ["ALL_FILES", "FILES", "reason_to_skip", "wrong_answers"]
 
-FILES = sorted(Path(__file__).parent.glob("*.sql"))
+
+def reason_to_skip(file: Path) -> str:
+    """Return why a file does not run on this release of Spark, empty if it does."""
+    needs = re.match(r"-- needs Spark (\d+)\.(\d+): (.*)", file.read_text())
+    older = needs and tuple(map(int, pyspark.__version__.split(".")[:2])) < (int(needs[1]), int(needs[2]))
+    return needs[3] if needs and older else ""
+
+
+ALL_FILES = sorted(Path(__file__).parent.glob("*.sql"))
+FILES = [file for file in ALL_FILES if not reason_to_skip(file)]
 
 
 def statements(text: str) -> list[tuple[str, list[str], str, str]]:

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 import spark_lance
 from spark_lance.spark.sql import register as register_module
 from tests.spark.session.test_threads import foreign_launcher, plainly
-from tests.sql.answers import FILES, wrong_answers
+from tests.sql.answers import ALL_FILES, reason_to_skip, wrong_answers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +28,10 @@ def session(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path)
     return spark.newSession()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", ALL_FILES, ids=lambda file: file.stem)
 def test_statements(session: SparkSession, file: Path, tmp_path: Path) -> None:
+    if reason := reason_to_skip(file):
+        pytest.skip(reason)
     text = file.read_text().replace("{root}", str(tmp_path / "paths"))
     assert not wrong_answers(session, text)
 

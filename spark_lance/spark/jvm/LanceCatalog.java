@@ -384,6 +384,13 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
           found.add(ABILITIES[i]);
         }
       }
+      // Spark adds the columns of MERGE WITH SCHEMA EVOLUTION by alterTable, where it knows of that.
+      TableCapability[] known = TableCapability.values();
+      for (int i = 0; writable && i < known.length; i++) {
+        if (known[i].name().equals("AUTOMATIC_SCHEMA_EVOLUTION")) {
+          found.add(known[i]);
+        }
+      }
       return found;
     }
 

@@ -28,6 +28,7 @@ _SOURCES = {
     "lance.DefaultSource": "DefaultSource.java",
     "spark_lance.LanceLate": "LanceLate.java",
     "spark_lance.LancePruning": "LancePruning.java",
+    "spark_lance.LanceStatements": "LanceStatements.java",
     "spark_lance.LanceUnits": "LanceUnits.java",
 }
 _FOLDER = Path(__file__).parent.parent / "jvm"

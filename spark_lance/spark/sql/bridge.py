@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
-from spark_lance.spark.sql import definitions, namespaces, procedures, search, tables
+from spark_lance.spark.sql import definitions, namespaces, procedures, row_level, search, tables
 from spark_lance.spark.sql.catalogs import Question
 
 __all__ = ["VERBS", "Bridge"]
@@ -34,6 +34,7 @@ VERBS: dict[str, Answer] = {
     "alter_table": tables.alter_table,
     "truncate_table": tables.truncate_table,
     "delete_where": tables.delete_where,
+    "change_rows": row_level.change_rows,
     "create_table": definitions.create_table,
     "stage_table": definitions.stage_table,
     "commit_staged": definitions.commit_staged,
