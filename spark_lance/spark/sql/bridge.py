@@ -98,5 +98,5 @@ def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     if asked["verb"].endswith("_table"):
         name = name[:-1] or [asked["catalog"]]
     # A name that is only missing needs no more words than Spark has for it.
-    hint = None if "root" in asked.get("options", {}) else str(error)
+    hint = None if {"root", "impl"} & set(asked.get("options", {})) else str(error)
     return {"error": kind, "message": str(error), "name": name, "hint": hint}
