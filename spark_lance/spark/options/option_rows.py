@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.errors import OptionError
+from spark_lance.table.writing.compression import SCHEMES
 
 __all__ = ["ROWS", "Option", "boolean", "positive"]
 
@@ -32,6 +33,12 @@ def positive(text: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+def _scheme(text: str) -> str:
+    if text.strip().lower() not in SCHEMES:
+        raise ValueError
+    return text.strip().lower()
 
 
 def _filled(text: str) -> str:
@@ -392,6 +399,15 @@ ROWS = (
         "write",
         "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
         ("file_format_version",),
+    ),
+    Option(
+        "compression",
+        _scheme,
+        "zstd, lz4, fsst or none",
+        None,
+        "write",
+        "Compress the columns that say nothing else: zstd or lz4 make files small, none only packs them; "
+        "fsst stands for the default choice. A new table keeps it.",
     ),
     Option(
         "enable_stable_row_ids",

@@ -4,11 +4,11 @@ No valid value at all -> constant page; so too, from 2.2 on, if all values are t
 levels. Dictionaries and values that are not whole bytes -> mini-block. Otherwise wide values -> full-zip,
 narrow ones -> mini-block.
 
-Numbers of 8 to 64 bits (dates, floats and dictionary indices are numbers too) become runs, bit-packed blocks
-or stay as they are, whatever is smallest by some margin. Strings, binaries and, from 2.2 on, numbers of 64
-bits get a dictionary where that is smaller by some margin; numbers of 128 bits get one in 2.1 too.
+Numbers of 8 to 64 bits take the form of least weight, see numbers.py; numbers of 128 bits get a dictionary.
+Strings and binaries get a dictionary where that is smaller by some margin. Wide numbers and vectors are
+compressed if samples shrink much.
 
-Other text is compressed, if samples say that it shrinks, by lz4 in chunks of about 28 KiB, or by zstd if that
+Other text (and binaries) is compressed, if samples say that it shrinks, by lz4 in chunks of about 28 KiB, or by zstd if that
 does much more for it. FSST, which the reference implementation writes here, is only read. In numpy, finding
 the longest symbol at every byte takes four gathers or more, and following symbol after symbol through strings
 of a hundred bytes seven more; at the 1.6 ns per byte that were measured for one gather, that is 55 MB/s at
@@ -81,6 +81,8 @@ _POLICY = NUMBER_POLICY
 # Vectors and wide numbers are compressed if samples come down to this share; no wider values are.
 _WORTH_COMPRESSING = 0.7
 _WIDEST_COMPRESSED = 4096
+# Bytes of vectors that are looked at before anything else is.
+_VECTOR_SAMPLE = 32 * 1024
 # A dictionary costs the reader a lookup per value. Text that is not repeated can be made smaller otherwise.
 _LIMITS = DictionaryLimits()
 _WORTH_NUMBERED = 0.01
@@ -190,7 +192,8 @@ def _fixed(
     bits = value_bits(array.type)
     wide = settings.structure == "fullzip" or (bits >= 8 * _WIDE_FIXED_BYTES and not settings.structure)
     if wide and bits % 8 == 0 and not _has_bit_items(array.type):
-        return FullZip(zip_fixed(array, valid))
+        shrunk = None if settings.structure else _compressed_vectors(array, valid, settings)
+        return shrunk or FullZip(zip_fixed(array, valid))
     plain, weights = FixedChunks.of(array, valid), Weights.of(settings)
     words = plain.words()
     if words is not None:
@@ -250,6 +253,18 @@ def _variable(
 def _sized(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
     """Return the policy with the chunk size that the field asks for, if it does."""
     return policy if settings.chunk_bytes is None else replace(policy, target_bytes=settings.chunk_bytes)
+
+
+def _compressed_vectors(array: pa.Array, valid: Bools | None, settings: Settings) -> MiniBlock | None:
+    """Return vectors in compressed chunks if they shrink much, as pictures do and embeddings do not."""
+    weights = Weights.of(settings)
+    few = FixedChunks.of(array[: _VECTOR_SAMPLE // (value_bits(array.type) // 8) + 1], None)
+    gate = replace(weights, schemes=weights.schemes[:1], asked=True)
+    if _odd_form(few, gate).nbytes >= few.nbytes:
+        return None
+    plain = FixedChunks.of(array, valid)
+    form = _odd_form(plain, weights)
+    return MiniBlock(form.build(), None, form.policy) if form.nbytes < plain.nbytes else None
 
 
 def _numbers(plain: FixedChunks, weights: Weights, items: Block | None = None) -> MiniBlock:
