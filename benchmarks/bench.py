@@ -9,19 +9,13 @@ own with one thread, as our reader does; Spark uses both cores on both sides.
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.harness import Results, Timed, in_turns, parser, run_alone, size_of, start_spark
 from benchmarks.tables import TABLES
 
 if TYPE_CHECKING:
@@ -46,37 +40,9 @@ print(best, table.nbytes)
 
 def read_seconds(who: str, path: str, repeat: int) -> tuple[float, int]:
     """Time `dataset(path).to_table()` in a fresh process with one thread: (best seconds, Arrow bytes)."""
-    one_thread = {"LANCE_CPU_THREADS": "1", "LANCE_IO_THREADS": "1", "OMP_NUM_THREADS": "1"}
     script = _TIMED.format(import_line=_READ[who])
-    command = [sys.executable, "-c", script, path, str(repeat)]
-    if shutil.which("taskset"):
-        command = ["taskset", "-c", "0", *command]
-    done = subprocess.run(
-        command, env={**os.environ, **one_thread}, capture_output=True, text=True, check=True
-    )
-    seconds, size = done.stdout.split()
+    seconds, size = run_alone(["-c", script, path, str(repeat)], one_core=True).split()
     return float(seconds), int(size)
-
-
-def in_turns(repeat: int, *actions: Callable[[], float]) -> list[float]:
-    """Run the actions in turns; return the least seconds of each."""
-    best = [float("inf")] * len(actions)
-    for _ in range(repeat):
-        for i, action in enumerate(actions):
-            best[i] = min(best[i], action())
-    return best
-
-
-@dataclass(frozen=True)
-class Timed:
-    """An action whose call answers the seconds it took."""
-
-    action: Callable[[], object]
-
-    def __call__(self) -> float:
-        start = time.perf_counter()
-        self.action()
-        return time.perf_counter() - start
 
 
 @dataclass(frozen=True)
@@ -88,31 +54,6 @@ class Read:
 
     def __call__(self) -> float:
         return read_seconds(self.who, self.path, 3)[0]
-
-
-def size_of(folder: str) -> int:
-    """Return the bytes of all files below a folder."""
-    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-
-
-def start_spark() -> SparkSession:
-    """Start a local session with two cores."""
-    from pyspark.sql import SparkSession
-
-    from spark_lance import enable
-    from spark_lance.spark.java import prepare_environment
-
-    prepare_environment()
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "4g")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return enable(session)
 
 
 TWO_COLUMNS = {
@@ -130,13 +71,16 @@ AGGREGATES = {
 }
 
 
-def report(name: str, what: str, seconds: list[float], against: str) -> None:
-    """Print one line of the result table; `seconds` are ours and the other's."""
+def report(results: Results, name: str, what: str, seconds: list[float], against: str) -> None:
+    """Print one line of the result table, and note it; `seconds` are ours and the other's."""
     ours, other = seconds
+    results.add(f"{name}: {what}", "time", "s", ours, {against: other})
     print(f"{name:8} {what:34} {ours:8.2f} s {other:8.2f} s   {other / ours:5.2f} x {against}", flush=True)
 
 
-def bench_table(spark: SparkSession, name: str, rows: int, repeat: int, folder: Path) -> None:
+def bench_table(
+    spark: SparkSession, results: Results, name: str, rows: int, repeat: int, folder: Path
+) -> None:
     """Measure one table: single-process reads against pylance, Spark reads and writes against Parquet."""
     import lance
     import pyarrow.parquet as pq
@@ -152,21 +96,25 @@ def bench_table(spark: SparkSession, name: str, rows: int, repeat: int, folder: 
     for part in range(2):
         pq.write_table(table.slice(part * half, half), f"{parquet}/{part}.parquet")
     print(f"\n{name}: {rows} rows, {table.nbytes / 1e6:.0f} MB in memory", flush=True)
-    print(f"  bytes on disk: pylance {size_of(theirs)}, ours {size_of(ours)}, parquet {size_of(parquet)}")
+    sizes = {"pylance": size_of(theirs), "parquet": size_of(parquet)}
+    print(f"  bytes on disk: pylance {sizes['pylance']}, ours {size_of(ours)}, parquet {sizes['parquet']}")
+    results.add(f"{name}: on disk", "bytes", "B", size_of(ours), sizes)
     for label, path in (("read pylance's file", theirs), ("read our file", ours)):
         best = in_turns(repeat, Read("ours", path), Read("pylance", path))
-        report(name, label, best, "pylance, 1 thread")
+        report(results, name, label, best, "pylance, 1 thread")
     del table
     split = str(folder / f"{name}.split")
     spark.read.parquet(parquet).write.format("lance").options(**_options(name)).mode("append").save(split)
-    bench_spark(spark, name, repeat, folder, {"lance": split, "parquet": parquet})
+    bench_spark(spark, results, name, repeat, folder, {"lance": split, "parquet": parquet})
 
 
 def _options(name: str) -> dict[str, str]:
     return {"vector.arrow.fixed-size-list.size": "768"} if name == "vectors" else {}
 
 
-def bench_spark(spark: SparkSession, name: str, repeat: int, folder: Path, paths: dict[str, str]) -> None:
+def bench_spark(
+    spark: SparkSession, results: Results, name: str, repeat: int, folder: Path, paths: dict[str, str]
+) -> None:
     """Count, read some columns, some rows and everything, and write, through Spark."""
 
     def load(kind: str) -> DataFrame:
@@ -202,25 +150,25 @@ def bench_spark(spark: SparkSession, name: str, repeat: int, folder: Path, paths
         for kind in paths:
             action(kind)
         best = in_turns(repeat, Timed(partial(action, "lance")), Timed(partial(action, "parquet")))
-        report(name, label, best, "Spark Parquet")
+        report(results, name, label, best, "Spark Parquet")
 
 
 def main() -> None:
     """Run the whole benchmark and print its table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows-flights", type=int, default=1_000_000)
-    parser.add_argument("--rows-vectors", type=int, default=200_000)
-    parser.add_argument("--repeat", type=int, default=3)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rows-flights", type=int, default=1_000_000)
+    options.add_argument("--rows-vectors", type=int, default=200_000)
+    options.add_argument("--repeat", type=int, default=3)
+    given = options.parse_args()
+    results = Results("bench", given.keep)
     spark = start_spark()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            bench_table(spark, "flights", arguments.rows_flights, arguments.repeat, Path(folder))
-            bench_table(spark, "vectors", arguments.rows_vectors, arguments.repeat, Path(folder))
+            bench_table(spark, results, "flights", given.rows_flights, given.repeat, Path(folder))
+            bench_table(spark, results, "vectors", given.rows_vectors, given.repeat, Path(folder))
     finally:
         spark.stop()
+    results.save()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ the read. pylance does the same in the same run.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -28,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 import spark_lance
+from benchmarks.harness import Results, parser
 
 _FRAGMENT_ROWS = 1 << 20
 
@@ -48,7 +48,7 @@ STEPS: dict[str, Step] = {
 
 
 def make(path: str, rows: int) -> None:
-    """Write a table of so many rows, with its index."""
+    """Write a table of `rows` rows, with its index."""
     values = np.random.default_rng(1).permutation(rows)
     data = pa.table({"id": values, "x": np.arange(rows, dtype=np.float64)})
     spark_lance.write_dataset(data, path, max_rows_per_file=_FRAGMENT_ROWS).create_scalar_index("id", "BTREE")
@@ -70,18 +70,24 @@ def measure(path: str, opened: Callable[[str], Any], rows: int, repeat: int) -> 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--repeat", type=int, default=15)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rows", type=int, default=10_000_000)
+    options.add_argument("--repeat", type=int, default=15)
+    given = options.parse_args()
+    results = Results("bench_changes", given.keep)
+    medians: dict[str, dict[str, float]] = {}
     print(f"{'':10}{'step':10}{'ms':>10}{'x read':>10}")
     for name, opened in (("ours", spark_lance.dataset), ("pylance", lance.dataset)):
         with tempfile.TemporaryDirectory() as directory:
             path = str(Path(directory) / "table")
-            make(path, arguments.rows)
-            found = measure(path, opened, arguments.rows, arguments.repeat)
+            make(path, given.rows)
+            found = measure(path, opened, given.rows, given.repeat)
+        medians[name] = found
         for step, taken in found.items():
             print(f"{name:10}{step:10}{taken:10.1f}{taken / found['read']:10.2f}")
+    for step, taken in medians["ours"].items():
+        results.add(step, "time, median", "ms", taken, {"pylance": medians["pylance"][step]})
+    results.save()
 
 
 if __name__ == "__main__":

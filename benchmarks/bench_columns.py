@@ -12,14 +12,13 @@ import argparse
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.bench import size_of, start_spark
+from benchmarks.harness import Results, Timed, parser, size_of, start_spark
 from spark_lance import LanceTable, write_dataset
 
 _BATCH = 20_000
@@ -45,21 +44,15 @@ def _function(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values.astype(np.float64))], ["score"])
 
 
-def _timed(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
 def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=300_000)
-    parser.add_argument("--dimensions", type=int, default=768)
-    parser.add_argument("--fragments", type=int, default=8)
-    parser.add_argument("--repeat", type=int, default=2)
-    parser.add_argument("--folder", default=None, help="where the tables go for the time being")
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rows", type=int, default=300_000)
+    options.add_argument("--dimensions", type=int, default=768)
+    options.add_argument("--fragments", type=int, default=8)
+    options.add_argument("--repeat", type=int, default=2)
+    options.add_argument("--folder", default=None, help="where the tables go for the time being")
+    given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="columns-", dir=given.folder))
     try:
         _measure(folder, given)
@@ -69,6 +62,7 @@ def main() -> int:
 
 
 def _measure(folder: Path, given: argparse.Namespace) -> None:
+    results = Results("bench_columns", given.keep)
     spark = start_spark()
     lance, parquet = str(folder / "t.lance"), str(folder / "t.parquet")
     write_dataset(
@@ -100,7 +94,7 @@ def _measure(folder: Path, given: argparse.Namespace) -> None:
     for turn in range(given.repeat + 1):
         for name, action in sides.items():
             before = 0 if action is rewrite else size_of(lance)
-            seconds = _timed(action)
+            seconds = Timed(action)()
             after = size_of(str(folder / "wider.parquet")) if action is rewrite else size_of(lance)
             written[name] = after - before
             if turn:
@@ -109,9 +103,14 @@ def _measure(folder: Path, given: argparse.Namespace) -> None:
                 table.dropColumns("score")
     for name, seconds in best.items():
         ratio = best["rewritten Parquet"] / seconds
+        if sides[name] is not rewrite:
+            results.add(name, "time", "s", seconds, {"rewritten Parquet": best["rewritten Parquet"]})
+            bytes_anew = {"rewritten Parquet": written["rewritten Parquet"]}
+            results.add(name, "bytes written", "B", written[name], bytes_anew)
         print(
             f"{name:18} {seconds:7.2f} s {written[name] / 1e6:9.1f} MB written   {ratio:6.1f} x", flush=True
         )
+    results.save()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ makes more commits per second.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import spark_lance
+from benchmarks.harness import Results, parser
 
 _COMMON = """
 import sys, time, uuid
@@ -87,11 +87,12 @@ def commits_per_second(who: str, writers: int, commits: int) -> float:
 
 def main() -> None:
     """Measure and print a line per number of writers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commits", type=int, default=320)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--writers", type=int, nargs="+", default=[1, 4, 16])
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--commits", type=int, default=320)
+    options.add_argument("--repeat", type=int, default=3)
+    options.add_argument("--writers", type=int, nargs="+", default=[1, 4, 16])
+    arguments = options.parse_args()
+    results = Results("bench_commit", arguments.keep)
     print(f"{'writers':>8} {'ours/s':>9} {'pylance/s':>10} {'ratio':>6}")
     for writers in arguments.writers:
         best = dict.fromkeys(_WRITERS, 0.0)
@@ -100,6 +101,9 @@ def main() -> None:
                 best[who] = max(best[who], commits_per_second(who, writers, arguments.commits))
         ratio = best["ours"] / best["pylance"]
         print(f"{writers:>8} {best['ours']:>9.1f} {best['pylance']:>10.1f} {ratio:>6.2f}", flush=True)
+        case, theirs = f"{writers} writers", {"pylance": best["pylance"]}
+        results.add(case, "commits", "1/s", best["ours"], theirs, more_is_better=True)
+    results.save()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from benchmarks.harness import Results, parser, run_alone
 
 
 def _table(rows: int) -> pa.Table:
@@ -73,18 +73,20 @@ def _compact(side: str, path: str) -> dict[str, Any]:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--files", type=int, default=2000)
-    parser.add_argument("--rows", type=int, default=500, help="rows of a file")
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--stable-row-ids", action="store_true")
-    parser.add_argument("--run", nargs=2, metavar=("SIDE", "PATH"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--files", type=int, default=2000)
+    options.add_argument("--rows", type=int, default=500, help="rows of a file")
+    options.add_argument("--folder", type=Path)
+    options.add_argument("--stable-row-ids", action="store_true")
+    options.add_argument("--run", nargs=2, metavar=("SIDE", "PATH"), help=argparse.SUPPRESS)
+    arguments = options.parse_args()
     if arguments.run:
         print(json.dumps(_compact(*arguments.run)))
         return
     import lance
 
+    results = Results("bench_compact", arguments.keep)
+    rows: dict[str, dict[str, Any]] = {}
     folder = Path(tempfile.mkdtemp(dir=arguments.folder))
     try:
         source = folder / "source"
@@ -98,9 +100,8 @@ def _main() -> None:
         for side in ("pylance", "ours"):
             copy = folder / side
             shutil.copytree(source, copy)
-            command = [sys.executable, "-m", "benchmarks.bench_compact", "--run", side, str(copy)]
-            answer = subprocess.run(command, check=True, capture_output=True, text=True)
-            row = json.loads(answer.stdout.splitlines()[-1])
+            answer = run_alone(["-m", "benchmarks.bench_compact", "--run", side, str(copy)])
+            row = rows[side] = json.loads(answer.splitlines()[-1])
             print(
                 f"{side:10}{row['seconds']:>10}{row['processor']:>11}{row['peak_mb']:>9}"
                 f"{row['before_mb']:>8}  {row['files']}"
@@ -108,6 +109,14 @@ def _main() -> None:
             shutil.rmtree(copy)
     finally:
         shutil.rmtree(folder)
+    case = f"{arguments.files:,} files of {arguments.rows:,} rows"
+    for key, metric, unit in (
+        ("seconds", "time", "s"),
+        ("processor", "processor time", "s"),
+        ("peak_mb", "peak memory", "MB"),
+    ):
+        results.add(case, metric, unit, rows["ours"][key], {"pylance": rows["pylance"][key]})
+    results.save()
 
 
 if __name__ == "__main__":

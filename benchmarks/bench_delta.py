@@ -17,7 +17,6 @@ faster, or writes less.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -30,6 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
+
+from benchmarks.harness import Results, parser, start_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -280,8 +281,10 @@ def _split(check: str) -> list[str]:
     return parts
 
 
-def run_case(spark: SparkSession, name: str, case: Case, size: Size, repeat: int, folder: Path) -> None:
-    """Measure one operation for all its engines, in turns, and print a line for each."""
+def run_case(
+    spark: SparkSession, name: str, case: Case, size: Size, repeat: int, folder: Path
+) -> dict[str, Measured]:
+    """Measure one operation for all its engines, in turns; print a line for each and return its best."""
     engines = [kind(spark) for kind in case.engines]
     tables = {engine.name: str(folder / f"{case.table}.{engine.name}") for engine in engines}
     for engine in engines:
@@ -303,48 +306,45 @@ def run_case(spark: SparkSession, name: str, case: Case, size: Size, repeat: int
             ratios = theirs.seconds / ours.seconds, theirs.written / ours.written
             line += f"   {ratios[0]:7.2f} x the time, {ratios[1]:8.2f} x the bytes"
         print(line, flush=True)
+    return best
 
 
-def start_spark(ivy: str) -> SparkSession:
+def note(results: Results, case: str, best: dict[str, Measured]) -> None:
+    """Note seconds and bytes of one operation."""
+    others = {name: found for name, found in best.items() if name != "lance"}
+    seconds = {name: found.seconds for name, found in others.items()}
+    written = {name: float(found.written) for name, found in others.items()}
+    results.add(case, "time", "s", best["lance"].seconds, seconds)
+    results.add(case, "bytes written", "B", best["lance"].written, written)
+
+
+def start_with_delta(ivy: str) -> SparkSession:
     """Start a local session with two cores and Delta's extension."""
-    from pyspark.sql import SparkSession
-
-    from spark_lance import enable
-    from spark_lance.spark.java import prepare_environment
-
     if not pyspark.__version__.startswith(f"{SPARK_MINOR}."):
         raise SystemExit(
             f"{DELTA} needs Spark {SPARK_MINOR}, this is {pyspark.__version__}: make bench-delta"
         )
-    prepare_environment()
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "4g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "8")
-        .config("spark.jars.packages", DELTA)
-        .config("spark.jars.ivy", ivy)
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .getOrCreate()
+    return start_spark(
+        {
+            "spark.sql.shuffle.partitions": "8",
+            "spark.jars.packages": DELTA,
+            "spark.jars.ivy": ivy,
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        }
     )
-    session.sparkContext.setLogLevel("ERROR")
-    return enable(session)
 
 
 def main() -> None:
     """Run the whole benchmark and print its table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--scale", type=float, default=1.0, help="of all numbers of rows and files")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--ivy", default=str(Path(sys.prefix) / "ivy"), help="where Spark keeps packages")
-    arguments = parser.parse_args()
-    spark = start_spark(arguments.ivy)
+    options = parser(__doc__)
+    options.add_argument("--scale", type=float, default=1.0, help="of all numbers of rows and files")
+    options.add_argument("--repeat", type=int, default=3)
+    options.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    options.add_argument("--ivy", default=str(Path(sys.prefix) / "ivy"), help="where Spark keeps packages")
+    arguments = options.parse_args()
+    results = Results("bench_delta", arguments.keep)
+    spark = start_with_delta(arguments.ivy)
     chosen = arguments.only or cases(spark, Size(1))
     try:
         with tempfile.TemporaryDirectory() as name:
@@ -358,9 +358,12 @@ def main() -> None:
                 print(f"\n{title}: scale {scale}", flush=True)
                 every = cases(spark, Size(scale))
                 for case in chosen:
-                    run_case(spark, case, every[case], Size(scale), repeat, folder)
+                    best = run_case(spark, case, every[case], Size(scale), repeat, folder)
+                    if title == "measured":
+                        note(results, case if scale == 1 else f"{case}, scale {scale:g}", best)
     finally:
         spark.stop()
+    results.save()
 
 
 if __name__ == "__main__":

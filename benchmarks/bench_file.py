@@ -8,7 +8,7 @@ is kept. Processor time, because another load on the machine then hits no side m
 above 1 means that spark_lance is faster than pylance. "numpy" is spark_lance without compiled kernels,
 "numba" with them, after they are loaded, which costs a process half a second (a process that decodes little
 does not load them, see spark_lance/file/kernels/accelerate.py); "+" marks a goal that is met. Memory-mapped
-columns are counted as read when they can be used; their bytes are faulted in by whoever looks at them.
+columns are counted as read when they can be used; their bytes come into memory when they are looked at.
 
 Takes are also measured in bytes: what a store that cannot map files is asked for, beside what pylance says
 it read from the disk.
@@ -16,12 +16,7 @@ it read from the disk.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +29,7 @@ import pyarrow as pa
 
 import spark_lance
 from benchmarks.columns import COLUMNS, flat_vectors
+from benchmarks.harness import Results, parser, run_alone
 from benchmarks.tables import real_flights
 from spark_lance.io.store import Store, open_store
 
@@ -65,7 +61,6 @@ for turn in range(repeat):
         shutil.rmtree(path + f'.{{turn}}')
 print(best)
 """
-_ONE_THREAD = {"LANCE_CPU_THREADS": "1", "LANCE_IO_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -84,14 +79,7 @@ def seconds(side: str, action: str, path: Path, repeat: int) -> float:
     prepare = "table = pa.ipc.open_file(pa.memory_map(path)).read_all()" if writes else ""
     import_line, mode = _SIDES[side]
     script = _SCRIPT.format(import_line=import_line, prepare=prepare, action=action, writes=writes)
-    command = [sys.executable, "-c", script, str(path), str(repeat)]
-    if shutil.which("taskset"):
-        command = ["taskset", "-c", str(max(os.sched_getaffinity(0))), *command]
-    environment = {**os.environ, **_ONE_THREAD, "SPARK_LANCE_NUMBA": mode}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{side} failed:\n{done.stderr}")
-    return float(done.stdout)
+    return float(run_alone(["-c", script, str(path), str(repeat)], one_core=True, SPARK_LANCE_NUMBA=mode))
 
 
 def compare(action: str, path: Path, rounds: int, repeat: int) -> dict[str, float]:
@@ -104,9 +92,13 @@ def compare(action: str, path: Path, rounds: int, repeat: int) -> dict[str, floa
     return best
 
 
-def report(case: _Case, size: int, best: dict[str, float]) -> None:
-    """Print one line of the table."""
+def report(results: Results, case: _Case, size: int, best: dict[str, float]) -> None:
+    """Print one line of the table, and note it."""
     theirs = best["pylance"]
+    for side in ("numpy", "numba"):
+        if side in best:
+            metric = "processor time" if side == "numpy" else "processor time, numba"
+            results.add(case.name, metric, "ms", best[side] * 1e3, {"pylance": theirs * 1e3})
     times = " ".join(f"{best[side] * 1e3:9.2f}" if side in best else f"{'-':>9}" for side in _SIDES)
     ratios = " ".join(
         f"{theirs / best[side]:6.2f}{'+' if theirs / best[side] >= case.goal else ' '}"
@@ -147,8 +139,9 @@ def _bytes_taken(path: Path) -> tuple[int, int, int]:
     return sum(counted), len(counted), theirs.io_stats_incremental().read_bytes
 
 
-def _report_take(name: str, path: Path, best: dict[str, float]) -> None:
+def _report_take(results: Results, name: str, path: Path, best: dict[str, float]) -> None:
     ours, ranges, theirs = _bytes_taken(path)
+    results.add(name, "bytes per row", "B", ours / _TAKEN, {"pylance": theirs / _TAKEN})
     per_row = ", ".join(f"{side} {seconds / _TAKEN * 1e6:.1f}" for side, seconds in best.items())
     print(
         f"  {name}: us per row: {per_row}; bytes per row: {ours / _TAKEN:.0f} in {ranges} ranges, "
@@ -198,13 +191,12 @@ def _cases() -> list[_Case]:
 
 def main() -> None:
     """Measure everything and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="processes of each side")
-    parser.add_argument("--repeat", type=int, default=5, help="measurements in each process")
-    parser.add_argument("--only", default="", help="measure the names that contain this")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=3, help="processes of each side")
+    options.add_argument("--repeat", type=int, default=5, help="measurements in each process")
+    options.add_argument("--only", default="", help="measure the names that contain this")
+    arguments = options.parse_args()
+    results = Results("bench_file", arguments.keep)
     print(f"{'':28} {'':7} {'pylance':>8} {'numpy':>9} {'numba':>9} {'pylance':>9} {'ratio to pylance':>14}")
     print(
         f"{'':28} {'MB':>7} {'MB/s':>8} {'ms':>9} {'ms':>9} {'ms':>9} {'numpy':>6} {'numba':>7} {'goal':>6}"
@@ -223,9 +215,10 @@ def main() -> None:
             store(table, path)
             del table
             best = compare(case.action, path, arguments.rounds, arguments.repeat)
-            report(case, size, best)
+            report(results, case, size, best)
             if case.action is _TAKE:
-                _report_take(case.name, path, best)
+                _report_take(results, case.name, path, best)
+    results.save()
 
 
 if __name__ == "__main__":

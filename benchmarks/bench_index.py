@@ -20,7 +20,6 @@ Spark.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import inspect
 import re
@@ -28,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import spark_lance
+from benchmarks.harness import Results, parser, start_spark
 
 Matrix = npt.NDArray[Any]
 
@@ -140,8 +141,50 @@ def timed(work: Callable[[], Any], repeat: int) -> tuple[float, Any]:
     return best, result
 
 
-def measure(kind: str, partitions: int, vectors: Matrix, queries: Matrix, repeat: int, folder: Path) -> str:
-    """Build an index with both and search both with both; return a line."""
+@dataclass(frozen=True)
+class Measured:
+    """What was found out about one type of index on one set.
+
+    Attributes:
+        recalls: by (who searches, whose index).
+        build: seconds, by who builds.
+        single: seconds of one query, by who searches an index of its own.
+        rate: our queries per second, all in one call.
+    """
+
+    recalls: dict[tuple[str, str], float]
+    build: dict[str, float]
+    single: dict[str, float]
+    rate: float
+
+    def line(self, kind: str) -> str:
+        """Return what is printed."""
+        recalls = " ".join(
+            f"{self.recalls[who, whose]:.3f}" for whose in ("ours", "pylance") for who in ("ours", "pylance")
+        )
+        build, single = self.build, self.single
+        return (
+            f"{kind:15} recall {recalls}  "
+            f"build {build['pylance'] / build['ours']:5.2f} ({build['ours']:.2f} s)  "
+            f"single {1000 * single['ours']:.2f} ms {single['pylance'] / single['ours']:5.2f}  "
+            f"batch {self.rate:,.0f}/s {self.rate * single['pylance']:6.1f}"
+        )
+
+    def note(self, results: Results, case: str) -> None:
+        """Note the figures."""
+        recall_of = {"pylance": self.recalls["pylance", "pylance"]}
+        results.add(case, "recall@10", "", self.recalls["ours", "ours"], recall_of, more_is_better=True)
+        results.add(case, "time, build", "s", self.build["ours"], {"pylance": self.build["pylance"]})
+        theirs = {"pylance": 1000 * self.single["pylance"]}
+        results.add(case, "time, one query", "ms", 1000 * self.single["ours"], theirs)
+        rate = {"pylance": 1 / self.single["pylance"]}
+        results.add(case, "queries, in one call", "1/s", self.rate, rate, more_is_better=True)
+
+
+def measure(
+    kind: str, partitions: int, vectors: Matrix, queries: Matrix, repeat: int, folder: Path
+) -> Measured:
+    """Build an index with both and search both with both."""
     build, search = KINDS[kind]
     index = re.sub(r"\d?\+.*", "", kind)
     count = max(1, partitions // 16) if "HNSW" in kind else partitions
@@ -178,34 +221,19 @@ def measure(kind: str, partitions: int, vectors: Matrix, queries: Matrix, repeat
             [one(dataset, query) for query in queries[:20]]
             began = time.perf_counter()
             found[searcher, whose] = [one(dataset, query) for query in queries]
-            single[f"{searcher}/{whose}"] = (time.perf_counter() - began) / len(queries)
+            if searcher == whose:
+                single[whose] = (time.perf_counter() - began) / len(queries)
     many = np.concatenate([queries] * (10_000 // len(queries)))
     ours = spark_lance.dataset(folder / "ours")
     asked = {"column": "v", "q": many, "k": K, **probes}
     batch, _ = timed(lambda: ours.to_table(["id"], nearest=asked), 1)
-    rate = len(many) / batch
-    recalls = " ".join(
-        f"{recall(found[who, whose], truth):.3f}"
-        for whose in ("ours", "pylance")
-        for who in ("ours", "pylance")
-    )
-    return (
-        f"{kind:15} recall {recalls}  "
-        f"build {seconds['pylance'] / seconds['ours']:5.2f} ({seconds['ours']:.2f} s)  "
-        f"single {1000 * single['ours/ours']:.2f} ms {single['pylance/pylance'] / single['ours/ours']:5.2f}  "
-        f"batch {rate:,.0f}/s {rate * single['pylance/pylance']:6.1f}"
-    )
+    recalls = {pair: recall(one, truth) for pair, one in found.items()}
+    return Measured(recalls, seconds, single, len(many) / batch)
 
 
-def lookups(rows: int, repeat: int, folder: Path) -> str:
-    """Look single rows up by Spark, in a table with a BTREE and in Parquet; return a line."""
-    from pyspark.sql import SparkSession
-
-    from spark_lance.spark.java import prepare_environment
-
-    prepare_environment()
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+def lookups(results: Results, rows: int, repeat: int, folder: Path) -> str:
+    """Look single rows up by Spark, in a table with a BTREE and in Parquet; note it and return a line."""
+    spark = start_spark()
     number = f"(id * 7919) % {rows} AS id"
     frame = spark.range(rows).selectExpr(number, "uuid() AS name", "rand() AS x")
     frame.write.parquet(str(folder / "parquet"))
@@ -213,7 +241,6 @@ def lookups(rows: int, repeat: int, folder: Path) -> str:
         str(folder / "lance")
     )
     spark_lance.dataset(folder / "lance").create_scalar_index("id", "BTREE")
-    spark_lance.enable(spark)
     wanted = iter(np.random.default_rng(0).integers(0, rows, 1000).tolist())
     ours = spark.read.format("lance").load(str(folder / "lance"))
     theirs = spark.read.parquet(str(folder / "parquet"))
@@ -227,6 +254,9 @@ def lookups(rows: int, repeat: int, folder: Path) -> str:
         work()
         seconds[name], _ = timed(work, max(3, repeat))
     spark.stop()
+    for name in ("spark_lance", "spark_lance without Spark"):
+        case = f"one row of {rows:,} by id" + name.removeprefix("spark_lance")
+        results.add(case, "time", "ms", 1000 * seconds[name], {"Spark Parquet": 1000 * seconds["Parquet"]})
     text = ", ".join(f"{name} {1000 * value:.1f} ms" for name, value in seconds.items())
     by_spark, alone = (
         seconds["Parquet"] / seconds["spark_lance"],
@@ -239,14 +269,13 @@ def lookups(rows: int, repeat: int, folder: Path) -> str:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--lookup-rows", type=int, default=10_000_000)
-    chosen = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    options.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    options.add_argument("--repeat", type=int, default=1)
+    options.add_argument("--lookup-rows", type=int, default=10_000_000)
+    chosen = options.parse_args()
+    results = Results("bench_index", chosen.keep)
     print("recall@10 of ours/ours pylance/ours ours/pylance pylance/pylance (search/index)")
     for name in chosen.sets:
         make, partitions = SETS[name]
@@ -254,12 +283,13 @@ def main() -> None:
         print(f"set {name}: {len(vectors):,} x {vectors.shape[1]}, {partitions} partitions", flush=True)
         for kind in chosen.kinds:
             with tempfile.TemporaryDirectory() as folder:
-                print(
-                    " ", measure(kind, partitions, vectors, queries, chosen.repeat, Path(folder)), flush=True
-                )
+                found = measure(kind, partitions, vectors, queries, chosen.repeat, Path(folder))
+            print(" ", found.line(kind), flush=True)
+            found.note(results, f"set {name}: {kind}")
     if chosen.lookup_rows:
         with tempfile.TemporaryDirectory() as folder:
-            print(lookups(chosen.lookup_rows, chosen.repeat, Path(folder)))
+            print(lookups(results, chosen.lookup_rows, chosen.repeat, Path(folder)))
+    results.save()
 
 
 if __name__ == "__main__":

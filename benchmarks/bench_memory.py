@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +24,7 @@ import pyarrow as pa
 
 import spark_lance
 from benchmarks.columns import COLUMNS, flat_vectors
+from benchmarks.harness import Results, parser, run_alone
 from benchmarks.tables import flights
 
 GOAL = 300
@@ -122,15 +120,13 @@ def _child(action: str, path: Path, size: int) -> None:
 
 def main() -> None:
     """Run every case in processes of its own and print a line for each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of each file")
-    parser.add_argument("--only", default="", help="the case whose name contains this")
-    parser.add_argument("--folder", default=None, help="where the files are written")
-    parser.add_argument("--numba", default="auto", help="SPARK_LANCE_NUMBA of the processes")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--gigabytes", type=float, default=1.0, help="size of each file")
+    options.add_argument("--only", default="", help="the case whose name contains this")
+    options.add_argument("--folder", default=None, help="where the files are written")
+    options.add_argument("--numba", default="auto", help="SPARK_LANCE_NUMBA of the processes")
+    options.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    arguments = options.parse_args()
     size = int(arguments.gigabytes * 1e9)
     if arguments.child:
         action, path = arguments.child
@@ -139,7 +135,7 @@ def main() -> None:
     print(
         f"{'':16} {'file GB':>8} {'Arrow GB':>8} {'s':>7} {'anonymous MB':>13} {'mapped MB':>10} {'goal':>5}"
     )
-    environment = {**os.environ, "SPARK_LANCE_NUMBA": arguments.numba}
+    results = Results("bench_memory", arguments.keep)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         if shutil.disk_usage(folder).free < 2 * size:
             raise SystemExit(f"{folder} has no room for files of {arguments.gigabytes} GB")
@@ -149,17 +145,20 @@ def main() -> None:
             with pa.ipc.new_file(str(_source(path)), table.schema) as file:
                 file.write_table(table)
             for action in ("write", "read"):
-                command = [sys.executable, "-m", "benchmarks.bench_memory"]
-                command += ["--gigabytes", str(arguments.gigabytes), "--child", action, str(path)]
-                done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-                found = json.loads(done.stdout)
+                command = ["-m", "benchmarks.bench_memory", "--gigabytes", str(arguments.gigabytes)]
+                command += ["--child", action, str(path)]
+                found = json.loads(run_alone(command, SPARK_LANCE_NUMBA=arguments.numba))
                 stored = sum(f.stat().st_size for f in path.glob("data/*"))
                 print(
                     f"{action + ' ' + case:16} {stored / 1e9:8.2f} {found['bytes'] / 1e9:8.2f} "
                     f"{found['seconds']:7.1f} {found['RssAnon']:10} {found['RssFile']:10} {GOAL:8}",
                     flush=True,
                 )
+                label = f"{action} {case}, {arguments.gigabytes:g} GB"
+                results.add(label, "peak of anonymous memory", "MB", found["RssAnon"])
+                results.add(label, "time", "s", found["seconds"])
             shutil.rmtree(path)
+    results.save()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ fails. The best of some runs counts; time is processor time.
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pyspark.cloudpickle import dumps
 from pyspark.sql.types import StructType
 
 from benchmarks.bench_scale import make
+from benchmarks.harness import Results, parser
 from spark_lance.spark.source import LanceDataSource
 
 _CASES = {
@@ -45,20 +45,29 @@ def plan(path: str, options: dict[str, str]) -> tuple[float, float, int, int, in
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fragments", type=int, default=10_000)
-    parser.add_argument("--repeat", type=int, default=3)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--fragments", type=int, default=10_000)
+    options.add_argument("--repeat", type=int, default=3)
+    arguments = options.parse_args()
+    results = Results("bench_plan", arguments.keep)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.lance"
         make(path, arguments.fragments)
         print(f"{arguments.fragments} fragments of a million rows")
         print(f"{'':26} {'schema':>8} {'plan':>8} {'partitions':>11} {'reader':>9} {'all partitions':>15}")
-        for name, options in _CASES.items():
-            runs = [plan(str(path), options) for _ in range(arguments.repeat)]
+        for name, read in _CASES.items():
+            runs = [plan(str(path), read) for _ in range(arguments.repeat)]
             described, planned = min(run[0] for run in runs), min(run[1] for run in runs)
             _, _, count, shared, size = runs[0]
             print(f"{name:26} {described:6.2f} s {planned:6.2f} s {count:11} {shared:7} B {size:13} B")
+            for metric, unit, figure in (
+                ("processor time, schema", "s", described),
+                ("processor time, plan", "s", planned),
+                ("bytes of the reader", "B", shared),
+                ("bytes of all partitions", "B", size),
+            ):
+                results.add(f"{arguments.fragments:,} fragments: {name}", metric, unit, figure)
+    results.save()
 
 
 if __name__ == "__main__":

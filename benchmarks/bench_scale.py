@@ -20,8 +20,6 @@ import argparse
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -32,19 +30,19 @@ from typing import Any
 import pyarrow as pa
 
 import spark_lance
+from benchmarks.harness import Results, parser, run_alone
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.reading.scan import Scan
 
 SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in "abcde"])
 
 
 def make(path: Path, fragments: int) -> None:
-    """Make a table of so many fragments of a million rows each, without their files."""
+    """Make a table of fragments of a million rows each, without their files."""
     store, root = open_store(path)
     created = create_table(store, root, spark_lance.file.schema.Schema.from_arrow(SCHEMA))
     message = table_pb2.Manifest()
@@ -80,7 +78,7 @@ def _commit(dataset: Any, operation: Any) -> None:
 
 OURS: dict[str, Callable[[Any], object]] = {
     "open": lambda ds: ds,
-    "tasks": lambda ds: Scan.plan(ds.store, ds.root, ds.manifest, ["a"]).tasks(),
+    "tasks": lambda ds: ds.snapshot.scan(["a"]).tasks(),
     "append": _ours_append,
     "delete": lambda ds: _commit(ds, delete_message([], [], "false")),
     "config": lambda ds: ds.update_config({"k": "v"}),
@@ -141,22 +139,22 @@ def run(side: str, step: str, table: Path) -> tuple[float, float]:
     copy = table.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(table, copy)
-    command = [sys.executable, "-m", "benchmarks.bench_scale", "--measure", side, step, str(copy)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    seconds, size, _ = done.stdout.split()
+    printed = run_alone(["-m", "benchmarks.bench_scale", "--measure", side, step, str(copy)])
+    seconds, size, _ = printed.split()
     return float(seconds), float(size)
 
 
 def main() -> None:
     """Print a table of seconds of processor time and of megabytes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--fragments", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--no-pylance", action="store_true")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    known = parser(__doc__)
+    known.add_argument("--fragments", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    known.add_argument("--no-pylance", action="store_true")
+    known.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    options = known.parse_args()
     if options.measure:
         measure(*options.measure)
         return
+    results = Results("bench_scale", options.keep)
     sides = ["ours"] if options.no_pylance else ["ours", "pylance"]
     print(f"{'fragments':>10}  {'step':8}" + "".join(f"{side:>12} s{'MB':>8}" for side in sides))
     with tempfile.TemporaryDirectory() as folder:
@@ -170,7 +168,11 @@ def main() -> None:
                 cells = [run(side, step, table) for side in sides]
                 figures = "".join(f"{seconds:14.3f}{memory:8.0f}" for seconds, memory in cells)
                 print(f"{count:10}  {step:8}{figures}", flush=True)
+                for i, (metric, unit) in enumerate((("processor time", "s"), ("memory", "MB"))):
+                    peers = {side: cell[i] for side, cell in zip(sides, cells, strict=True) if side != "ours"}
+                    results.add(f"{count:,} fragments: {step}", metric, unit, cells[0][i], peers)
             print(f"{count:10}  manifest {size / 2**20:.1f} MB")
+    results.save()
 
 
 def make_small(folder: Path) -> None:

@@ -9,7 +9,6 @@ scikit-learn as vectors, sentences from the docstrings of installed packages, ra
 
 from __future__ import annotations
 
-import argparse
 import ast
 import itertools
 import re
@@ -22,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
+from benchmarks.harness import Results, parser
 from benchmarks.tables import real_flights
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.reader import FileReader
@@ -177,8 +177,8 @@ def column_bytes(paths: list[str]) -> tuple[dict[str, int], dict[str, set[str]]]
     return sizes, kinds
 
 
-def compare(name: str, table: pa.Table, version: str, verbose: bool) -> None:
-    """Write the table both ways and print the columns."""
+def compare(results: Results, name: str, table: pa.Table, version: str, verbose: bool) -> None:
+    """Write the table both ways; print and note the columns."""
     with tempfile.TemporaryDirectory() as root:
         store, path = open_store(f"{root}/ours.lance")
         writer = FileWriter(store, path, Schema.from_arrow(table.schema), FileVersion.parse(version))
@@ -195,6 +195,7 @@ def compare(name: str, table: pa.Table, version: str, verbose: bool) -> None:
         ratio = a / b if b else (1.0 if not a else float("inf"))
         verdict = "  above the goal" if ratio > GOAL else ""
         print(f"  {column:24} {a:12} {b:12} {ratio:7.3f}{verdict}")
+        results.add(f"{name}: {column}", f"bytes, {version}", "B", a, {"pylance": b})
         if verbose and column != "all":
             print(f"      ours   {sorted(our_kinds.get(column, ()))}")
             print(f"      theirs {sorted(their_kinds.get(column, ()))}")
@@ -202,15 +203,17 @@ def compare(name: str, table: pa.Table, version: str, verbose: bool) -> None:
 
 def main() -> None:
     """Print the sizes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--versions", nargs="+", default=["2.1", "2.2"])
-    parser.add_argument("--table", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--verbose", action="store_true", help="print the encodings too")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--versions", nargs="+", default=["2.1", "2.2"])
+    options.add_argument("--table", nargs="+", choices=TABLES, default=list(TABLES))
+    options.add_argument("--verbose", action="store_true", help="print the encodings too")
+    arguments = options.parse_args()
+    results = Results("bench_size", arguments.keep)
     for name in arguments.table:
         table = TABLES[name]()
         for version in arguments.versions:
-            compare(name, table, version, arguments.verbose)
+            compare(results, name, table, version, arguments.verbose)
+    results.save()
 
 
 if __name__ == "__main__":

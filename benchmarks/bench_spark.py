@@ -11,10 +11,7 @@ a session is measured in processes of their own, from the call that reads until 
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import spark_lance
-from benchmarks.bench import Timed, in_turns, start_spark
+from benchmarks.harness import Results, Timed, in_turns, parser, run_alone, start_spark
 from benchmarks.tables import flights, vectors
 from benchmarks.transport import TransportSource, export
 
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 _LOOK_UPS = 1000
 _FIRST_QUERY = """
 import json, sys, time
-from benchmarks.bench import start_spark
+from benchmarks.harness import start_spark
 spark = start_spark()
 spark.range(10).selectExpr("sum(id)").collect()
 start = time.perf_counter()
@@ -67,8 +64,9 @@ def look_up_rows(rows: int) -> pa.Table:
 class Bench:
     """Tables in both formats and a session that reads them."""
 
-    def __init__(self, spark: SparkSession, folder: Path, repeat: int, only: str) -> None:
-        self._spark, self._folder, self._repeat, self._only = spark, folder, repeat, only
+    def __init__(self, spark: SparkSession, results: Results, folder: Path, repeat: int, only: str) -> None:
+        self._spark, self._results, self._folder = spark, results, folder
+        self._repeat, self._only = repeat, only
 
     def make(self, name: str, table: pa.Table, files: int = 2) -> None:
         """Write a table in both formats."""
@@ -97,8 +95,9 @@ class Bench:
         self.line(label, dict(zip(actions, best, strict=True)))
 
     def line(self, label: str, seconds: dict[str, float]) -> None:
-        """Print the seconds of ours and of the others, and the ratios."""
+        """Print the seconds of ours and of the others, and the ratios; note them."""
         (_, ours), *others = seconds.items()
+        self._results.add(label, "time", "s", ours, dict(others))
         told = "  ".join(f"{name} {other:6.3f} s {other / ours:5.2f} x" for name, other in others)
         print(f"{label:44} {ours:7.3f} s   {told}", flush=True)
 
@@ -172,29 +171,27 @@ def bench_first_query(bench: Bench, repeat: int) -> None:
     best: dict[str, float] = {}
     for _ in range(repeat):
         for kind in ("lance", "parquet"):
-            command = [sys.executable, "-c", _FIRST_QUERY, kind, bench.path("flights", kind)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            seconds = json.loads(done.stdout.splitlines()[-1])
+            printed = run_alone(["-c", _FIRST_QUERY, kind, bench.path("flights", kind)])
+            seconds = json.loads(printed.splitlines()[-1])
             best[kind] = min(best.get(kind, seconds), seconds)
     bench.line("first query of a session", best)
 
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows-flights", type=int, default=1_000_000)
-    parser.add_argument("--rows-vectors", type=int, default=200_000)
-    parser.add_argument("--rows-look-ups", type=int, default=10_000_000)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--only", default="", help="run only the cases with this in their name")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rows-flights", type=int, default=1_000_000)
+    options.add_argument("--rows-vectors", type=int, default=200_000)
+    options.add_argument("--rows-look-ups", type=int, default=10_000_000)
+    options.add_argument("--repeat", type=int, default=5)
+    options.add_argument("--only", default="", help="run only the cases with this in their name")
+    arguments = options.parse_args()
+    results = Results("bench_spark", arguments.keep)
     spark = start_spark()
     spark.dataSource.register(TransportSource)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(spark, Path(folder), arguments.repeat, arguments.only)
+            bench = Bench(spark, results, Path(folder), arguments.repeat, arguments.only)
             bench.make("flights", flights_of_20(arguments.rows_flights))
             bench_table(bench, "flights", spark)
             keys = pa.array([f"k{i % 1000}" for i in range(arguments.rows_vectors)])
@@ -208,6 +205,7 @@ def main() -> None:
                 bench_first_query(bench, arguments.repeat)
     finally:
         spark.stop()
+    results.save()
 
 
 if __name__ == "__main__":

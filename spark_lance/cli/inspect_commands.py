@@ -14,7 +14,6 @@ from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.table.features import feature_names
 from spark_lance.table.metadata import metadata_table
-from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.paths import Naming
 from spark_lance.table.versions.branches import Branches
@@ -30,8 +29,8 @@ _FEW_BYTES = 1 << 20
 def inspect(arguments: argparse.Namespace) -> int:
     """Show a table's columns, rows, files, indices, tags and branches."""
     dataset = open_table(arguments)
-    subject = _subject(dataset)
-    detail = table_detail(subject)
+    snapshot = dataset.snapshot
+    detail = table_detail(snapshot)
     columns = [
         {"name": field.name, "type": str(field.type), "nullable": field.nullable, **_said(field.metadata)}
         for field in dataset.schema
@@ -48,8 +47,8 @@ def inspect(arguments: argparse.Namespace) -> int:
         for index in dataset.describe_indices()
         if index.fields
     ]
-    tags = list_tags(dataset.store, subject.main)
-    branches = Branches(dataset.store, subject.main).list()
+    tags = list_tags(dataset.store, snapshot.main_root)
+    branches = Branches(dataset.store, snapshot.main_root).list()
     if arguments.json:
         shown = {"columns": columns, "indices": indices, "tags": tags, "branches": branches}
         say(as_json({"table": detail, **shown}))
@@ -86,7 +85,7 @@ def history(arguments: argparse.Namespace) -> int:
     """Show the operation behind each version, newest first."""
     dataset = open_table(arguments)
     table = metadata_table("history")
-    found = table.to_arrow(_subject(dataset), limit=arguments.limit)
+    found = table.to_arrow(dataset.snapshot, limit=arguments.limit)
     rows = [{**row, **_maps(row)} for row in found.to_pylist()]
     if arguments.json:
         say(as_json(rows))
@@ -144,7 +143,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def _advice(dataset: LanceDataset) -> Iterator[_Advice]:
     """Yield what would improve a table. What the command line lacks is advised as a call in Python."""
-    detail = table_detail(_subject(dataset))
+    detail = table_detail(dataset.snapshot)
     opened = f"spark_lance.dataset({dataset.uri!r})"
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []
     if tasks:
@@ -179,10 +178,6 @@ def _file_versions(dataset: LanceDataset) -> Iterator[str]:
         for file in fragment.files:
             major, minor = file.file_major_version, file.file_minor_version
             yield "0.1" if (major, minor) <= (0, 2) else f"{major}.{minor}"
-
-
-def _subject(dataset: LanceDataset) -> Subject:
-    return Subject(dataset.store, dataset.root, dataset.manifest)
 
 
 def _said(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def check(arguments: argparse.Namespace) -> int:
     dataset = open_table(arguments)
     progress = Progress("reading")
     try:
-        found = verify(dataset.store, dataset.root, dataset.manifest, progress)
+        found = verify(dataset.snapshot, progress)
     finally:
         progress.finish()
     if arguments.json:

@@ -13,7 +13,7 @@ from spark_lance.table.columns.alter import alter_columns, drop_columns
 from spark_lance.table.columns.evolve import BATCH_ROWS, add_columns, add_null_columns
 from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
 from spark_lance.table.columns.update_in_place import update_columns
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.schema.changes import Alteration
 from spark_lance.table.writing.inputs import as_reader
@@ -68,9 +68,8 @@ class ColumnsMixin(DatasetBase):
         rows = BATCH_ROWS if batch_size is None else batch_size
         if rows < 1:
             raise OptionError("batch_size must be at least 1")
-        place = self.store, self.root, self.manifest
         if isinstance(transforms, pa.Schema):
-            return self._at(add_null_columns(*place, transforms)) if len(transforms) else self
+            return self._at(add_null_columns(self.snapshot, transforms)) if len(transforms) else self
         source: Computation | Stream
         if isinstance(transforms, Mapping):
             source = expressions(transforms, nameable(self.manifest.schema))
@@ -83,7 +82,7 @@ class ColumnsMixin(DatasetBase):
             source = function(transforms, names, lambda: _sample(self, names))
         else:
             source = Stream(as_reader(transforms, reader_schema))
-        return self._at(add_columns(*place, source, batch_rows=rows))
+        return self._at(add_columns(self.snapshot, source, batch_rows=rows))
 
     def merge(
         self: SameDataset,
@@ -115,7 +114,7 @@ class ColumnsMixin(DatasetBase):
         if not len(join.schema):
             raise SchemaError("the data has no columns besides its key")
         source = join.computation(left_on)
-        return self._at(add_columns(self.store, self.root, self.manifest, source))
+        return self._at(add_columns(self.snapshot, source))
 
     def update_columns(
         self: SameDataset,
@@ -143,8 +142,7 @@ class ColumnsMixin(DatasetBase):
             CommitError: other writers were in the way; see its subclasses.
         """
         data = as_reader(data_obj, schema).read_all()
-        place = self.store, self.root, self.manifest
-        return self._at(update_columns(*place, data, left_on, right_on or left_on))
+        return self._at(update_columns(self.snapshot, data, left_on, right_on or left_on))
 
     def alter_columns(self: SameDataset, *alterations: Mapping[str, Any]) -> SameDataset:
         """Rename columns, allow or forbid nulls, cast to other types; return the new version.
@@ -167,7 +165,7 @@ class ColumnsMixin(DatasetBase):
         parsed = [read_alteration(alteration) for alteration in alterations]
         if not parsed:
             return self
-        return self._at(alter_columns(self.store, self.root, self.manifest, parsed))
+        return self._at(alter_columns(self.snapshot, parsed))
 
     def drop_columns(self: SameDataset, columns: Iterable[str]) -> SameDataset:
         """Drop columns, or fields of structs ("a.b"), and return the new version.
@@ -181,12 +179,12 @@ class ColumnsMixin(DatasetBase):
         paths = list(columns)
         if not paths:
             return self
-        return self._at(drop_columns(self.store, self.root, self.manifest, paths))
+        return self._at(drop_columns(self.snapshot, paths))
 
 
 def _sample(dataset: DatasetBase, columns: Sequence[str]) -> pa.RecordBatch:
     """Return one row of a version, or none if it has none."""
-    scan = Scan.plan(dataset.store, dataset.root, dataset.manifest, columns)
+    scan = dataset.snapshot.scan(columns)
     for batch in scan.batches(_SAMPLE_BYTES, 1):
         return batch
     return pa.RecordBatch.from_pylist([], scan.arrow_schema)

@@ -37,9 +37,7 @@ class Compaction:
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
         chosen = read_options(dataset.manifest.config, options or {})
-        return plan_compaction(
-            dataset.store, dataset.root, dataset.manifest, chosen, None, dataset._index_remap
-        )
+        return plan_compaction(dataset.snapshot, chosen, None, dataset._index_remap)
 
     @staticmethod
     def commit(
@@ -72,6 +70,4 @@ class Compaction:
     def execute(dataset: DatasetBase, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
         """Plan, rewrite and commit; the same as `compact_files`."""
         chosen = read_options(dataset.manifest.config, options or {})
-        return compact_table(
-            dataset.store, dataset.root, dataset.manifest, chosen, remap=dataset._index_remap
-        )
+        return compact_table(dataset.snapshot, chosen, remap=dataset._index_remap)

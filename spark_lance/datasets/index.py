@@ -17,7 +17,6 @@ from spark_lance.datasets.read import ReadMixin
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
-from spark_lance.index.entries import label_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
@@ -32,10 +31,11 @@ from spark_lance.index.vector.create import (
 )
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
+from spark_lance.table.index_kinds import label_of
 from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import take_addresses
@@ -67,11 +67,11 @@ class IndexOptimizer(Optimizer):
         """
         dataset = self.dataset
         names = list(index_names) if index_names is not None else known_indices(dataset.manifest)
-        manifest = dataset.manifest
+        snapshot = dataset.snapshot
         for name in names:
             kind = _kind_of(dataset.manifest, name)
             extend = extend_vector_index if kind == "vector" else extend_scalar_index
-            manifest = extend(dataset.store, dataset.root, manifest, name, merge=num_indices_to_merge)
+            snapshot = snapshot.at(extend(snapshot, name, merge=num_indices_to_merge))
 
 
 class IndexMixin(ReadMixin, MaintainMixin):
@@ -124,9 +124,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
             CommitError: the commit failed; see its subclasses.
         """
         recipe = recipe_with(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
-        manifest = create_vector_index(
-            self.store, self.root, self.manifest, column, recipe, name=name, replace=replace
-        )
+        manifest = create_vector_index(self.snapshot, column, recipe, name=name, replace=replace)
         return self._at(manifest)
 
     def create_scalar_index(
@@ -154,9 +152,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
                 phrases only in an index with positions).
         """
         manifest = create_scalar_index(
-            self.store,
-            self.root,
-            self.manifest,
+            self.snapshot,
             column,
             index_type,
             name=name,
@@ -171,7 +167,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         Raises:
             IndexNotFoundError: there is no such index.
         """
-        for index in describe_indices(self.store, self.root, self.manifest):
+        for index in describe_indices(self.snapshot):
             if index.name == name:
                 rows = self.snapshot.live_rows()
                 indexed = index.num_rows_indexed or 0
@@ -293,7 +289,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
         # Some column must be taken, or nothing would say how many rows there are.
         names = dict.fromkeys([*scan.names, *flagged, *extra, ROW_ADDRESS])
-        rows = take_addresses(Scan.plan(scan.store, scan.root, scan.manifest, list(names)), addresses)
+        rows = take_addresses(self.snapshot.scan(list(names)), addresses)
         for name, values in measured.items():
             rows = rows.append_column(name, pa.array(values))
         if condition is not None:

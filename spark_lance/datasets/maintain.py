@@ -52,13 +52,7 @@ class Optimizer:
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
         chosen = read_options(self.dataset.manifest.config, options)
-        return compact_table(
-            self.dataset.store,
-            self.dataset.root,
-            self.dataset.manifest,
-            chosen,
-            remap=self.dataset._index_remap,
-        )
+        return compact_table(self.dataset.snapshot, chosen, remap=self.dataset._index_remap)
 
 
 class MaintainMixin(DatasetBase):
@@ -126,7 +120,7 @@ class MaintainMixin(DatasetBase):
         Raises:
             FormatError: index entries are damaged.
         """
-        return describe_indices(self.store, self.root, self.manifest)
+        return describe_indices(self.snapshot)
 
     def list_indices(self) -> list[dict[str, Any]]:
         """Return one dict per index segment: name, type, uuid, fields, version, fragment_ids, base_id.
@@ -134,7 +128,7 @@ class MaintainMixin(DatasetBase):
         Raises:
             FormatError: index entries are damaged.
         """
-        return list_indices(self.store, self.root, self.manifest)
+        return list_indices(self.snapshot)
 
     def drop_index(self: SameDataset, name: str) -> SameDataset:
         """Take an index out of the table and return the version without it; older versions keep it.
@@ -143,4 +137,4 @@ class MaintainMixin(DatasetBase):
             IndexNotFoundError: there is no index of this name.
             CommitError: another writer was in the way; see its subclasses.
         """
-        return self._at(drop_index(self.store, self.root, self.manifest, name))
+        return self._at(drop_index(self.snapshot, name))

@@ -14,6 +14,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index_message
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["commit_segments", "delete_segments", "new_segment"]
 
@@ -35,16 +36,14 @@ def _empty(store: Store, directory: str) -> None:
 
 
 def commit_segments(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     entries: Sequence[table_pb2.IndexMetadata],
     removed: Iterable[table_pb2.IndexMetadata],
 ) -> Manifest:
     """Commit new segments and return the version that has them. Their files go if the commit fails for sure.
 
     Args:
-        store, root, manifest: the version that the segments were built from.
+        snapshot: the version that the segments were built from.
         entries: of the new segments.
         removed: of the segments that they take the place of.
 
@@ -53,8 +52,8 @@ def commit_segments(
         CommitError: the commit failed; see its subclasses.
     """
     operation = create_index_message(entries, removed)
-    with discarding(partial(delete_segments, store, root, entries)):
-        return commit_operation(store, root, operation, read_version=manifest.version)
+    with discarding(partial(delete_segments, snapshot.store, snapshot.root, entries)):
+        return commit_operation(snapshot.store, snapshot.root, operation, read_version=snapshot.version)
 
 
 def delete_segments(store: Store, root: str, entries: Iterable[table_pb2.IndexMetadata]) -> None:

@@ -1,4 +1,4 @@
-"""The entries of the index section, as those see them who build indices and search them.
+"""The entries of the index section, as builders and searches of indices see them.
 
 An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
 covered twice. What counts of a segment are the rows of the fragments that it covers and that the version
@@ -20,9 +20,10 @@ from spark_lance.errors import FormatError, IndexExistsError, OptionError, Unsup
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
+from spark_lance.table.index_kinds import kind_of, label_of
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
     "Segment",
@@ -30,16 +31,12 @@ __all__ = [
     "check_extensible",
     "check_name",
     "index_directory",
-    "label_of",
     "new_entry",
     "newest_index",
     "segments_of",
 ]
 
 logger = logging.getLogger(__name__)
-
-# Kinds of which an older form of files is not read -> the file by which the present form is told.
-_CAME_LATER = {"vectorindexdetails": "auxiliary.idx", "invertedindexdetails": "metadata.lance"}
 
 
 @dataclass(frozen=True)
@@ -68,31 +65,23 @@ class Segment:
         return IndexFile(self.store, f"{self.directory}/{name}", sizes.get(name) or None)
 
 
-def label_of(entry: table_pb2.IndexMetadata) -> str:
-    """Return the last part of the type of an entry's details, in lower case; such as "btreeindexdetails"."""
-    return str(entry.index_details.type_url).rpartition(".")[2].lower()
-
-
-def segments_of(
-    store: Store, root: str, manifest: Manifest, label: str, newest: int, field: int | None = None
-) -> list[Segment]:
+def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None = None) -> list[Segment]:
     """Return the usable segments of one kind of index.
 
     Segments of a newer format, of an old one that is not read here, or of unknown coverage are left out:
     their fragments count as not indexed.
 
     Args:
-        store, root, manifest: the version.
-        label: the kind, see `label_of`.
+        snapshot: the version.
+        label: a key of `INDEX_KINDS`.
         newest: highest `index_version` of the kind that is known here.
         field: id of the indexed field; every one by default.
 
     Raises:
         FormatError: index entries are damaged.
     """
-    current = with_present_coverage(store, root, manifest)
-    bases = Bases.of(store, root, manifest.message)
-    present = BitMap(fragment.id for fragment in manifest.fragments)
+    current = with_present_coverage(snapshot)
+    present = BitMap(fragment.id for fragment in snapshot.fragments)
     found = []
     for entry in current.indices:
         if label_of(entry) != label or entry.index_version > newest or not entry.fragment_bitmap:
@@ -103,17 +92,18 @@ def segments_of(
             covered = BitMap.deserialize(entry.fragment_bitmap) & present
         except (ValueError, IndexError) as error:
             raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
-        place, directory = bases.index_dir(entry)
-        if _is_outdated(entry, label, place, directory):
+        place, directory = snapshot.bases.index_dir(entry)
+        if _is_outdated(entry, place, directory):
             logger.info("index %s has files of an old kind and is not used", entry.name)
             continue
         found.append(Segment(entry, covered, place, directory))
     return found
 
 
-def _is_outdated(entry: table_pb2.IndexMetadata, label: str, store: Store, directory: str) -> bool:
+def _is_outdated(entry: table_pb2.IndexMetadata, store: Store, directory: str) -> bool:
     """Whether a segment lacks the file that came with the kind of files that are read here."""
-    needed = _CAME_LATER.get(label)
+    kind = kind_of(entry)
+    needed = None if kind is None else kind.present_file
     if needed is None:
         return False
     if entry.files:

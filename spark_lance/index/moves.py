@@ -16,12 +16,10 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Addresses, fragments_of, row_addresses
-from spark_lance.table.bases import Bases
 from spark_lance.table.indices.fragment_reuse import find_reuse_entry, read_history
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["Moves"]
 
@@ -42,16 +40,16 @@ class Moves:
     groups: Sequence[_Group] = ()
 
     @classmethod
-    def of(cls, store: Store, root: str, manifest: Manifest) -> Moves:
+    def of(cls, snapshot: Snapshot) -> Moves:
         """Read the moves of a version.
 
         Raises:
             FormatError, UnsupportedFormatError: the record is damaged, or of a newer form.
         """
-        entry = find_reuse_entry(manifest)
+        entry = find_reuse_entry(snapshot.manifest)
         if entry is None:
             return cls()
-        history = read_history(Bases.of(store, root, manifest.message), entry)
+        history = read_history(snapshot.bases, entry)
         if history.transitions:
             raise UnsupportedFormatError("a record of moved rows with transitions is not read here")
         return cls([_group(group) for version in history.versions for group in version.groups])

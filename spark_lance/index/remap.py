@@ -27,7 +27,6 @@ from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.remap import remap_vectors
 from spark_lance.io.store import Store
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["SegmentRemap"]
@@ -41,26 +40,25 @@ _Write = Callable[[SegmentTarget, RowAddressMap], dict[str, int]]
 class SegmentRemap:
     """Gives the indices that are known here new addresses: an `IndexRemap` of compaction."""
 
-    def fragments(self, store: Store, root: str, manifest: Manifest) -> BitMap:
+    def fragments(self, snapshot: Snapshot) -> BitMap:
         """Return the fragments whose rows an index names by address, see `IndexRemap.fragments`."""
-        return BitMap().union(*(segment.covered for segment, _ in _movable(store, root, manifest)))
+        return BitMap().union(*(segment.covered for segment, _ in _movable(snapshot)))
 
-    def rewrite(
-        self, store: Store, root: str, manifest: Manifest, groups: Sequence[MovedGroup]
-    ) -> list[RewrittenIndex]:
+    def rewrite(self, snapshot: Snapshot, groups: Sequence[MovedGroup]) -> list[RewrittenIndex]:
         """Write the segments that cover moved rows anew, see `IndexRemap.rewrite`."""
-        resolver = RowResolver(Snapshot(store, root, manifest))
+        resolver = RowResolver(snapshot)
         moves = Moves.by(groups)
         sources = [BitMap(digest.id for digest in group.old_fragments) for group in groups]
         done: list[RewrittenIndex] = []
         try:
-            for segment, write in _movable(store, root, manifest):
+            for segment, write in _movable(snapshot):
                 touched = [old for old in sources if old.intersect(segment.covered)]
                 if not touched or not all(old.issubset(segment.covered) for old in touched):
                     continue
                 number = uuid.uuid4()
-                written = _Written(store, root, number)
-                target = SegmentTarget(store, index_directory(root, number), manifest.file_version)
+                written = _Written(snapshot.store, snapshot.root, number)
+                directory = index_directory(snapshot.root, number)
+                target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version)
                 try:
                     files = write(target, _row_address_map(resolver, segment.covered, moves))
                 except UnsupportedFormatError as error:
@@ -73,7 +71,7 @@ class SegmentRemap:
                 done.append(_entry(segment, number, files))
         except BaseException:
             for new in done:
-                _Written(store, root, uuid.UUID(bytes=new.new_id.uuid)).delete()
+                _Written(snapshot.store, snapshot.root, uuid.UUID(bytes=new.new_id.uuid)).delete()
             raise
         return done
 
@@ -91,15 +89,16 @@ class _Written:
         self.store.delete_many(found.path for found in self.store.list_objects(directory))
 
 
-def _movable(store: Store, root: str, manifest: Manifest) -> Iterator[tuple[Segment, _Write]]:
+def _movable(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]:
     """Yield the segments that name rows by address and can be written anew, and what writes them."""
+    stable = snapshot.manifest.uses_stable_row_ids
     for kind in SCALAR_INDICES.values():
-        for segment in segments_of(store, root, manifest, kind.label, kind.newest):
+        for segment in segments_of(snapshot, kind.label, kind.newest):
             opened = kind(segment)
-            if opened.can_move and (opened.has_addresses or not manifest.uses_stable_row_ids):
+            if opened.can_move and (opened.has_addresses or not stable):
                 yield segment, opened.move
-    if not manifest.uses_stable_row_ids:
-        for segment in segments_of(store, root, manifest, VECTOR_LABEL, VECTOR_NEWEST):
+    if not stable:
+        for segment in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST):
             yield segment, _vectors(segment)
 
 

@@ -35,8 +35,8 @@ class RowResolver:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        # No columns and no condition: what prunes is not asked.
-        self._scan = Scan.plan(snapshot.store, snapshot.root, snapshot.manifest, [])
+        self._snapshot = snapshot
+        self._scan = snapshot.scan([])
         self._fragments = {fragment.id: fragment for fragment in snapshot.fragments}
         self._with_deletions = np.array(
             [f.id for f in snapshot.fragments if f.HasField("deletion_file")], dtype=np.uint64
@@ -58,8 +58,7 @@ class RowResolver:
 
     @cached_property
     def _moves(self) -> Moves:
-        scan = self._scan
-        return Moves.of(scan.store, scan.root, scan.manifest)
+        return Moves.of(self._snapshot)
 
     def addresses(
         self, numbers: Addresses, covered: BitMap, *, are_addresses: bool = False

@@ -1,4 +1,4 @@
-"""Feature flags: what a manifest demands of those who read it and of those who write the next version.
+"""Feature flags: what a manifest demands of its readers and of writers of the next version.
 
 A manifest has two 64-bit words. An unknown or unsupported bit in the reader word forbids reading; one in
 the writer word forbids writing only. Both words are computed from the content at every commit, except for

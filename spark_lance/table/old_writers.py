@@ -29,6 +29,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import physical_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.features import MIXED_FILE_VERSIONS
+from spark_lance.table.index_kinds import INDEX_KINDS, IndexKind
 from spark_lance.table.manifest import Manifest
 
 __all__ = ["check_successor", "completed"]
@@ -42,21 +43,7 @@ _LIBRARY, _SOUND_COVERAGE = "lance", (0, 8, 15)
 _SEPARATE_SEGMENTS = (1, 0, 0)
 _SYSTEM_PREFIX = "__lance_"
 
-# A file in the directory of an index -> what kind of index has it; lists have their own kind of bitmaps.
-_BITMAP_FILE = "bitmap_page_lookup.lance"
-_KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"index\.idx"), "/lance.index.pb.VectorIndexDetails"),
-    (re.compile(_BITMAP_FILE.replace(".", r"\.")), "/lance.table.BitmapIndexDetails"),
-    (
-        re.compile(r"metadata\.lance|invert\.lance|part_\d+_invert\.lance"),
-        "/lance.table.InvertedIndexDetails",
-    ),
-    (re.compile(r"(part_\d+_)?page_lookup\.lance"), "/lance.table.BTreeIndexDetails"),
-    (re.compile(r"ngram_postings\.lance"), "/lance.table.NGramIndexDetails"),
-    (re.compile(r"zonemap\.lance"), "/lance.table.ZoneMapIndexDetails"),
-    (re.compile(r"bloomfilter\.lance"), "/lance.index.pb.BloomFilterIndexDetails"),
-)
-_LABEL_LIST = "/lance.table.LabelListIndexDetails"
+_BITMAP, _LABEL_LIST = INDEX_KINDS["bitmapindexdetails"], INDEX_KINDS["labellistindexdetails"]
 
 
 def completed(store: Store, root: str, manifest: Manifest) -> Manifest:
@@ -150,7 +137,7 @@ def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
     try:
         silent = [entry for entry in manifest.indices if not entry.HasField("index_details")]
     except FormatError:
-        # Who asks for the indices is told; the rows can be read without them.
+        # Reading the indices raises this again; the rows can be read without them.
         return {}
     bases = Bases.of(store, root, manifest.message)
     fields = {field.id: field.logical_type for field in manifest.message.fields}
@@ -159,13 +146,18 @@ def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
         if entry.name.startswith(_SYSTEM_PREFIX):
             continue
         place, directory = bases.index_dir(entry)
-        names = set(place.list(directory))
-        kind = next((kind for name, kind in _KINDS if any(map(name.fullmatch, names))), None)
-        if _BITMAP_FILE in names and any("list" in fields.get(number, "") for number in entry.fields):
+        kind = _kind_with(place.list(directory))
+        if kind is _BITMAP and any("list" in fields.get(number, "") for number in entry.fields):
             kind = _LABEL_LIST
         if kind is not None:
-            found[entry.uuid.uuid] = kind
+            found[entry.uuid.uuid] = kind.type_url
     return found
+
+
+def _kind_with(files: Sequence[str]) -> IndexKind | None:
+    """Return the kind of index that has one of some files to itself."""
+    own = ((kind, kind.own_file) for kind in INDEX_KINDS.values())
+    return next((kind for kind, file in own if file is not None and any(map(file.fullmatch, files))), None)
 
 
 def check_successor(base: Manifest, successor: Manifest) -> None:

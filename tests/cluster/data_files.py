@@ -77,7 +77,7 @@ def rows_of(dataset: Any) -> list[dict[str, Any]]:
 def findings(path: str) -> tuple[Finding, ...]:
     """What `verify` has to say, orphans included."""
     table = spark_lance.dataset(path)
-    return verify(table.store, table.root, table.manifest).findings
+    return verify(table.snapshot).findings
 
 
 def check_whole(path: str) -> None:

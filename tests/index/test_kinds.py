@@ -22,8 +22,10 @@ TABLES = {
     "index/scalar/kinds.py",
     "index/vector/quantizers/__init__.py",
     "index/vector/storage.py",
-    # By which file the present form of a kind is told.
-    "index/entries.py",
+    # What manifests say of a kind, and who reads what they say.
+    "table/index_kinds.py",
+    "table/indices/describe.py",
+    "table/old_writers.py",
 }
 # Modules of one kind.
 OWN = {Path(inspect.getfile(kind)) for kind in (*SCALAR_INDICES.values(), *QUANTIZERS.values())}
@@ -31,7 +33,7 @@ OWN |= {PACKAGE / "index/text/inverted.py", PACKAGE / "index/vector/create.py"}
 
 MODULES = [
     path
-    for layer in ("index", "datasets", "cli", "spark")
+    for layer in ("table", "index", "datasets", "cli", "spark")
     for path in sorted((PACKAGE / layer).rglob("*.py"))
     if path not in OWN and str(path.relative_to(PACKAGE)) not in TABLES
 ]

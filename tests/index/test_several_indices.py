@@ -49,7 +49,7 @@ def having(word: str) -> set[int]:
 
 def warnings_of(path: Path) -> list[str]:
     table = dataset(path)
-    findings = verify(table.store, table.root, table.manifest).findings
+    findings = verify(table.snapshot).findings
     return [f"{finding.where} {finding.message}" for finding in findings if finding.level != "note"]
 
 

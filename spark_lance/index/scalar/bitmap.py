@@ -27,6 +27,7 @@ from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers, unpack_
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets, united
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.probe import Probe
+from spark_lance.table.index_kinds import INDEX_KINDS
 
 __all__ = ["Bitmap", "move_sets", "read_sets", "write_sets"]
 
@@ -40,7 +41,7 @@ class Bitmap(ScalarIndex):
 
     name = "BITMAP"
     label = "bitmapindexdetails"
-    type_url = "/lance.table.BitmapIndexDetails"
+    type_url = INDEX_KINDS[label].type_url
     can_move = True
 
     @classmethod

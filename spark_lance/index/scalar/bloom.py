@@ -26,6 +26,7 @@ from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones, zones_of
+from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.predicates.values import common
 from spark_lance.table.rows.key_filter import filter_places, hash_strings, pack_filter
 
@@ -42,7 +43,7 @@ class BloomFilter(ScalarIndex):
 
     name = "BLOOMFILTER"
     label = "bloomfilterindexdetails"
-    type_url = "/lance.index.pb.BloomFilterIndexDetails"
+    type_url = INDEX_KINDS[label].type_url
 
     @classmethod
     def addresses_when(cls, version: int) -> bool:

@@ -30,6 +30,7 @@ from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.addresses import rows_by_fragment
+from spark_lance.table.index_kinds import INDEX_KINDS
 
 __all__ = ["BTree", "value_order"]
 
@@ -54,7 +55,7 @@ class BTree(ScalarIndex):
 
     name = "BTREE"
     label = "btreeindexdetails"
-    type_url = "/lance.table.BTreeIndexDetails"
+    type_url = INDEX_KINDS[label].type_url
     newest = 1
     can_move = True
 
@@ -229,7 +230,7 @@ def value_order(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _runs(pages: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield pages that lie side by side, at most so many together."""
+    """Yield runs of pages that lie side by side, of at most `_RUN_PAGES` each."""
     breaks = np.flatnonzero(np.diff(pages) != 1) + 1
     for run in np.split(pages, breaks):
         for start in range(0, len(run), _RUN_PAGES):

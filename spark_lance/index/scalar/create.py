@@ -18,12 +18,11 @@ from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import check_extensible, check_name, index_directory, new_entry, segments_of
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.values import plain
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["build_segment", "create_scalar_index", "extend_scalar_index", "indexed_field"]
 
@@ -31,9 +30,7 @@ _WINDOW_BYTES = 32 << 20
 
 
 def create_scalar_index(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     column: str,
     kind: str,
     *,
@@ -44,6 +41,7 @@ def create_scalar_index(
     """Build an index over all rows of a version and commit it.
 
     Args:
+        snapshot: the version.
         column: a column, or with dots a field in a struct column.
         kind: a key of `SCALAR_INDICES`.
         name: of the index, `{column}_idx` by default.
@@ -56,13 +54,13 @@ def create_scalar_index(
         CommitError: the commit failed; see its subclasses.
     """
     index = scalar_kind(kind)
-    field = indexed_field(manifest.schema, column, index)
+    field = indexed_field(snapshot.schema, column, index)
     name = name or f"{column}_idx"
-    check_name(manifest, name, field.id, replace)
+    check_name(snapshot.manifest, name, field.id, replace)
     index.check(options or {})
-    entry = build_segment(store, root, manifest, column, index, name, manifest.fragments, options)
-    removed = [old for old in manifest.indices if old.name == name]
-    return commit_segments(store, root, manifest, [entry], removed)
+    entry = build_segment(snapshot, column, index, name, snapshot.fragments, options)
+    removed = [old for old in snapshot.manifest.indices if old.name == name]
+    return commit_segments(snapshot, [entry], removed)
 
 
 def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Field:
@@ -81,9 +79,7 @@ def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Fiel
 
 
 def build_segment(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     column: str,
     index: type[ScalarIndex],
     name: str,
@@ -94,23 +90,22 @@ def build_segment(
 
     If that fails, no files are left.
     """
-    field = indexed_field(manifest.schema, column, index)
-    stable = manifest.uses_stable_row_ids
-    version = index.index_version(stable)
+    field = indexed_field(snapshot.schema, column, index)
+    version = index.index_version(snapshot.manifest.uses_stable_row_ids)
     number_column = ROW_ADDRESS if index.addresses_when(version) else ROW_ID
-    scan = Scan.plan(store, root, manifest, [top_column(manifest.schema, column)], fragments=fragments)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
-    physical = {f.id: physical_rows(store, root, f, scan.bases) for f in fragments}
-    rows = Rows(partial(_pieces, scan, column, number_column), kind, physical)
-    with new_segment(store, root) as number:
-        target = SegmentTarget(store, index_directory(root, number), manifest.file_version, options or {})
+    physical = {f.id: snapshot.physical_rows(f) for f in fragments}
+    rows = Rows(partial(_pieces, snapshot, fragments, column, number_column), kind, physical)
+    with new_segment(snapshot.store, snapshot.root) as number:
+        directory = index_directory(snapshot.root, number)
+        target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version, options or {})
         files = index.build(rows, target)
     covered = BitMap(fragment.id for fragment in fragments)
     return new_entry(
         name,
         number,
         [field.id],
-        manifest.version,
+        snapshot.version,
         covered,
         index.type_url,
         index.details(options or {}),
@@ -119,10 +114,11 @@ def build_segment(
     )
 
 
-def _pieces(scan: Scan, column: str, number: str) -> Iterator[tuple[pa.Array, Numbers]]:
-    names = [*scan.names, number]
-    wanted = Scan.plan(scan.store, scan.root, scan.manifest, names, fragments=scan.fragments)
-    for table in wanted.tables(target_bytes=_WINDOW_BYTES):
+def _pieces(
+    snapshot: Snapshot, fragments: Sequence[table_pb2.DataFragment], column: str, number: str
+) -> Iterator[tuple[pa.Array, Numbers]]:
+    scan = snapshot.scan([top_column(snapshot.schema, column), number], fragments=fragments)
+    for table in scan.tables(target_bytes=_WINDOW_BYTES):
         values = plain(column_values(table, column))
         rows = table.column(number).to_numpy()
         first = 0
@@ -131,12 +127,11 @@ def _pieces(scan: Scan, column: str, number: str) -> Iterator[tuple[pa.Array, Nu
             first += len(chunk)
 
 
-def extend_scalar_index(
-    store: Store, root: str, manifest: Manifest, name: str, *, merge: int | None = None
-) -> Manifest:
+def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = None) -> Manifest:
     """Index the fragments that an index does not cover yet.
 
     Args:
+        snapshot: the version.
         name: of the index.
         merge: how many of the newest segments become one with the new rows: their fragments are read again.
             0 adds a segment, None merges all.
@@ -147,23 +142,21 @@ def extend_scalar_index(
     """
     for index in SCALAR_INDICES.values():
         segments = [
-            segment
-            for segment in segments_of(store, root, manifest, index.label, index.newest)
-            if segment.name == name
+            segment for segment in segments_of(snapshot, index.label, index.newest) if segment.name == name
         ]
         if segments:
             break
     else:
         raise IndexNotFoundError(f"there is no scalar index {name!r} here")
-    check_extensible(manifest, name, segments)
+    check_extensible(snapshot.manifest, name, segments)
     covered = BitMap().union(*(segment.covered for segment in segments))
-    fresh = [fragment for fragment in manifest.fragments if fragment.id not in covered]
+    fresh = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
     merged = segments if merge is None else segments[max(len(segments) - merge, 0) :]
     if not fresh and len(merged) < 2:
-        return manifest
+        return snapshot.manifest
     again = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
-    fragments = [f for f in manifest.fragments if f.id in again or f.id not in covered]
-    column = manifest.schema.path_of(int(segments[-1].entry.fields[0]))
+    fragments = [f for f in snapshot.fragments if f.id in again or f.id not in covered]
+    column = snapshot.schema.path_of(int(segments[-1].entry.fields[0]))
     options = index(segments[-1]).options()
-    entry = build_segment(store, root, manifest, column, index, name, fragments, options)
-    return commit_segments(store, root, manifest, [entry], [segment.entry for segment in merged])
+    entry = build_segment(snapshot, column, index, name, fragments, options)
+    return commit_segments(snapshot, [entry], [segment.entry for segment in merged])

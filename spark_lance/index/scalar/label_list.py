@@ -26,6 +26,7 @@ from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets, united
 from spark_lance.index.scalar.bitmap import FILE, Bitmap, move_sets, read_sets, write_sets
 from spark_lance.index.scalar.probe import Probe
+from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.predicates.expressions import Call, Column, Literal
 
 __all__ = ["LabelList"]
@@ -38,7 +39,7 @@ class LabelList(ScalarIndex):
 
     name = "LABEL_LIST"
     label = "labellistindexdetails"
-    type_url = "/lance.table.LabelListIndexDetails"
+    type_url = INDEX_KINDS[label].type_url
     newest = 1
     can_move = True
 

@@ -28,6 +28,7 @@ from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.text.tokenizer import folded
 from spark_lance.table.addresses import rows_by_fragment
+from spark_lance.table.index_kinds import INDEX_KINDS
 
 __all__ = ["NGram"]
 
@@ -43,7 +44,7 @@ class NGram(ScalarIndex):
 
     name = "NGRAM"
     label = "ngramindexdetails"
-    type_url = "/lance.table.NGramIndexDetails"
+    type_url = INDEX_KINDS[label].type_url
     can_move = True
 
     @classmethod

@@ -65,10 +65,7 @@ class ScalarPruner:
         fields = {field.id: field for field in self._manifest.schema.walk()}
         found: dict[int, list[ScalarIndex]] = {}
         for kind in SCALAR_INDICES.values():
-            usable = segments_of(
-                self._snapshot.store, self._snapshot.root, self._manifest, kind.label, kind.newest
-            )
-            for segments in by_age(usable):
+            for segments in by_age(segments_of(self._snapshot, kind.label, kind.newest)):
                 for segment in segments:
                     field = fields.get(segment.entry.fields[0]) if len(segment.entry.fields) == 1 else None
                     if field is not None and segment.covered:

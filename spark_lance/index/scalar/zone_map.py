@@ -26,6 +26,7 @@ from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.scalar.zones import ZONE_FIELDS, ZONE_ROWS, rows_of_zones, zones_of
 from spark_lance.proto import index_pb2
+from spark_lance.table.index_kinds import INDEX_KINDS
 
 __all__ = ["ZoneMap"]
 
@@ -38,7 +39,7 @@ class ZoneMap(ScalarIndex):
 
     name = "ZONEMAP"
     label = "zonemapindexdetails"
-    type_url = "/lance.table.ZoneMapIndexDetails"
+    type_url = INDEX_KINDS[label].type_url
 
     @classmethod
     def addresses_when(cls, version: int) -> bool:

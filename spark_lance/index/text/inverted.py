@@ -36,6 +36,7 @@ from spark_lance.index.text.positions import POSITIONS, pack_positions
 from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
+from spark_lance.table.index_kinds import INDEX_KINDS
 
 __all__ = [
     "INVERTED_LABEL",
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 INVERTED_LABEL, INVERTED_NEWEST = "invertedindexdetails", 3
-INVERTED_URL = "/lance.table.InvertedIndexDetails"
+INVERTED_URL = INDEX_KINDS[INVERTED_LABEL].type_url
 FORMAT_VERSION = 1
 METADATA = "metadata.lance"
 _RUN_TOKENS = 1024

@@ -19,13 +19,14 @@ import pyarrow as pa
 
 from spark_lance.errors import ColumnTypeError, OptionError
 from spark_lance.index.columns import column_values, leaf_field, top_column
-from spark_lance.index.entries import label_of, newest_index, segments_of
+from spark_lance.index.entries import newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
+from spark_lance.table.index_kinds import label_of
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
@@ -156,14 +157,13 @@ class TextSearch:
     """
 
     def __init__(self, snapshot: Snapshot, column: str) -> None:
-        store, root, manifest = snapshot.store, snapshot.root, snapshot.manifest
-        field = leaf_field(manifest.schema, column)
+        field = leaf_field(snapshot.schema, column)
         kind = field.arrow_type()
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise ColumnTypeError(f"column {column!r} is {kind}: it holds no text")
-        self._scan = snapshot.scan([top_column(manifest.schema, column)], with_row_address=True)
+        self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column
-        usable = segments_of(store, root, manifest, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        usable = segments_of(snapshot, INVERTED_LABEL, INVERTED_NEWEST, field.id)
         self._segments = newest_index(usable)
         self._rows = RowResolver(snapshot)
 

@@ -46,10 +46,10 @@ from spark_lance.index.vector.storage import (
     VectorSegment,
     all_partitions,
 )
-from spark_lance.io.store import Store
 from spark_lance.proto import index_pb2, table_pb2
+from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.scan import ROW_ID, Scan
+from spark_lance.table.reading.scan import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions
 
@@ -66,15 +66,13 @@ __all__ = [
 ]
 
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
-_TYPE_URL = "/lance.index.pb.VectorIndexDetails"
+_TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 
 
 def create_vector_index(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     column: str,
     recipe: Recipe,
     *,
@@ -84,6 +82,7 @@ def create_vector_index(
     """Build an index over all rows of a version and commit it.
 
     Args:
+        snapshot: the version.
         column: a fixed-size list of numbers; with dots, in a struct column.
         recipe: what is built.
         name: of the index, `{column}_idx` by default.
@@ -94,28 +93,29 @@ def create_vector_index(
         OptionError: the recipe does not fit the rows.
         CommitError: the commit failed; see its subclasses.
     """
-    field = leaf_field(manifest.schema, column)
+    field = leaf_field(snapshot.schema, column)
     vector_type(field.arrow_type(), recipe.metric)
     name = name or f"{column}_idx"
-    check_name(manifest, name, field.id, replace)
-    rows = sum(Scan.plan(store, root, manifest, []).live_rows(fragment) for fragment in manifest.fragments)
-    trained = train(recipe, sample_vectors(store, root, manifest, column, recipe.sample_size(rows)), rows)
-    covered = BitMap(fragment.id for fragment in manifest.fragments)
-    pieces = segment_rows(store, root, manifest, column, manifest.fragments)
-    with new_segment(store, root) as segment:
-        files = write_rows(trained, store, index_directory(root, segment), pieces, manifest.file_version)
-    entry = entry_of(trained, name, segment, field.id, manifest.version, covered, files)
-    removed = [old for old in manifest.indices if old.name == name]
-    return commit_segments(store, root, manifest, [entry], removed)
+    check_name(snapshot.manifest, name, field.id, replace)
+    rows = snapshot.live_rows()
+    trained = train(recipe, sample_vectors(snapshot, column, recipe.sample_size(rows)), rows)
+    covered = BitMap(fragment.id for fragment in snapshot.fragments)
+    pieces = segment_rows(snapshot, column, snapshot.fragments)
+    with new_segment(snapshot.store, snapshot.root) as segment:
+        directory = index_directory(snapshot.root, segment)
+        files = write_rows(trained, snapshot.store, directory, pieces, snapshot.manifest.file_version)
+    entry = entry_of(trained, name, segment, field.id, snapshot.version, covered, files)
+    removed = [old for old in snapshot.manifest.indices if old.name == name]
+    return commit_segments(snapshot, [entry], removed)
 
 
-def sample_vectors(store: Store, root: str, manifest: Manifest, column: str, size: int) -> Vectors:
+def sample_vectors(snapshot: Snapshot, column: str, size: int) -> Vectors:
     """Return vectors of rows chosen at random, (n, dim) with n at most `size`, in the column's type."""
-    scan = Scan.plan(store, root, manifest, [top_column(manifest.schema, column)])
+    scan = snapshot.scan([top_column(snapshot.schema, column)])
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
     if size >= rows:
         parts = [as_matrix(column_values(table, column))[0] for table in scan.tables()]
-        kind = leaf_field(manifest.schema, column).arrow_type()
+        kind = leaf_field(snapshot.schema, column).arrow_type()
         empty = np.empty((0, kind.list_size), dtype=kind.value_type.to_pandas_dtype())
         return np.concatenate([empty, *parts])
     chosen = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
@@ -124,11 +124,11 @@ def sample_vectors(store: Store, root: str, manifest: Manifest, column: str, siz
 
 
 def segment_rows(
-    store: Store, root: str, manifest: Manifest, column: str, fragments: Sequence[table_pb2.DataFragment]
+    snapshot: Snapshot, column: str, fragments: Sequence[table_pb2.DataFragment]
 ) -> Iterator[tuple[RowIds, Vectors]]:
     """Yield row ids and vectors of the rows of some fragments that have a vector."""
-    top = top_column(manifest.schema, column)
-    scan = Scan.plan(store, root, manifest, [top], with_row_id=True, fragments=fragments)
+    top = top_column(snapshot.schema, column)
+    scan = snapshot.scan([top], with_row_id=True, fragments=fragments)
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
         vectors, there = as_matrix(column_values(table, column))
         yield table.column(ROW_ID).to_numpy()[there], vectors
@@ -185,12 +185,11 @@ def recipe_with(
     )
 
 
-def extend_vector_index(
-    store: Store, root: str, manifest: Manifest, name: str, *, merge: int | None = None
-) -> Manifest:
+def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = None) -> Manifest:
     """Index the fragments that an index does not cover yet, with its centroids and codes.
 
     Args:
+        snapshot: the version.
         name: of the index.
         merge: how many of the newest segments become one with the new rows; 0 adds a segment, None merges
             all that share centroids and code parameters with the newest.
@@ -199,29 +198,30 @@ def extend_vector_index(
         IndexNotFoundError: there is no vector index of the name.
         CommitError: the commit failed; see its subclasses.
     """
-    segments = [s for s in segments_of(store, root, manifest, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
+    segments = [s for s in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
     if not segments:
         raise IndexNotFoundError(f"there is no vector index {name!r} here")
-    check_extensible(manifest, name, segments)
+    check_extensible(snapshot.manifest, name, segments)
     newest = open_segment(segments[-1])
     trained = reopen(newest, recipe_of(segments[-1].entry, newest))
     covered = BitMap().union(*(segment.covered for segment in segments))
-    fresh = [fragment for fragment in manifest.fragments if fragment.id not in covered]
+    fresh = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
     alike = [s for s in segments if _is_alike(open_segment(s), newest)]
     merged = alike if merge is None else alike[len(alike) - min(merge, len(alike)) :]
     if not fresh and len(merged) < 2:
-        return manifest
+        return snapshot.manifest
     field = int(segments[-1].entry.fields[0])
-    column = manifest.schema.path_of(field)
-    resolver = RowResolver(Snapshot(store, root, manifest))
-    rows = segment_rows(store, root, manifest, column, fresh)
-    with new_segment(store, root) as number, coded_rows(trained, rows) as added:
-        parts = [_counting(segment, resolver, manifest) for segment in merged] + [added]
-        files = merge_segments(trained, store, index_directory(root, number), parts, manifest.file_version)
+    column = snapshot.schema.path_of(field)
+    resolver = RowResolver(snapshot)
+    rows = segment_rows(snapshot, column, fresh)
+    with new_segment(snapshot.store, snapshot.root) as number, coded_rows(trained, rows) as added:
+        parts = [_counting(segment, resolver, snapshot.manifest) for segment in merged] + [added]
+        directory, written_as = index_directory(snapshot.root, number), snapshot.manifest.file_version
+        files = merge_segments(trained, snapshot.store, directory, parts, written_as)
     covers = BitMap(fragment.id for fragment in fresh).union(*(segment.covered for segment in merged))
-    version = min([manifest.version, *(segment.entry.dataset_version for segment in merged)])
+    version = min([snapshot.version, *(segment.entry.dataset_version for segment in merged)])
     entry = entry_of(trained, name, number, field, version, covers, files)
-    return commit_segments(store, root, manifest, [entry], [segment.entry for segment in merged])
+    return commit_segments(snapshot, [entry], [segment.entry for segment in merged])
 
 
 def _counting(segment: Segment, resolver: RowResolver, manifest: Manifest) -> Iterator[Partition]:

@@ -72,7 +72,7 @@ def graph_columns(graph: Graph) -> list[pa.Array]:
 
 
 def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
-    """Return a stored graph of so many nodes.
+    """Return a stored graph of `nodes` nodes.
 
     Raises:
         FormatError: it is damaged.

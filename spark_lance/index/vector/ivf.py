@@ -108,7 +108,7 @@ def _medoids(sample: Vectors, partitions: int) -> Vectors:
 
 
 def partition_ranges(message: index_pb2.IVF, rows: int) -> tuple[Ints, Ints]:
-    """Return offsets and lengths of the partitions of a file with so many rows.
+    """Return offsets and lengths of the partitions of a file that has `rows` rows.
 
     Raises:
         FormatError: a partition reaches beyond the file.

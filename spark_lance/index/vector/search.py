@@ -84,8 +84,7 @@ class VectorSearch:
 
     @cached_property
     def _segments(self) -> list[tuple[Segment, VectorSegment]]:
-        scan = self._scan
-        found = segments_of(scan.store, scan.root, scan.manifest, VECTOR_LABEL, VECTOR_NEWEST, self._field)
+        found = segments_of(self._snapshot, VECTOR_LABEL, VECTOR_NEWEST, self._field)
         return [(segment, open_segment(segment)) for segment in found]
 
     def metric(self, query: VectorQuery) -> Metric:

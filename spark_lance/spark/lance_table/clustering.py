@@ -22,7 +22,6 @@ from pyspark.sql import types as st
 
 from spark_lance.errors import OptionError
 from spark_lance.file.version import FileVersion
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import gather, scatter
 from spark_lance.spark.lance_table.expressions import functions_of
@@ -35,8 +34,8 @@ from spark_lance.table.maintenance.cluster import (
     spills_lineage,
 )
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.scan import Scan, ScanTask
+from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
@@ -62,16 +61,14 @@ class Clustering:
 
     Attributes:
         spark: the session.
-        store, root, manifest: the version.
+        snapshot: the version.
         fragments: ids of the fragments.
         keys: the columns that decide the order; dots lead into structs.
         options: sizes and version of the new files.
     """
 
     spark: SparkSession
-    store: Store
-    root: str
-    manifest: Manifest
+    snapshot: Snapshot
     fragments: frozenset[int]
     keys: tuple[str, ...]
     options: CompactionOptions
@@ -86,25 +83,25 @@ class Clustering:
             SchemaError: a key does not exist, or Spark has no type for it.
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
         """
-        schema = self.manifest.schema
+        schema = self.snapshot.manifest.schema
         carried = [top.name for top in schema.fields if is_carried(top.arrow_type())]
-        system = lineage_columns(self.manifest.uses_stable_row_ids)
+        system = lineage_columns(self.snapshot.manifest.uses_stable_row_ids)
         names = list(dict.fromkeys([*carried, *system, *(self._path(key)[0] for key in self.keys)]))
         frame, order = self._ordered_by(self._frame(names), names, interleaved)
         # With the address no two rows are equal: the same rows give the same files each time.
         order.append(self._f.col(f"c{names.index(system[0])}"))
         frame = frame.repartitionByRange(self._runs(), *order).sortWithinPartitions(*order)
         writer = ClusterWriter(
-            store=self.store,
-            root=self.root,
-            read_version=self.manifest.version,
+            store=self.snapshot.store,
+            root=self.snapshot.root,
+            read_version=self.snapshot.manifest.version,
             schema=schema,
             version=self._version,
             rows_per_file=self.options.target_rows_per_fragment,
             bytes_per_file=self.options.max_bytes_per_file,
             carried=tuple(carried),
-            stable_row_ids=self.manifest.uses_stable_row_ids,
-            spills=spills_lineage(self.manifest, self._rows),
+            stable_row_ids=self.snapshot.manifest.uses_stable_row_ids,
+            spills=spills_lineage(self.snapshot.manifest, self._rows),
         )
         travelling = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
         return gather(travelling, lambda rows: [writer.write(rows)])
@@ -184,12 +181,12 @@ class Clustering:
 
     @property
     def _chosen(self) -> list[table_pb2.DataFragment]:
-        return [fragment for fragment in self.manifest.fragments if fragment.id in self.fragments]
+        return [fragment for fragment in self.snapshot.manifest.fragments if fragment.id in self.fragments]
 
     @property
     def _version(self) -> FileVersion:
         asked = self.options.data_storage_version
-        return self.manifest.file_version if asked is None else FileVersion.parse(asked)
+        return self.snapshot.manifest.file_version if asked is None else FileVersion.parse(asked)
 
     @property
     def _rows(self) -> int:
@@ -204,10 +201,10 @@ class Clustering:
 
     def _path(self, key: str) -> list[str]:
         """Return the names that lead to a key: a column whose name has dots is meant first."""
-        if any(top.name == key for top in self.manifest.schema.fields):
+        if any(top.name == key for top in self.snapshot.manifest.schema.fields):
             return [key]
         top, *inner = key.split(".")
-        self.manifest.schema.field(top)
+        self.snapshot.manifest.schema.field(top)
         return [top, *inner]
 
     def _value(self, key: str, names: Sequence[str]) -> Column:
@@ -217,11 +214,11 @@ class Clustering:
 
     def _frame(self, names: Sequence[str]) -> DataFrame:
         """Return columns of the rows, which are called c0, c1, ... by their places in `names`."""
-        scan = Scan.plan(self.store, self.root, self.manifest, names, fragments=self._chosen)
+        scan = self.snapshot.scan(names, fragments=self._chosen)
         fields = [
             st.StructField(name, st.LongType(), False)
             if name in SYSTEM_COLUMNS
-            else spark_field(self.manifest.schema.field(name).arrow_field())
+            else spark_field(self.snapshot.manifest.schema.field(name).arrow_field())
             for name in names
         ]
         numbered = [st.StructField(f"c{place}", f.dataType, f.nullable) for place, f in enumerate(fields)]

@@ -120,7 +120,7 @@ class ColumnJob:
                 if (file := files[fragment.id].data_file) is not None:
                     longer.files.add().CopyFrom(file)
                 fragments.append(longer)
-            return commit_files(self._start.store, self._start.root, version, whole, fragments, SYSTEM_ENV)
+            return commit_files(self._start.snapshot.at(version), whole, fragments, SYSTEM_ENV)
 
         types = ", ".join(f"{column.name} {column.type}" for column in schema)
         return self._run(f"add {types}: {self.source.describe()}", attempt)
@@ -195,7 +195,7 @@ class ColumnJob:
         sources = fields_among(version, self.source.columns(version))
         if self.others is Others.KEPT:
             sources = tuple({top.id: top for top in (*sources, *fields)}.values())
-        bases = Bases.of(store, root, version.message)
+        bases = self._start.snapshot.at(version).bases
         ids = tuple(part.id for top in fields for part in top.walk())
         files: _Files = {}
         missing: dict[int, table_pb2.DataFragment] = {}
@@ -290,15 +290,14 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
         SchemaError, CommitError, UnsupportedFormatError: see `alter_columns` of the table layer.
     """
     dataset = table._dataset()
-    store, root = dataset.store, dataset.root
-    records = JobRecords(store, root, f"auto-{uuid.uuid4().hex}", "cast")
+    records = JobRecords(dataset.store, dataset.root, f"auto-{uuid.uuid4().hex}", "cast")
 
     def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
         with from_tasks():
             return over_fragments(table.spark, fragments, cast.recorded(records))
 
     with discarding(lambda: clean_up(records, set()), PySparkException):
-        committed = alter_columns(store, root, dataset.manifest, alterations, execute=execute)
+        committed = alter_columns(dataset.snapshot, alterations, execute=execute)
     clean_up(records, {file.path for fragment in committed.fragments for file in fragment.files})
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
 from spark_lance.spark.lance_table.base import TableBase
-from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.versions.branches import branch_root
 from spark_lance.table.versions.resolve import MAIN, Reference, version_at
@@ -56,7 +55,7 @@ class Describing(TableBase):
         `dataStorageVersion`, `stableRowIds`, `primaryKey` and `indices`.
         """
         dataset = self._dataset()
-        found = table_detail(Subject(dataset.store, dataset.root, dataset.manifest))
+        found = table_detail(dataset.snapshot)
         features = list(dict.fromkeys([*found.reader_features, *found.writer_features]))
         row = {
             "format": "lance",

@@ -32,7 +32,6 @@ from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.work import Others
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 from spark_lance.table.schema.changes import Alteration
 
@@ -436,7 +435,7 @@ def _all_of(dataset: LanceDataset) -> tuple[Manifest, list[int]]:
 
 def _sample(dataset: LanceDataset, columns: Sequence[str]) -> pa.RecordBatch:
     """Return one row of a version, or none if it has none."""
-    scan = Scan.plan(dataset.store, dataset.root, dataset.manifest, columns)
+    scan = dataset.snapshot.scan(columns)
     for batch in scan.batches(_SAMPLE_BYTES, 1):
         return batch
     return pa.RecordBatch.from_pylist([], scan.arrow_schema)

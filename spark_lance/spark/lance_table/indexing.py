@@ -226,7 +226,7 @@ class Indexing(TableBase):
     def _commit(self, table: LanceDataset, name: str, written: Sequence[bytes]) -> DataFrame:
         entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
         removed = [entry for entry in table.manifest.indices if entry.name == name]
-        commit_segments(table.store, table.root, table.manifest, entries, removed)
+        commit_segments(table.snapshot, entries, removed)
         covered = BitMap().union(*(BitMap.deserialize(e.fragment_bitmap) for e in entries))
         return self.spark.createDataFrame([(len(covered), name)], _RESULT)
 
@@ -264,7 +264,7 @@ def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     work, recipe, rows = task
     table = work.table.load()
     size = recipe.sample_size(rows)
-    sample = sample_vectors(table.store, table.root, table.manifest, work.column, size)
+    sample = sample_vectors(table, work.column, size)
     trained = train(recipe, sample, rows)
     with new_segment(table.store, table.root) as segment:
         directory = index_directory(table.root, segment)
@@ -293,7 +293,7 @@ def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
     trained = _trained(table, recipe, training)
     manifest = table.manifest
     fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
-    rows = segment_rows(table.store, table.root, manifest, work.column, fragments)
+    rows = segment_rows(table, work.column, fragments)
     with new_segment(table.store, table.root) as segment:
         directory = index_directory(table.root, segment)
         files = write_rows(trained, table.store, directory, rows, manifest.file_version)
@@ -332,7 +332,5 @@ def _build(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes
     table = work.table.load()
     fragments = [fragment for fragment in table.manifest.fragments if fragment.id in set(numbers)]
     index = scalar_kind(kind)
-    entry = build_segment(
-        table.store, table.root, table.manifest, work.column, index, work.name, fragments, options
-    )
+    entry = build_segment(table, work.column, index, work.name, fragments, options)
     return entry.SerializeToString()

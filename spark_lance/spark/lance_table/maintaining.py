@@ -191,9 +191,7 @@ class Optimizing:
 
         only = self._matching(dataset) if self.conditions else None
         metrics = compact_table(
-            dataset.store,
-            dataset.root,
-            dataset.manifest,
+            dataset.snapshot,
             chosen,
             only=only,
             execute=execute,
@@ -248,22 +246,22 @@ class Optimizing:
         self, dataset: LanceDataset, columns: tuple[str, ...], options: CompactionOptions, interleaved: bool
     ) -> CompactionMetrics:
         """Rewrite one version's rows and commit; nothing is left behind if that fails."""
-        store, root, manifest = dataset.store, dataset.root, dataset.manifest
+        snapshot, manifest = dataset.snapshot, dataset.manifest
         check_clusterable(manifest)
         old = {fragment.id for fragment in manifest.fragments} - set(options.excluded_fragment_ids)
         if self.conditions:
             old &= self._matching(dataset)
         if not old:
             return CompactionMetrics()
-        work = Clustering(self.table.spark, store, root, manifest, frozenset(old), columns, options)
+        work = Clustering(self.table.spark, snapshot, frozenset(old), columns, options)
         parts = work.run(interleaved=interleaved)
         new = [data for part in parts for data in part.new]
         try:
-            with discarding(lambda: delete_fragment_files(store, root, new)):
-                check_parts(store, root, manifest, old, parts)
-                commit_parts(store, root, manifest, old, parts)
+            with discarding(lambda: delete_fragment_files(snapshot.store, snapshot.root, new)):
+                check_parts(snapshot, old, parts)
+                commit_parts(snapshot, old, parts)
         except RetryableConflictError as error:
-            logger.info("sorting %s: %s", root, error)
+            logger.info("sorting %s: %s", snapshot.root, error)
             raise
         return _moved(manifest, old, parts)
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["MergeBuilder", "Merging"]
 
 _EVOLUTIONS = 5
-# For tables from so many rows on it pays to keep the source and pick the rows that have its keys; with a
-# source of so many rows at most, for its keys are held by every task.
+# For tables from this many rows on it pays to keep the source and pick the rows that have its keys; with a
+# source of this many rows at most, for its keys are held by every task.
 _MANY_ROWS = 1 << 24
 _FEW_ROWS = 1 << 21
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["few_partitions", "read_needed"]
 
-# From so many fragments or rows on, changed rows are brought together before they are written: every task
+# From this many fragments or rows on, changed rows are brought together before they are written: every task
 # of a large scan may find some, and each would write a small file.
 _MANY_FRAGMENTS = 64
 _MANY_ROWS = 1 << 25

@@ -31,8 +31,8 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.lance_table.row_tasks import TaskAnswer
 from spark_lance.table.addresses import address_of
-from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
 from spark_lance.table.manifest import Manifest
@@ -136,7 +136,7 @@ class Attempt:
         """
         rows = _united(answers, repeated=True)
         deleted = sum(map(len, rows.bitmaps.values()))
-        return self._delete(RowChanges(self.manifest, rows), condition, deleted)
+        return self._delete(RowChanges(self.base.snapshot, rows), condition, deleted)
 
     def delete_all(self, changes: RowChanges) -> Changed:
         """Commit a Delete of all rows; errors as `delete_rows`."""
@@ -145,16 +145,9 @@ class Attempt:
     def _delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
         if not changes.rows:
             return Changed(self.manifest.version)
-        with discarding(lambda: changes.discard(self.store, self.root)):
-            outcome = changes.apply(self.store, self.root, self.manifest)
-            committed = commit_operation(
-                self.store,
-                self.root,
-                delete_message(outcome.updated, outcome.removed, condition),
-                read_version=self.manifest.version,
-                rows=changes,
-            )
-        changes.discard(self.store, self.root, committed)
+        committed = commit_row_changes(
+            changes, lambda outcome: delete_message(outcome.updated, outcome.removed, condition)
+        )
         return Changed(committed.version, deleted=deleted, bytes_written=_kept_bytes(changes))
 
     def change_rows(
@@ -189,10 +182,8 @@ class Attempt:
             raise
         if not rows and not added:
             return Changed(self.manifest.version)
-        changes = RowChanges(self.manifest, rows)
+        changes = RowChanges(self.base.snapshot, rows)
         committed = commit_moves(
-            self.store,
-            self.root,
             changes,
             added,
             field_ids,

@@ -1,1 +1,1 @@
-"""Options of reads, writes and columns: one table, and who else's options mean what."""
+"""Options of reads, writes and columns: one table, and what the options of other connectors mean."""

@@ -155,7 +155,7 @@ _BY_SUFFIX = {
 
 
 def column_option(name: str) -> tuple[str, ColumnOption] | None:
-    """Return the column and the option that a lower-cased name is about, None if it is no such name."""
+    """Return the column and the option that a lower-cased name is about, None if it is about neither."""
     for suffix, option in _BY_SUFFIX.items():
         if name.endswith(suffix) and len(name) > len(suffix):
             return name.removesuffix(suffix), option

@@ -30,6 +30,7 @@ from spark_lance.table.reading.change_task import ChangeTask
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.version_changes import INSERT, ChangedRows, before_append, changes_of
 from spark_lance.table.schema.history import PastColumn, Step, before
 from spark_lance.table.versions.walk import Walk
@@ -90,7 +91,8 @@ class Feed:
                 if transaction.name != "append":
                     raise
                 old = before_append(new, transaction)
-            found = changes_of(walk.store, walk.root, old, new, transaction)
+            at = self._at(version)
+            found = changes_of(None if old is None else at.at(old), at, transaction)
             self._changes[version] = found
             self._changes_kept += len(found)
             # While the manifest is at hand.
@@ -102,14 +104,14 @@ class Feed:
 
     def rows(self, version: int) -> list[ChangedRows]:
         """Return all rows of a version, as if it had inserted them."""
-        manifest, walk = self.walk.manifest(version), self.walk
-        bases = Bases.of(walk.store, walk.root, manifest.message)
-        found = []
-        for fragment in manifest.fragments:
-            total = physical_rows(walk.store, walk.root, fragment, bases)
-            live = total - int(fragment.deletion_file.num_deleted_rows)
-            found.append(ChangedRows(INSERT, fragment.SerializeToString(), None, None, live))
-        return found
+        at = self._at(version)
+        return [
+            ChangedRows(INSERT, fragment.SerializeToString(), None, None, at.live_rows(fragment))
+            for fragment in at.fragments
+        ]
+
+    def _at(self, version: int) -> Snapshot:
+        return Snapshot(self.walk.store, self.walk.root, self.walk.manifest(version))
 
     def task(self, version: int, change: ChangedRows) -> ChangeTask:
         """Return the task that reads rows that a version changed.
@@ -126,14 +128,13 @@ class Feed:
 
     def _holder(self, version: int) -> _Holder:
         if version not in self._holders:
-            manifest = self.walk.manifest(version)
+            at = self._at(version)
             columns = self.columns_at(version)
             own = columns is self._columns.columns
             names, fields = self._own if own else self._columns.at(columns, version)
-            bases = Bases.of(self.walk.store, self.walk.root, manifest.message)
-            stamp = manifest.message.timestamp
+            stamp = at.manifest.message.timestamp
             micros = stamp.seconds * _EPOCH_MICROS + stamp.nanos // 1000
-            self._holders[version] = _Holder(names, fields, bases, manifest.uses_stable_row_ids, micros)
+            self._holders[version] = _Holder(names, fields, at.bases, at.manifest.uses_stable_row_ids, micros)
             if len(self._holders) > _VERSIONS_KEPT:
                 self._holders.popitem(last=False)
         return self._holders[version]

@@ -23,9 +23,10 @@ from spark_lance.spark.schema.read_schema import resolve_projection, spark_schem
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.table.metadata import metadata_table
-from spark_lance.table.metadata.columns import MetadataTable, Subject
+from spark_lance.table.metadata.columns import MetadataTable
 from spark_lance.table.predicates.expressions import Call
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 
@@ -98,8 +99,8 @@ class MetadataReader(DataSourceReader):
         with one_line():
             store, _ = open_store(self._options.path, self._options.storage)
             manifest = load_version(store, self.ref.root, self.ref.version)
-            subject = Subject(store, self.ref.root, manifest)
-            found = _table(self._options).batches(subject, self._names, self._condition, self._limit)
+            snapshot = Snapshot(store, self.ref.root, manifest)
+            found = _table(self._options).batches(snapshot, self._names, self._condition, self._limit)
             convert: BatchConverter | None = None
             for rows in found:
                 if not self._names:

@@ -31,7 +31,6 @@ from spark_lance.spark.schema.convert import BatchConverter, rows_without_column
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.workers import freeze_loaded_modules
-from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
@@ -183,5 +182,4 @@ class SearchReader(DataSourceReader):
         if not self._blobs:
             return chosen
         addresses = found[ROW_ADDRESS].to_numpy().astype(np.uint64)
-        bases = Bases.of(store, self.ref.root, manifest.message)
-        return taken_with_sources(chosen, addresses, self._schema, manifest, bases)
+        return taken_with_sources(chosen, addresses, self._schema, manifest, table.snapshot.bases)

@@ -6,7 +6,7 @@ types (below: carriers); `convert.py` turns the arrays of one into the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ __all__ = [
     "covers",
     "is_shared",
     "spark_field",
-    "spark_schema",
     "spark_type",
     "type_table",
 ]
@@ -380,25 +379,6 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
 def is_shared(key: str) -> bool:
     """Whether Spark users see, and set, this field metadata as column metadata."""
     return key.startswith(_SHARED_METADATA) and not key.startswith(_PRIVATE_METADATA)
-
-
-def spark_schema(fields: Iterable[pa.Field]) -> st.StructType:
-    """Return the Spark schema of these columns.
-
-    Raises:
-        SchemaError: some cannot be read; the message names them all.
-    """
-    converted, reasons = [], []
-    for field in fields:
-        try:
-            converted.append(spark_field(field))
-        except SchemaError as error:
-            reasons.append(f"{field.name}: {error}")
-    if reasons:
-        raise SchemaError(
-            f"Spark cannot read these columns; name the others in option 'columns': {'; '.join(reasons)}"
-        )
-    return st.StructType(converted)
 
 
 def arrow_schema(schema: st.StructType) -> pa.Schema:

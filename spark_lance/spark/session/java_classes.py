@@ -116,7 +116,7 @@ def _archive(jvm: Any, name: str, text: str) -> Any:
         with zipfile.ZipFile(archive, "w") as entries:
             for inner in codes.keySet():
                 entries.writestr(inner.replace(".", "/") + ".class", bytes(codes.get(inner)))
-        # Another process may do the same at the same time; whoever sees the file sees all of it.
+        # Another process may do the same at the same time: the file comes into view whole.
         fresh = file.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(archive.getvalue())
         fresh.replace(file)

@@ -15,9 +15,7 @@ from spark_lance.errors import CommitError, SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.columns.evolve import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -33,7 +31,6 @@ from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_op
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.operations.project import drop_idle_files, project_message
-from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.casts import cast_column
 from spark_lance.table.schema.changes import (
@@ -50,9 +47,7 @@ __all__ = ["Cast", "Execute", "alter_columns", "drop_columns"]
 
 
 def drop_columns(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     paths: Sequence[str],
     *,
     reruns: RetryPolicy = CONFLICT_RETRIES,
@@ -69,15 +64,13 @@ def drop_columns(
         version = at.manifest
         schema = drop_fields(version.schema, paths)
         operation = project_message(schema_protos(schema, version))
-        return commit_operation(store, root, operation, read_version=version.version, env=env)
+        return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
 
-    return retry_operation(Snapshot(store, root, manifest), attempt, reruns, env)
+    return retry_operation(snapshot, attempt, reruns, env)
 
 
 def alter_columns(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     alterations: Sequence[Alteration],
     *,
     execute: Execute | None = None,
@@ -90,8 +83,7 @@ def alter_columns(
     read and written anew under new ids.
 
     Args:
-        store, root: the table.
-        manifest: the version to begin with.
+        snapshot: the version to begin with.
         alterations: what is to become of which fields.
         execute: casts fragments, named by their ids; in this process by default.
         reruns: how often to begin anew because of other writers.
@@ -103,7 +95,7 @@ def alter_columns(
         CommitError: other writers were in the way; see its subclasses.
         UnsupportedFormatError: the table uses what is not written here.
     """
-    files = ColumnFiles(store, root)
+    files = ColumnFiles(snapshot.store, snapshot.root)
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
@@ -114,14 +106,14 @@ def alter_columns(
                 raise SchemaError("cast first, and then forbid nulls: not both at once")
             refuse_mem_wal(version)
             _refuse_indexed(version, altered)
-            fragments = _cast_fragments(files, version, altered, execute or _here(files))
-            return commit_files(store, root, version, altered.schema, fragments, env)
+            fragments = _cast_fragments(files, at, altered, execute or _here(files))
+            return commit_files(at, altered.schema, fragments, env)
         for number in tightened:
-            _refuse_nulls(store, root, version, number)
+            _refuse_nulls(at, number)
         operation = project_message(schema_protos(altered.schema, version), keeps_nulls=not tightened)
-        return commit_operation(store, root, operation, read_version=version.version, env=env)
+        return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
 
-    return with_files(files, lambda: retry_operation(Snapshot(store, root, manifest), attempt, reruns, env))
+    return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
 
 
 def _refuse_indexed(version: Manifest, altered: Casts) -> None:
@@ -132,12 +124,11 @@ def _refuse_indexed(version: Manifest, altered: Casts) -> None:
         raise SchemaError(f"a column with an index keeps its type; drop {', '.join(sorted(names))} first")
 
 
-def _refuse_nulls(store: Store, root: str, version: Manifest, number: int) -> None:
+def _refuse_nulls(snapshot: Snapshot, number: int) -> None:
     """Refuse to forbid the nulls of a field if a live row has one, or is null further out."""
-    top = next(field for field in version.schema.fields if any(f.id == number for f in field.walk()))
+    top = next(field for field in snapshot.schema.fields if any(f.id == number for f in field.walk()))
     pruned = _only(top, {number})
-    scan = Scan.plan(store, root, version, [top.name])
-    for task in scan.tasks():
+    for task in snapshot.scan([top.name]).tasks():
         for table in replace(task, fields=(pruned,)).tables(BATCH_BYTES):
             for chunk in table.column(0).chunks:
                 if _has_null(pruned, chunk, number):
@@ -189,9 +180,10 @@ def _here(files: ColumnFiles) -> Execute:
 
 
 def _cast_fragments(
-    files: ColumnFiles, version: Manifest, altered: Casts, execute: Execute
+    files: ColumnFiles, snapshot: Snapshot, altered: Casts, execute: Execute
 ) -> list[table_pb2.DataFragment]:
     """Write the new values of all fragments and return the fragments with the new files."""
+    version = snapshot.manifest
     new_ids = {part.id for field in altered.replaced.values() for part in field.walk()}
     pairs = []
     whole = version.file_version is FileVersion.V2_0
@@ -207,7 +199,7 @@ def _cast_fragments(
     # Names may change in the same go; the files know their columns by ids.
     reads = tuple(_named_as(old, new) for old, new in pairs)
     names = tuple(field.name for field in reads)
-    bases = Bases.of(files.store, files.root, version.message)
+    bases = snapshot.bases
     found = {fragment.id: files.found(fragment, ids, reads, bases) for fragment in version.fragments}
     missing = [fragment for fragment in version.fragments if found[fragment.id] is None]
     work = ColumnWork(

@@ -30,7 +30,7 @@ from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
-from spark_lance.table.reading.scan import Scan, rows_without_columns
+from spark_lance.table.reading.scan import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.changes import add_fields, schema_protos
@@ -112,9 +112,7 @@ class ColumnFiles:
 
 
 def add_null_columns(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     columns: pa.Schema,
     *,
     reruns: RetryPolicy = CONFLICT_RETRIES,
@@ -137,9 +135,9 @@ def add_null_columns(
                     raise SchemaError(
                         f"column {part.name!r} must not be null, and so cannot be added without values"
                     )
-        return commit_files(store, root, version, schema, version.fragments, env)
+        return commit_files(at, schema, at.fragments, env)
 
-    return retry_operation(Snapshot(store, root, manifest), attempt, reruns, env)
+    return retry_operation(snapshot, attempt, reruns, env)
 
 
 def _outermost(column: Field, known: set[int]) -> list[Field]:
@@ -150,9 +148,7 @@ def _outermost(column: Field, known: set[int]) -> list[Field]:
 
 
 def add_columns(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     source: Computation | Stream,
     *,
     batch_rows: int = BATCH_ROWS,
@@ -165,8 +161,7 @@ def add_columns(
     these rows are computed too, and rows that they delete are gone.
 
     Args:
-        store, root: the table.
-        manifest: the version that the source fits to.
+        snapshot: the version that the source fits to.
         source: gives the values.
         batch_rows: the most rows that are handed to the source at once.
         reruns: how often to begin anew because of other writers.
@@ -179,22 +174,22 @@ def add_columns(
         CommitError: the commit failed; see its subclasses.
         UnsupportedFormatError: the table uses what is not written here.
     """
-    files = ColumnFiles(store, root)
+    files = ColumnFiles(snapshot.store, snapshot.root)
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
         refuse_mem_wal(version)
         schema, added = add_fields(version, source.schema)
-        writer = _Adding(files, version, added, source, batch_rows)
+        writer = _Adding(files, at, added, source, batch_rows)
         if isinstance(source, Computation) and source.any_order:
-            fragments = each_fragment(store, version.fragments, writer.extended)
+            fragments = each_fragment(snapshot.store, version.fragments, writer.extended)
         else:
             fragments = [writer.extended(fragment) for fragment in version.fragments]
         if isinstance(source, Stream) and not source.is_finished:
             source.finish()
-        return commit_files(store, root, version, schema, fragments, env)
+        return commit_files(at, schema, fragments, env)
 
-    return with_files(files, lambda: retry_operation(Snapshot(store, root, manifest), attempt, reruns, env))
+    return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
 
 
 class _Adding:
@@ -203,19 +198,19 @@ class _Adding:
     def __init__(
         self,
         files: ColumnFiles,
-        version: Manifest,
+        snapshot: Snapshot,
         added: tuple[Field, ...],
         source: Computation | Stream,
         batch_rows: int,
     ) -> None:
         self._files = files
-        self._version = version
+        self._snapshot = snapshot
         self._added = added
         self._source = source
         self._batch_rows = batch_rows
         self._ids = tuple(part.id for top in added for part in top.walk())
         self._aligner = Aligner(source.schema, Schema(added))
-        self._scan = Scan.plan(files.store, files.root, version, source.columns)
+        self._scan = snapshot.scan(source.columns)
 
     def extended(self, fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
         """Return a fragment with a file of the new columns."""
@@ -228,7 +223,13 @@ class _Adding:
                 )
             values = map(self._aligner.align, self._source.values(self._rows(fragment)))
             written = write_live_rows(
-                files.store, files.root, fragment, self._added, values, self._version.file_version, bases
+                files.store,
+                files.root,
+                fragment,
+                self._added,
+                values,
+                self._snapshot.manifest.file_version,
+                bases,
             )
             file = files.add(fragment, self._ids, self._scan.fields, written)
         longer = table_pb2.DataFragment()
@@ -262,16 +263,12 @@ def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
 
 
 def commit_files(
-    store: Store,
-    root: str,
-    version: Manifest,
-    schema: Schema,
-    fragments: Sequence[table_pb2.DataFragment],
-    env: CommitEnv,
+    snapshot: Snapshot, schema: Schema, fragments: Sequence[table_pb2.DataFragment], env: CommitEnv
 ) -> Manifest:
-    """Commit another schema and the fragments with the files for it."""
+    """Commit another schema and the fragments with the files for it, both made from a version."""
+    version = snapshot.manifest
     operation = merge_message(schema_protos(schema, version), version.message.schema_metadata, fragments)
-    return commit_operation(store, root, operation, read_version=version.version, env=env)
+    return commit_operation(snapshot.store, snapshot.root, operation, read_version=version.version, env=env)
 
 
 def refuse_mem_wal(version: Manifest) -> None:

@@ -19,7 +19,6 @@ from spark_lance.file.arrays import join as join_arrays
 from spark_lance.file.arrays import movable
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.columns.evolve import BATCH_BYTES, BATCH_ROWS, ColumnFiles, with_files
 from spark_lance.table.columns.new_columns import Join
@@ -27,7 +26,7 @@ from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_opera
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import write_live_rows
@@ -53,9 +52,7 @@ class UpdatedFragment:
 
 
 def update_columns(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     data: pa.Table,
     left_on: str,
     right_on: str,
@@ -68,8 +65,7 @@ def update_columns(
     No version is made if no row has such a key.
 
     Args:
-        store, root: the table.
-        manifest: the version to begin with.
+        snapshot: the version to begin with.
         data: keys and new values, in columns named as the table's.
         left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
         right_on: the data's column with the keys.
@@ -81,7 +77,7 @@ def update_columns(
         CommitError: other writers were in the way; see its subclasses.
         UnsupportedFormatError: the table uses what is not written here.
     """
-    files = ColumnFiles(store, root)
+    files = ColumnFiles(snapshot.store, snapshot.root)
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
@@ -89,7 +85,7 @@ def update_columns(
         outcomes = [
             outcome
             for fragment in version.fragments
-            if (outcome := update_fragment(files, version, fragment, values)) is not None
+            if (outcome := update_fragment(files, at, fragment, values)) is not None
         ]
         if not outcomes:
             return version
@@ -101,9 +97,9 @@ def update_columns(
                 outcome.fragment.id: BitMap(outcome.offsets).serialize() for outcome in outcomes
             },
         )
-        return commit_operation(store, root, operation, read_version=version.version, env=env)
+        return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
 
-    return with_files(files, lambda: retry_operation(Snapshot(store, root, manifest), attempt, reruns, env))
+    return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
 
 
 class NewValues:
@@ -146,11 +142,10 @@ class NewValues:
 
 
 def update_fragment(
-    files: ColumnFiles, version: Manifest, fragment: table_pb2.DataFragment, values: NewValues
+    files: ColumnFiles, snapshot: Snapshot, fragment: table_pb2.DataFragment, values: NewValues
 ) -> UpdatedFragment | None:
     """Write a fragment's columns with new values; None if no row gets any."""
-    store, root = files.store, files.root
-    keys = Scan.plan(store, root, version, [values.key], with_row_address=True)
+    keys = snapshot.scan([values.key], with_row_address=True)
     found = [np.empty(0, np.uint32)]
     for table in keys.task(fragment).tables(BATCH_BYTES):
         matched = np.asarray(values.places(table.column(0)).is_valid())
@@ -160,7 +155,7 @@ def update_fragment(
     if not len(offsets):
         return None
     names = [field.name for field in values.fields]
-    scan = Scan.plan(store, root, version, list(dict.fromkeys([values.key, *names])))
+    scan = snapshot.scan(list(dict.fromkeys([values.key, *names])))
     ids = tuple(part.id for field in values.fields for part in field.walk())
     file = files.find(fragment, ids, scan.fields, scan.bases)
     if file is None:
@@ -170,8 +165,9 @@ def update_fragment(
                 old = [batch.column(name) for name in names]
                 yield values.replaced(old, values.places(batch.column(values.key)))
 
+        version = snapshot.manifest.file_version
         written = write_live_rows(
-            store, root, fragment, values.fields, batches(), version.file_version, scan.bases
+            files.store, files.root, fragment, values.fields, batches(), version, scan.bases
         )
         file = files.add(fragment, ids, scan.fields, written)
     updated = table_pb2.DataFragment()

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import random
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from google.protobuf.message import Message
@@ -26,15 +23,10 @@ from spark_lance.errors import (
     CommitError,
     CommitOutcomeUnknownError,
     FormatError,
-    IncompatibleConflictError,
     LanceError,
     LockNotReleasedError,
     RetriesExhaustedError,
-    RetryableConflictError,
     StoreError,
-    TableExistsError,
-    UnsupportedFormatError,
-    VersionNotFoundError,
 )
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
@@ -42,26 +34,19 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit_options import current_options
-from spark_lance.table.commits.conflicts import Verdict, verdict
 from spark_lance.table.commits.idempotent_writes import (
-    APPLIED_WRITES,
-    AppliedWrites,
     IdempotentWrite,
-    carried,
 )
-from spark_lance.table.commits.rebase import REBASES, RebaseContext
+from spark_lance.table.commits.pending import SYSTEM_ENV, CommitEnv, Landed, PendingCommit, unknown_outcome
+from spark_lance.table.commits.proposal import builder_of, propose_first, propose_next
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.features import check_writable
-from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
-from spark_lance.table.old_writers import check_successor
-from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp, empty_manifest
+from spark_lance.table.operations import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
-from spark_lance.table.paths import manifest_path
-from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
+from spark_lance.table.transaction import Transaction, write_transaction
 from spark_lance.table.versions.auto_cleanup import after_commit
 from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
-from spark_lance.table.versions.versions import list_versions, load_latest, load_version, write_hint
+from spark_lance.table.versions.versions import load_version, write_hint
 
 __all__ = [
     "SYSTEM_ENV",
@@ -73,18 +58,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class CommitEnv:
-    """What a commit needs from the world besides the store; tests put their own in place."""
-
-    time_ns: Callable[[], int] = time.time_ns
-    monotonic: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    random: Callable[[], float] = random.random
-
-
-SYSTEM_ENV = CommitEnv()
 
 # Answers of a local file system that leave no doubt: nothing was written.
 _FINAL_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -133,11 +106,11 @@ def commit_operation(
     """
     options = current_options()
     transaction = _transaction(operation, read_version, properties, once)
-    commit = _Commit(store, root, transaction, env, rows, reuse, strict, once)
+    commit = PendingCommit(store, root, transaction, env, rows, reuse, strict, once)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(store, root, operation.version)
-    build = _builder(commit.transaction)
-    return _run(commit, lambda: _rebase(commit, build), retry or options.retry)
+    build = builder_of(commit.transaction)
+    return _run(commit, lambda: propose_next(commit, build), retry or options.retry)
 
 
 def create_table(
@@ -223,8 +196,8 @@ def create_first_version(
     """
     options = current_options()
     transaction = _transaction(operation, read_version, properties, once)
-    commit = _Commit(store, root, transaction, env, once=once)
-    return _run(commit, lambda: _found(commit, build), retry or options.retry)
+    commit = PendingCommit(store, root, transaction, env, once=once)
+    return _run(commit, lambda: propose_first(commit, build), retry or options.retry)
 
 
 def _transaction(
@@ -234,65 +207,12 @@ def _transaction(
     return Transaction.new(operation, read_version, said if once is None else {**said, **once.properties})
 
 
-@dataclass
-class _Commit:
-    """One commit on its way.
-
-    Attributes:
-        rows, reuse, strict, once: as in `commit_operation`.
-        ledger: the pairs that landed before, as far as they were looked up for `once`.
-        restored: the version that a Restore brings back.
-        checked: no version up to this one is in the way.
-        unfit: operations of others onto which ours must still be fitted.
-        recorded: name of the transaction file that was written.
-        doubt: the failure of a put that may still land; None if the fate of every put is known.
-    """
-
-    store: Store
-    root: str
-    transaction: Transaction
-    env: CommitEnv
-    rows: RowChanges | None = None
-    reuse: ReuseEntry | None = None
-    strict: bool = False
-    once: IdempotentWrite | None = None
-    ledger: AppliedWrites = field(default_factory=AppliedWrites)
-    restored: Manifest | None = None
-    unfit: list[Message] = field(default_factory=list)
-    recorded: str = ""
-    doubt: OSError | None = None
-
-    def __post_init__(self) -> None:
-        self.checked = self.transaction.read_version
-
-    def stamp(self, version: int, config: Mapping[str, str]) -> Stamp:
-        """Return what marks `version` as this commit's; `config` is what it keeps of the record of pairs."""
-        name = self.transaction.file_name
-        if self.once is not None:
-            config = {APPLIED_WRITES: self.ledger.with_pair(self.once, version).text()}
-        return Stamp(self.root, name, self.env.time_ns(), self.restored, self.reuse, config)
-
-    def is_ours(self, manifest: Manifest) -> bool:
-        """Whether a stored version was made by this commit: its transaction's file name has our uuid.
-
-        The rest of the name may differ, for merging moves the version that the commit is computed from.
-        """
-        return manifest.transaction_file.endswith(f"-{self.transaction.uuid}.txn")
-
-
-@dataclass(frozen=True)
-class _Landed:
-    """This commit's version was found in the table: an earlier put went through after all."""
-
-    manifest: Manifest
-
-
-def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: RetryPolicy) -> Manifest:
+def _run(commit: PendingCommit, propose: Callable[[], Manifest | Landed], retry: RetryPolicy) -> Manifest:
     """Propose and publish until a version is ours."""
     env = commit.env
     start = env.monotonic()
     attempts, pace = 0, 1.0
-    proposal: Manifest | _Landed | None = None
+    proposal: Manifest | Landed | None = None
     try:
         for delay in chain([0.0], retry.delays(env.random)):
             wait = delay * pace if isinstance(commit.doubt, FileExistsError) else delay
@@ -302,7 +222,7 @@ def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: Retr
                 env.sleep(wait)
             attempts += 1
             proposal = propose()
-            landed = proposal if isinstance(proposal, _Landed) else _publish(commit, proposal)
+            landed = proposal if isinstance(proposal, Landed) else _publish(commit, proposal)
             if landed is not None:
                 return _landed(commit, landed)
             if attempts == 1:
@@ -315,13 +235,13 @@ def _run(commit: _Commit, propose: Callable[[], Manifest | _Landed], retry: Retr
     except (OSError, LanceError) as error:
         if commit.doubt is None or isinstance(error, CommitOutcomeUnknownError):
             raise
-        raise _unknown(commit) from error
+        raise unknown_outcome(commit) from error
     if commit.doubt is not None:
-        raise _unknown(commit) from commit.doubt
+        raise unknown_outcome(commit) from commit.doubt
     raise RetriesExhaustedError(f"other writers won all {attempts} attempts to commit to {commit.root}")
 
 
-def _landed(commit: _Commit, landed: _Landed) -> Manifest:
+def _landed(commit: PendingCommit, landed: Landed) -> Manifest:
     version = landed.manifest.version
     logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
     write_hint(commit.store, commit.root, version)
@@ -337,7 +257,7 @@ def _pace(seconds: float, retry: RetryPolicy) -> float:
     return min(1.0, 0.5 * seconds / retry.base_seconds) if seconds and retry.base_seconds else 1.0
 
 
-def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
+def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
     """Put a version in place; None if that did not plainly succeed, with the reason in `commit.doubt`."""
     transaction = commit.transaction
     data = pack_manifest(candidate.message, candidate.index_section, transaction.pack())
@@ -346,7 +266,7 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
         commit.recorded = transaction.file_name
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
-        return _Landed(candidate)
+        return Landed(candidate)
     except LockReleaseError as error:
         raise _after_lock_failure(commit, candidate, error) from error.lock_error
     except AtomicPutUnsupportedError:
@@ -359,11 +279,11 @@ def _publish(commit: _Commit, candidate: Manifest) -> _Landed | None:
         return _read_back(commit, candidate, error)
 
 
-def _may_land(commit: _Commit) -> bool:
+def _may_land(commit: PendingCommit) -> bool:
     return commit.doubt is not None and not isinstance(commit.doubt, FileExistsError)
 
 
-def _after_lock_failure(commit: _Commit, candidate: Manifest, failed: LockReleaseError) -> CommitError:
+def _after_lock_failure(commit: PendingCommit, candidate: Manifest, failed: LockReleaseError) -> CommitError:
     """Look what became of a version whose lock was not released; return what the caller is to be told."""
     where = f"version {candidate.version} of {commit.root}"
     commit.doubt = failed.failure if isinstance(failed.failure, OSError) else StoreError(str(failed))
@@ -376,7 +296,7 @@ def _after_lock_failure(commit: _Commit, candidate: Manifest, failed: LockReleas
             candidate.version,
         )
     if _may_land(commit):
-        return _unknown(commit)
+        return unknown_outcome(commit)
     commit.doubt = None
     return CommitError(
         f"{where} is another writer's, and the commit lock was not released: {failed}. Nothing was "
@@ -384,7 +304,7 @@ def _after_lock_failure(commit: _Commit, candidate: Manifest, failed: LockReleas
     )
 
 
-def _read_back(commit: _Commit, candidate: Manifest, failure: OSError) -> _Landed | None:
+def _read_back(commit: PendingCommit, candidate: Manifest, failure: OSError) -> Landed | None:
     """Look what became of a put that failed; None if the version is another writer's or not there."""
     try:
         finish_version(commit.store, commit.root, candidate.version)
@@ -395,125 +315,6 @@ def _read_back(commit: _Commit, candidate: Manifest, failure: OSError) -> _Lande
             raise failure from None
         return None
     except (OSError, FormatError) as error:
-        raise _unknown(commit) from error
+        raise unknown_outcome(commit) from error
     commit.doubt = None
-    return _Landed(winner) if commit.is_ours(winner) else None
-
-
-def _rebase(commit: _Commit, build: Builder) -> Manifest | _Landed:
-    """Check every version that is new since the last check and build on the newest one."""
-    latest = load_latest(commit.store, commit.root)
-    if latest.version < commit.checked:
-        raise VersionNotFoundError(
-            f"version {commit.checked} of {commit.root} does not exist; the newest is {latest.version}"
-        )
-    if latest.path != manifest_path(commit.root, latest.version, latest.naming):
-        raise FormatError(f"the manifest says it is version {latest.version}", path=latest.path)
-    if commit.once is not None and (ours := _look_up(commit, commit.once, latest)) is not None:
-        return _Landed(ours)
-    for version in range(commit.checked + 1, latest.version + 1):
-        theirs = latest if version == latest.version else _read_past(commit, version, latest)
-        if commit.is_ours(theirs):
-            return _Landed(theirs)
-        # The version that a put in doubt aimed at is someone else's, so that put can never land.
-        commit.doubt = None
-        _check(commit, theirs)
-        commit.checked = version
-    check_writable(latest.message, latest.path)
-    if commit.unfit:
-        commit.transaction = _fitted(commit, latest)
-        commit.unfit = []
-    current = with_present_coverage(commit.store, commit.root, latest)
-    built = build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
-    check_successor(commit.restored or latest, built)
-    return replace(built, inferred=latest.inferred) if latest.inferred else built
-
-
-def _look_up(commit: _Commit, once: IdempotentWrite, latest: Manifest) -> Manifest | None:
-    """Raise if the pair has landed, unless by a put of this very commit: return that version then.
-
-    This comes before the check for conflicts: a repeated overwrite is not a conflict with the first.
-    """
-    if commit.recorded:
-        for version in range(commit.checked + 1, latest.version + 1):
-            theirs = latest if version == latest.version else _read_past(commit, version, latest)
-            if commit.is_ours(theirs):
-                return theirs
-            commit.doubt = None
-    commit.ledger.learn(commit.store, commit.root, latest)
-    commit.ledger.refuse(once, commit.root)
-    return None
-
-
-def _fitted(commit: _Commit, latest: Manifest) -> Transaction:
-    """Return the transaction fitted onto the newest version, from which one that merges rows then is."""
-    transaction = commit.transaction
-    rebase = REBASES.get(transaction.name or "")
-    if rebase is None:
-        return transaction
-    context = RebaseContext(commit.store, commit.root, latest, commit.unfit, commit.rows)
-    operation = rebase(transaction.operation, context)
-    return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
-
-
-def _found(commit: _Commit, build: Callable[[Stamp], Manifest]) -> Manifest | _Landed:
-    """Build the first version where there is no table yet."""
-    first = build(commit.stamp(1, {}))
-    versions = list_versions(commit.store, commit.root)
-    for file in versions:
-        if file.version == first.version:
-            winner = read_manifest(commit.store, file.path, file.naming)
-            if commit.is_ours(winner):
-                return _Landed(winner)
-            commit.doubt = None
-    if versions:
-        raise TableExistsError(f"there is a Lance table at {commit.root} already")
-    return first
-
-
-def _check(commit: _Commit, theirs: Manifest) -> None:
-    """Raise if a version that came in between stands in the way."""
-    ours = commit.transaction
-    where = f"version {theirs.version} of {commit.root}"
-    since = f"this {ours.name} was computed from version {ours.read_version}"
-    if commit.strict:
-        raise RetryableConflictError(f"{where} is newer, {since} and is strict: run the operation again")
-    try:
-        transaction = read_transaction(commit.store, commit.root, theirs)
-    except FormatError as error:
-        raise IncompatibleConflictError(
-            f"{where} has no readable transaction, and {since}: reload the table"
-        ) from error
-    outcome = verdict(ours, transaction, deferred=commit.reuse is not None)
-    name = transaction.name or "an operation unknown to this release"
-    if outcome is Verdict.RETRY or (outcome is Verdict.MERGE and commit.rows is None):
-        raise RetryableConflictError(f"{where} ({name}) conflicts, {since}: run the operation again")
-    if outcome is Verdict.INCOMPATIBLE:
-        raise IncompatibleConflictError(f"{where} ({name}) is incompatible, {since}: reload the table")
-    if outcome is not Verdict.FINE:
-        commit.unfit.append(transaction.operation)
-
-
-def _read_past(commit: _Commit, version: int, latest: Manifest) -> Manifest:
-    path = manifest_path(commit.root, version, latest.naming)
-    try:
-        return read_manifest(commit.store, path, latest.naming)
-    except FileNotFoundError as error:
-        raise IncompatibleConflictError(
-            f"version {version} of {commit.root} was cleaned up, so a {commit.transaction.name} "
-            f"computed from version {commit.transaction.read_version} cannot be checked: reload the table"
-        ) from error
-
-
-def _builder(transaction: Transaction) -> Builder:
-    build = OPERATIONS[transaction.name] if transaction.name else None
-    if build is None:
-        raise UnsupportedFormatError(f"the operation {transaction.name} is not executed by this release")
-    return build
-
-
-def _unknown(commit: _Commit) -> CommitOutcomeUnknownError:
-    return CommitOutcomeUnknownError(
-        f"the store did not say whether transaction {commit.transaction.uuid} was committed to "
-        f"{commit.root}: {commit.doubt}. Nothing was deleted; look at its newest versions before a retry"
-    )
+    return Landed(winner) if commit.is_ours(winner) else None

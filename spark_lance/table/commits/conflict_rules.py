@@ -17,14 +17,12 @@ from google.protobuf.message import Message
 from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.index_kinds import kind_of
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
 __all__ = ["RULES", "Rule", "Verdict"]
 
 pb = transaction_pb2.Transaction
-
-# Indices whose row addresses a fragment-reuse entry cannot translate.
-_UNTRANSLATED = "ngramindexdetails"
 
 
 class Verdict(enum.Enum):
@@ -200,7 +198,8 @@ def _keeps_from_moving(entry: table_pb2.IndexMetadata, groups: Iterable[set[int]
     covered = _coverage(entry)
     if covered is None:
         return True
-    translated = not entry.index_details.type_url.lower().endswith(_UNTRANSLATED)
+    kind = kind_of(entry)
+    translated = kind is None or kind.is_translated
     return any(covered & group and not (translated and group <= covered) for group in groups)
 
 

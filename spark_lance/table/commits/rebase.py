@@ -16,7 +16,6 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
@@ -32,15 +31,11 @@ class RebaseContext:
     """What an operation is fitted onto.
 
     Attributes:
-        store: where the table is.
-        root: the table's root path.
         latest: the newest version.
         theirs: the operations since the last check that call for it, oldest first.
         rows: the rows that ours deletes, if it tells.
     """
 
-    store: Store
-    root: str
     latest: Manifest
     theirs: Sequence[Message]
     rows: RowChanges | None
@@ -52,7 +47,7 @@ Rebase = Callable[[Any, RebaseContext], Message]
 def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
     if context.rows is None:
         return operation
-    outcome = context.rows.apply(context.store, context.root, context.latest)
+    outcome = context.rows.apply(context.latest)
     fitted = pb.Delete(predicate=operation.predicate)
     fitted.updated_fragments.extend(outcome.updated)
     fitted.deleted_fragment_ids.extend(outcome.removed)
@@ -62,7 +57,7 @@ def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
 def _update(operation: pb.Update, context: RebaseContext) -> Message:
     if context.rows is None:
         return operation
-    outcome = context.rows.apply(context.store, context.root, context.latest)
+    outcome = context.rows.apply(context.latest)
     fitted = pb.Update()
     fitted.CopyFrom(operation)
     fitted.ClearField("updated_fragments")

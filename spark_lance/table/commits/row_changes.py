@@ -17,13 +17,11 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from spark_lance.errors import RetryableConflictError
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import pack_deletions, read_deletions
+from spark_lance.table.deletion import pack_deletions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import deletion_path
-from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["Outcome", "RowBitmaps", "RowChanges"]
 
@@ -70,15 +68,18 @@ class RowChanges:
         written: paths and sizes of the deletion files written so far, whether or not they are still of use.
     """
 
-    source: Manifest
+    source: Snapshot
     rows: Mapping[int, npt.NDArray[np.uint32]]
     written: dict[str, int] = field(default_factory=dict)
     _done: dict[int, tuple[table_pb2.DataFragment, table_pb2.DataFragment | None]] = field(
         default_factory=dict, repr=False
     )
 
-    def apply(self, store: Store, root: str, base: Manifest) -> Outcome:
-        """Write the deletion files that take the rows out of `base`, the source or a version after it.
+    def apply(self, base: Manifest | None = None) -> Outcome:
+        """Write the deletion files that take the rows out of a version.
+
+        Args:
+            base: a version after the source; the source by default.
 
         Files of an earlier call are used again for the fragments that have not changed since.
 
@@ -86,18 +87,19 @@ class RowChanges:
             RetryableConflictError: a fragment is gone or has other data files, or a row is deleted already.
             FormatError: a present deletion file is damaged.
         """
+        at = self.source if base is None else self.source.at(base)
         before = {fragment.id: fragment for fragment in self.source.fragments}
-        now = {fragment.id: fragment for fragment in base.fragments}
+        now = {fragment.id: fragment for fragment in at.fragments}
         outcome = Outcome([], [])
         for number in self.rows:
             fragment = now.get(number)
             if fragment is None or list(fragment.files) != list(before[number].files):
-                raise _conflict(base, root, f"fragment {number} has been rewritten or removed")
+                raise _conflict(at, f"fragment {number} has been rewritten or removed")
         stale = [n for n in self.rows if n not in self._done or self._done[n][0] != now[n]]
 
         def mark(number: int) -> None:
             fragment = now[number]
-            self._done[number] = fragment, self._mark(store, root, fragment, self.rows[number], base)
+            self._done[number] = fragment, self._mark(at, fragment, self.rows[number])
 
         if len(stale) <= _PARALLEL_FILES:
             for number in stale:
@@ -113,14 +115,14 @@ class RowChanges:
                 outcome.updated.append(marked)
         return outcome
 
-    def discard(self, store: Store, root: str, committed: Manifest | None = None) -> None:
+    def discard(self, committed: Manifest | None = None) -> None:
         """Delete the written files that `committed` does not name; all of them if nothing was committed.
 
         A file that cannot be deleted is left to the table's clean-up.
         """
         fragments = () if committed is None else committed.fragments
         used = {
-            deletion_path(root, fragment.id, fragment.deletion_file)
+            deletion_path(self.source.root, fragment.id, fragment.deletion_file)
             for fragment in fragments
             if fragment.id in self.rows and fragment.HasField("deletion_file")
         }
@@ -128,37 +130,31 @@ class RowChanges:
             if path in used:
                 continue
             try:
-                store.delete(path)
+                self.source.store.delete(path)
             except OSError as error:
                 logger.warning("the unused deletion file %s stays behind: %s", path, error)
 
     def _mark(
-        self,
-        store: Store,
-        root: str,
-        fragment: table_pb2.DataFragment,
-        offsets: npt.NDArray[np.uint32],
-        base: Manifest,
+        self, at: Snapshot, fragment: table_pb2.DataFragment, offsets: npt.NDArray[np.uint32]
     ) -> table_pb2.DataFragment | None:
         """Return the fragment without the rows, None if no row is left."""
-        bases = Bases.of(store, root, base.message)
-        total = physical_rows(store, root, fragment, bases)
-        deleted = read_deletions(store, root, fragment, total, bases)
+        total = at.physical_rows(fragment)
+        deleted = at.deletions(fragment)
         both = np.union1d(deleted, offsets)
         if len(both) < len(deleted) + len(offsets):
-            raise _conflict(base, root, f"a row of fragment {fragment.id} has been deleted by another writer")
+            raise _conflict(at, f"a row of fragment {fragment.id} has been deleted by another writer")
         if len(both) == total:
             return None
-        rebased = base.version != self.source.version
-        entry, data = pack_deletions(fragment, both, version=base.version, bitmap=rebased)
-        path = deletion_path(root, fragment.id, entry)
+        rebased = at.version != self.source.version
+        entry, data = pack_deletions(fragment, both, version=at.version, bitmap=rebased)
+        path = deletion_path(at.root, fragment.id, entry)
         self.written[path] = len(data)
-        store.put(path, data)
+        at.store.put(path, data)
         marked = table_pb2.DataFragment()
         marked.CopyFrom(fragment)
         marked.deletion_file.CopyFrom(entry)
         return marked
 
 
-def _conflict(base: Manifest, root: str, reason: str) -> RetryableConflictError:
-    return RetryableConflictError(f"in version {base.version} of {root} {reason}: run the operation again")
+def _conflict(at: Snapshot, reason: str) -> RetryableConflictError:
+    return RetryableConflictError(f"in version {at.version} of {at.root} {reason}: run the operation again")

@@ -17,12 +17,13 @@ from google.protobuf.message import DecodeError, Message
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
-from spark_lance.io.store import Store
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.index_kinds import kind_of, label_of
 from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
     "IndexDescription",
@@ -92,21 +93,20 @@ class IndexDescription:
         return sum(known) if len(known) == len(sizes) else None
 
 
-def describe_indices(store: Store, root: str, manifest: Manifest) -> list[IndexDescription]:
+def describe_indices(snapshot: Snapshot) -> list[IndexDescription]:
     """Return the indices of a version, by name.
 
     Raises:
         FormatError: index entries are damaged.
     """
-    bases = Bases.of(store, root, manifest.message)
-    manifest = with_present_coverage(store, root, manifest)
+    manifest = with_present_coverage(snapshot)
     by_name: dict[str, list[table_pb2.IndexMetadata]] = {}
     for entry in manifest.indices:
         by_name.setdefault(entry.name, []).append(entry)
-    return [_describe(bases, manifest, name, by_name[name]) for name in sorted(by_name)]
+    return [_describe(snapshot.bases, manifest, name, by_name[name]) for name in sorted(by_name)]
 
 
-def list_indices(store: Store, root: str, manifest: Manifest) -> list[dict[str, Any]]:
+def list_indices(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Return one dict per segment: name, type, uuid, fields (paths), version, fragment_ids, base_id.
 
     Raises:
@@ -122,7 +122,7 @@ def list_indices(store: Store, root: str, manifest: Manifest) -> list[dict[str, 
             "fragment_ids": segment.fragment_ids,
             "base_id": segment.base_id,
         }
-        for index in describe_indices(store, root, manifest)
+        for index in describe_indices(snapshot)
         for segment in index.segments
     ]
 
@@ -178,10 +178,12 @@ def _segment(entry: table_pb2.IndexMetadata, present: frozenset[int]) -> IndexSe
 
 def _read_details(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
     """Return the kind of an index and what is known of its parameters."""
-    label = entry.index_details.type_url.rpartition(".")[2]
-    kind, parse = _KINDS.get(label.lower(), (label.removesuffix("IndexDetails") or "Unknown", None))
+    kind, parse = kind_of(entry), _PARSERS.get(label_of(entry))
+    if kind is None:
+        unknown = entry.index_details.type_url.rpartition(".")[2]
+        return unknown.removesuffix("IndexDetails") or "Unknown", {}
     if parse is None:
-        return kind, {}
+        return kind.name, {}
     try:
         return parse(bases, entry)
     except DecodeError as error:
@@ -255,17 +257,10 @@ def _plain(message: Message) -> dict[str, Any]:
 
 _Parse = Callable[[Bases, table_pb2.IndexMetadata], tuple[str, dict[str, Any]]]
 
-# Last part of the details' type URL, in lower case -> kind, and who reads the details if there is anything in
-# them that is known here.
-_KINDS: dict[str, tuple[str, _Parse | None]] = {
-    "btreeindexdetails": ("BTree", None),
-    "bitmapindexdetails": ("Bitmap", None),
-    "labellistindexdetails": ("LabelList", None),
-    "invertedindexdetails": ("Inverted", None),
-    "ngramindexdetails": ("NGram", None),
-    "zonemapindexdetails": ("ZoneMap", _zone_map),
-    "bloomfilterindexdetails": ("BloomFilter", None),
-    "vectorindexdetails": ("Vector", _vector),
-    "fragmentreuseindexdetails": ("FragmentReuse", _fragment_reuse),
-    "memwalindexdetails": ("MemWal", _mem_wal),
+# Label of a kind -> the function that reads its details, for kinds whose details say something.
+_PARSERS: dict[str, _Parse] = {
+    "zonemapindexdetails": _zone_map,
+    "vectorindexdetails": _vector,
+    "fragmentreuseindexdetails": _fragment_reuse,
+    "memwalindexdetails": _mem_wal,
 }

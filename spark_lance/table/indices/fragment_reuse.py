@@ -28,12 +28,13 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import join
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import ReuseEntry
 from spark_lance.table.paths import INDICES_DIR
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
 __all__ = [
@@ -91,9 +92,7 @@ def read_history(bases: Bases, entry: table_pb2.IndexMetadata) -> Content:
 
 
 def extend_history(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     version: int,
     groups: Sequence[Details.Group],
 ) -> ReuseEntry:
@@ -102,9 +101,7 @@ def extend_history(
     Rewrites that no index needs any more are left out.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
-        manifest: the version whose entry, if there is one, is extended.
+        snapshot: the version whose entry, if there is one, is extended.
         version: the version on which the rewrite is built.
         groups: what was rewritten to what.
 
@@ -112,13 +109,13 @@ def extend_history(
         UnsupportedFormatError: the present entry is of the newer kind that is not written here.
         FormatError: it is damaged.
     """
-    present = find_reuse_entry(manifest)
+    present = find_reuse_entry(snapshot.manifest)
     content = Content()
     if present is not None:
-        content.CopyFrom(read_history(Bases.of(store, root, manifest.message), present))
+        content.CopyFrom(read_history(snapshot.bases, present))
         if present.index_version or content.transitions:
             raise UnsupportedFormatError("a fragment-reuse entry with transitions is not extended here")
-        _forget(content, manifest)
+        _forget(content, snapshot.manifest)
     content.versions.add(dataset_version=version, groups=groups)
     known = (group for rewrite in content.versions for group in rewrite.groups)
     covered = BitMap(digest.id for group in known for digest in group.new_fragments)
@@ -135,7 +132,7 @@ def extend_history(
     details = Details(inline=content)
     data = content.SerializeToString()
     if len(data) > MAX_INLINE_DETAILS:
-        store.put(join(root, INDICES_DIR, str(name), DETAILS_NAME), data)
+        snapshot.store.put(join(snapshot.root, INDICES_DIR, str(name), DETAILS_NAME), data)
         details = Details(external=Details.ExternalFile(path=DETAILS_NAME, size=len(data)))
     entry.index_details.value = details.SerializeToString()
     return ReuseEntry(entry, b"" if present is None else present.uuid.uuid)
@@ -169,7 +166,7 @@ def pack_addresses(survivors: Iterable[tuple[int, int, npt.NDArray[np.uint32]]])
     return _TREEMAP_COUNT.pack(len(parts)) + b"".join(parts)
 
 
-def with_present_coverage(store: Store, root: str, manifest: Manifest) -> Manifest:
+def with_present_coverage(snapshot: Snapshot) -> Manifest:
     """Return the version with index bitmaps that name new fragments in place of rewritten ones.
 
     Writers do so before they build the next version: an operation that takes a fragment out of the bitmaps
@@ -178,10 +175,10 @@ def with_present_coverage(store: Store, root: str, manifest: Manifest) -> Manife
     Raises:
         FormatError: index entries are damaged.
     """
-    entry = find_reuse_entry(manifest)
+    entry = find_reuse_entry(snapshot.manifest)
     if entry is None:
-        return manifest
-    history = read_history(Bases.of(store, root, manifest.message), entry)
+        return snapshot.manifest
+    history = read_history(snapshot.bases, entry)
     steps = [
         (BitMap(d.id for d in group.old_fragments), BitMap(d.id for d in group.new_fragments))
         for version in history.versions
@@ -191,7 +188,7 @@ def with_present_coverage(store: Store, root: str, manifest: Manifest) -> Manife
         (BitMap(d.id for d in change.sources), BitMap(d.id for d in change.destinations))
         for change in history.transitions
     ]
-    section = table_pb2.IndexSection.FromString(manifest.index_section)
+    section = table_pb2.IndexSection.FromString(snapshot.manifest.index_section)
     changed = False
     for index in section.indices:
         if index.name in (FRAGMENT_REUSE, MEM_WAL) or not index.fragment_bitmap:
@@ -201,8 +198,8 @@ def with_present_coverage(store: Store, root: str, manifest: Manifest) -> Manife
             index.fragment_bitmap = covered.serialize()
             changed = True
     if not changed:
-        return manifest
-    return replace(manifest, index_section=section.SerializeToString())
+        return snapshot.manifest
+    return replace(snapshot.manifest, index_section=section.SerializeToString())
 
 
 def follow(index: table_pb2.IndexMetadata, steps: Sequence[tuple[BitMap, BitMap]]) -> BitMap | None:

@@ -1,6 +1,6 @@
-"""What a compaction asks of those who know the files of indices: to write them anew with other row addresses.
+"""What a compaction needs of the index layer: that indices are written anew with other row addresses.
 
-The table layer knows which rows went where, not what an index consists of. Who knows both hands an
+The table layer knows which rows went where, not what an index consists of. What knows both hands an
 `IndexRemap` to the compaction. (Lance table format, rewrite: `rewritten_indices`.)
 """
 
@@ -14,8 +14,8 @@ from pyroaring import BitMap
 
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import INDICES_DIR
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["IndexRemap", "MovedGroup", "RewrittenIndex", "delete_rewritten"]
 
@@ -26,21 +26,18 @@ RewrittenIndex = transaction_pb2.Transaction.Rewrite.RewrittenIndex
 class IndexRemap(Protocol):
     """Gives indices the new addresses of rows."""
 
-    def fragments(self, store: Store, root: str, manifest: Manifest) -> BitMap:
+    def fragments(self, snapshot: Snapshot) -> BitMap:
         """Return the ids of the fragments whose rows an index names by address that `rewrite` can write anew.
 
         Raises:
             FormatError: index entries are damaged.
         """
 
-    def rewrite(
-        self, store: Store, root: str, manifest: Manifest, groups: Sequence[MovedGroup]
-    ) -> list[RewrittenIndex]:
+    def rewrite(self, snapshot: Snapshot, groups: Sequence[MovedGroup]) -> list[RewrittenIndex]:
         """Write the segments that cover moved rows anew; nothing is committed.
 
         Args:
-            store, root: the table.
-            manifest: the version in which the rows are still where they were.
+            snapshot: the version in which the rows are still where they were.
             groups: what moved. A segment that covers a group only in part is left out.
 
         Returns:

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from spark_lance.errors import IncompatibleConflictError, SchemaError
 from spark_lance.file.schema import Field, Schema
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
@@ -64,7 +63,7 @@ def _missing(given: Iterable[Field], present: Sequence[Field], path: str) -> tup
     return tuple(found)
 
 
-def add_missing_columns(store: Store, root: str, base: Manifest, given: Schema) -> Manifest:
+def add_missing_columns(base: Snapshot, given: Schema) -> Manifest:
     """Give the table the columns of `given` that it lacks, null in every row; return the newest version.
 
     Nothing is committed if it lacks none. Other writers may do the same at the same time.
@@ -83,9 +82,9 @@ def add_missing_columns(store: Store, root: str, base: Manifest, given: Schema) 
         operation = merge_message(
             schema_protos(schema, version), version.message.schema_metadata, version.fragments
         )
-        return commit_operation(store, root, operation, read_version=version.version)
+        return commit_operation(at.store, at.root, operation, read_version=version.version)
 
-    return retry_operation(Snapshot(store, root, base), attempt, retry_policy())
+    return retry_operation(base, attempt, retry_policy())
 
 
 def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> list[table_pb2.DataFragment]:

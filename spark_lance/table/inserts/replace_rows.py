@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.schema import Schema
-from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
 from spark_lance.table.inserts.merge_schema import renumbered
@@ -105,27 +104,16 @@ def replace_rows(
         CommitError: see its other subclasses. The new rows' files are the caller's to delete.
     """
 
-    store, root = base.store, base.root
-
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
         added = renumbered(fragments, written, version.schema)
-        changes = find_rows(at, condition)
-        with discarding(lambda: changes.discard(store, root)):
-            outcome = changes.apply(store, root, version)
-            # All columns: the new rows are not copies of old ones in any of them.
-            fields = sorted(field.id for field in version.schema.walk())
-            operation = update_message(outcome.updated, outcome.removed, added, fields)
-            committed = commit_operation(
-                store,
-                root,
-                operation,
-                read_version=version.version,
-                properties=properties,
-                rows=changes,
-                once=once,
-            )
-        changes.discard(store, root, committed)
-        return committed
+        # All columns: the new rows are not copies of old ones in any of them.
+        fields = sorted(field.id for field in version.schema.walk())
+        return commit_row_changes(
+            find_rows(at, condition),
+            lambda outcome: update_message(outcome.updated, outcome.removed, added, fields),
+            properties=properties,
+            once=once,
+        )
 
     return retry_operation(base, attempt, retry_policy())

@@ -256,7 +256,7 @@ def _base(store: Store, root: str, plan: WritePlan, once: IdempotentWrite | None
             ledger = AppliedWrites()
             ledger.learn(store, root, latest)
             ledger.refuse(once, root)
-        return add_missing_columns(store, root, latest, plan.schema)
+        return add_missing_columns(Snapshot(store, root, latest), plan.schema)
     return load_version(store, root, plan.read_version) if plan.check is not None else latest
 
 

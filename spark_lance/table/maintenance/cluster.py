@@ -28,18 +28,16 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.addresses import row_addresses
-from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.deletion import keep_mask
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, mark_spilled, with_lineage
+from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, give_lineage, mark_spilled, with_lineage
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.take import take_addresses
-from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
@@ -144,7 +142,7 @@ class ClusterWriter:
         scan = None
         if fetched:
             manifest = load_version(self.store, self.root, self.read_version)
-            scan = Scan.plan(self.store, self.root, manifest, fetched)
+            scan = Snapshot(self.store, self.root, manifest).scan(fetched)
         aligner: Aligner | None = None
         for batch in batches:
             arrays = list(batch.columns)
@@ -174,7 +172,7 @@ class ClusterWriter:
 
 
 def spills_lineage(manifest: Manifest, rows: int) -> bool:
-    """Whether ids and versions of so many rows in another order are to be kept in data files."""
+    """Whether ids and versions of `rows` rows that get another order are to be kept in data files."""
     said = manifest.config.get(SPILL)
     return manifest.uses_stable_row_ids and (said == "true" or (said is None and rows > _MOST_INLINE))
 
@@ -205,14 +203,7 @@ class _Came:
         """Give the rows of new fragments the ids and versions that came with them."""
         if not fragments:
             return
-        ids, created, updated = (np.concatenate(kept) for kept in self.lineage)
-        start = 0
-        for fragment in fragments:
-            rows = slice(start, start + fragment.physical_rows)
-            fragment.inline_row_ids = pack_row_ids(ids[rows])
-            fragment.inline_created_at_versions = pack_row_versions(created[rows])
-            fragment.inline_last_updated_at_versions = pack_row_versions(updated[rows])
-            start = rows.stop
+        give_lineage(fragments, *(np.concatenate(kept) for kept in self.lineage))
 
 
 def check_clusterable(manifest: Manifest) -> None:
@@ -227,36 +218,31 @@ def check_clusterable(manifest: Manifest) -> None:
             raise UnsupportedFormatError(f"sorting the rows of a table with blobs (column {top.name!r})")
 
 
-def check_parts(
-    store: Store, root: str, manifest: Manifest, old: Iterable[int], parts: Sequence[ClusterPart]
-) -> int:
+def check_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[ClusterPart]) -> int:
     """Compare the rows that were written with those that are there; return how many there are.
 
     Raises:
         FormatError: a row is missing, or came twice.
     """
-    bases = Bases.of(store, root, manifest.message)
     chosen = frozenset(old)
     rows = mark = 0
-    for fragment in manifest.fragments:
+    for fragment in snapshot.fragments:
         if fragment.id not in chosen:
             continue
-        stored = physical_rows(store, root, fragment, bases)
-        deleted = read_deletions(store, root, fragment, stored, bases)
-        live = np.flatnonzero(keep_mask(deleted, 0, stored))
+        stored = snapshot.physical_rows(fragment)
+        live = np.flatnonzero(keep_mask(snapshot.deletions(fragment), 0, stored))
         rows += len(live)
         mark = (mark + _mark(row_addresses(fragment.id, live))) % 2**64
     came = sum(part.rows for part in parts)
     if came != rows or sum(part.mark for part in parts) % 2**64 != mark:
         raise FormatError(
-            f"clustering would lose rows: {rows} are there, {came} were written, or not the same", path=root
+            f"clustering would lose rows: {rows} are there, {came} were written, or not the same",
+            path=snapshot.root,
         )
     return rows
 
 
-def commit_parts(
-    store: Store, root: str, manifest: Manifest, old: Iterable[int], parts: Sequence[ClusterPart]
-) -> Manifest:
+def commit_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[ClusterPart]) -> Manifest:
     """Put the new fragments in place of the old ones, in the order of `parts`, and return the new version.
 
     Raises:
@@ -265,11 +251,11 @@ def commit_parts(
     """
     chosen = frozenset(old)
     group = transaction_pb2.Transaction.Rewrite.RewriteGroup(
-        old_fragments=[fragment for fragment in manifest.fragments if fragment.id in chosen],
+        old_fragments=[fragment for fragment in snapshot.fragments if fragment.id in chosen],
         new_fragments=[table_pb2.DataFragment.FromString(data) for part in parts for data in part.new],
     )
     operation = transaction_pb2.Transaction.Rewrite(groups=[group])
-    return commit_operation(store, root, operation, read_version=manifest.version)
+    return commit_operation(snapshot.store, snapshot.root, operation, read_version=snapshot.version)
 
 
 def _mark(addresses: UInt64Array) -> int:

@@ -27,7 +27,6 @@ from spark_lance.errors import (
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.features import check_writable
@@ -42,6 +41,7 @@ from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group,
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.lineage import SPILL
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import delete_fragment_files
@@ -82,9 +82,7 @@ class CompactionPlan:
 
 
 def compact_table(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     options: CompactionOptions,
     *,
     only: Collection[int] | None = None,
@@ -98,9 +96,7 @@ def compact_table(
     planned anew from the newest version, up to ten times. The other groups are not rewritten again.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
-        manifest: the version to begin with.
+        snapshot: the version to begin with.
         options: how it is compacted.
         only: ids of the fragments to consider; all by default.
         execute: runs tasks and returns their results in the same order; if it raises, their files are its
@@ -116,26 +112,26 @@ def compact_table(
     """
     total = CompactionMetrics()
     for _ in range(_ROUNDS):
-        plan = plan_compaction(store, root, manifest, options, only, remap)
+        plan = plan_compaction(snapshot, options, only, remap)
         if not plan.tasks:
             return total
         if execute is None:
             results = _execute_all(plan.tasks, options.num_threads or 1)
         else:
             results = execute(plan.tasks)
-        done, left = _commit_untouched(store, root, plan.read_version, results, env, remap)
+        done, left = _commit_untouched(snapshot.store, snapshot.root, plan.read_version, results, env, remap)
         total += done
         if not left:
             return total
         only = {fragment.id for result in left for fragment in result.old_fragments}
-        manifest = load_latest(store, root)
-    raise RetryableConflictError(f"other writers were in the way of {_ROUNDS} attempts to compact {root}")
+        snapshot = snapshot.at(load_latest(snapshot.store, snapshot.root))
+    raise RetryableConflictError(
+        f"other writers were in the way of {_ROUNDS} attempts to compact {snapshot.root}"
+    )
 
 
 def plan_compaction(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     options: CompactionOptions,
     only: Iterable[int] | None,
     remap: IndexRemap | None,
@@ -145,36 +141,38 @@ def plan_compaction(
     Raises:
         UnsupportedFormatError: the table uses what is not rewritten here.
     """
-    check_writable(manifest.message, manifest.path)
-    for top in manifest.schema.fields:
+    check_writable(snapshot.manifest.message, snapshot.manifest.path)
+    for top in snapshot.schema.fields:
         if not top.is_blob and any(node.is_blob for node in top.walk()):
             raise UnsupportedFormatError(f"compacting a table with blobs inside column {top.name!r}")
-    if options.defer_index_remap and manifest.uses_stable_row_ids:
-        raise UnsupportedFormatError("defer_index_remap in a table with stable row ids", path=manifest.path)
-    indexed = any(entry.name not in (FRAGMENT_REUSE, MEM_WAL) for entry in manifest.indices)
-    groups = plan_groups(store, root, manifest, options, only)
+    if options.defer_index_remap and snapshot.manifest.uses_stable_row_ids:
+        raise UnsupportedFormatError(
+            "defer_index_remap in a table with stable row ids", path=snapshot.manifest.path
+        )
+    indexed = any(entry.name not in (FRAGMENT_REUSE, MEM_WAL) for entry in snapshot.manifest.indices)
+    groups = plan_groups(snapshot, options, only)
     followed = BitMap()
     if remap is not None and options.remap_indices and any(group.indexed for group in groups):
-        followed = remap.fragments(store, root, manifest)
+        followed = remap.fragments(snapshot)
     asked = options.data_storage_version
     tasks = [
         CompactionTask(
-            store=store,
-            root=root,
-            read_version=manifest.version,
+            store=snapshot.store,
+            root=snapshot.root,
+            read_version=snapshot.version,
             old=tuple(fragment.SerializeToString() for fragment in group.fragments),
-            schema=manifest.schema,
-            version=manifest.file_version if asked is None else FileVersion.parse(asked),
+            schema=snapshot.schema,
+            version=snapshot.manifest.file_version if asked is None else FileVersion.parse(asked),
             rows_per_file=_rows_per_file(group, options),
             options=options,
-            bases=Bases.of(store, root, manifest.message),
-            stable_row_ids=manifest.uses_stable_row_ids,
+            bases=snapshot.bases,
+            stable_row_ids=snapshot.manifest.uses_stable_row_ids,
             tracks_moves=indexed if options.defer_index_remap else _any_in(group, followed),
-            spills=_spills(manifest, group),
+            spills=_spills(snapshot.manifest, group),
         )
         for group in groups
     ]
-    return CompactionPlan(manifest.version, tasks)
+    return CompactionPlan(snapshot.version, tasks)
 
 
 def _any_in(group: Group, fragments: BitMap) -> bool:
@@ -281,12 +279,13 @@ def commit_compaction(
     rewritten: list[RewrittenIndex] = []
     deferred = all(result.moved and result.deferred for result in results)
     if deferred or (remap is not None and any(result.moved for result in results)):
-        reserved, results = _with_ids(store, root, results, env)
+        version, results = _with_ids(store, root, results, env)
+        reserved = Snapshot(store, root, version)
         groups = [_moved_group(result) for result in results if result.moved]
         if deferred:
-            reuse = extend_history(store, root, reserved, reserved.version, groups)
+            reuse = extend_history(reserved, reserved.version, groups)
         elif remap is not None:
-            rewritten = remap.rewrite(store, root, reserved, groups)
+            rewritten = remap.rewrite(reserved, groups)
     group = transaction_pb2.Transaction.Rewrite.RewriteGroup
     operation = transaction_pb2.Transaction.Rewrite(
         groups=[group(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results],

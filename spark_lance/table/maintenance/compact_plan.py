@@ -16,12 +16,10 @@ from pyroaring import BitMap
 
 from spark_lance.errors import OptionError
 from spark_lance.file.version import FileVersion
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.writing.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
@@ -149,18 +147,14 @@ class _Candidate:
 
 
 def plan_groups(
-    store: Store,
-    root: str,
-    manifest: Manifest,
+    snapshot: Snapshot,
     options: CompactionOptions,
     only: Iterable[int] | None = None,
 ) -> list[Group]:
     """Return what is to be rewritten of a version, in the order of its rows.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
-        manifest: the version.
+        snapshot: the version.
         options: how it is compacted.
         only: ids of the fragments to consider; all by default.
 
@@ -168,7 +162,7 @@ def plan_groups(
         FormatError: index entries are damaged.
     """
     chosen = None if only is None else frozenset(only)
-    runs = _bins(store, root, manifest, options, chosen)
+    runs = _bins(snapshot, options, chosen)
     parts = (part for run in runs for part in _cut(run, options) if _worthwhile(part))
     return [
         Group(
@@ -186,16 +180,15 @@ def _worthwhile(part: Sequence[_Candidate]) -> bool:
 
 
 def _bins(
-    store: Store, root: str, manifest: Manifest, options: CompactionOptions, only: frozenset[int] | None
+    snapshot: Snapshot, options: CompactionOptions, only: frozenset[int] | None
 ) -> Iterator[list[_Candidate]]:
     """Yield runs of candidates that are next to each other and covered by the same indices."""
-    bases = Bases.of(store, root, manifest.message)
-    coverage = _coverage(with_present_coverage(store, root, manifest))
+    coverage = _coverage(with_present_coverage(snapshot))
     excluded = frozenset(options.excluded_fragment_ids)
     run: list[_Candidate] = []
-    for fragment in manifest.fragments:
+    for fragment in snapshot.fragments:
         wanted = fragment.id not in excluded and (only is None or fragment.id in only)
-        found = _candidate(store, root, fragment, bases, options, coverage) if wanted else None
+        found = _candidate(snapshot, fragment, options, coverage) if wanted else None
         if run and (found is None or found.indices != run[-1].indices):
             yield run
             run = []
@@ -206,14 +199,12 @@ def _bins(
 
 
 def _candidate(
-    store: Store,
-    root: str,
+    snapshot: Snapshot,
     fragment: table_pb2.DataFragment,
-    bases: Bases,
     options: CompactionOptions,
     coverage: Mapping[bytes, BitMap],
 ) -> _Candidate | None:
-    rows = physical_rows(store, root, fragment, bases)
+    rows = snapshot.physical_rows(fragment)
     deleted = fragment.deletion_file.num_deleted_rows
     alone = options.materialize_deletions and deleted > options.materialize_deletions_threshold * rows
     if not alone and rows >= options.target_rows_per_fragment:

@@ -30,13 +30,13 @@ from spark_lance.table.reading.lineage import (
     LINEAGE_COLUMNS,
     Lineage,
     fragment_lineage,
+    give_lineage,
     mark_spilled,
     with_lineage,
 )
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask, in_batches
 from spark_lance.table.reading.small_fragments import read_tasks
-from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
 __all__ = ["CompactionMetrics", "CompactionTask", "RewriteResult"]
@@ -249,14 +249,7 @@ class CompactionTask:
             for kept, values in zip(parts, lineage, strict=True):
                 assert values is not None
                 kept.append(values[keep])
-        ids, created, updated = (np.concatenate(kept) for kept in parts)
-        start = 0
-        for fragment in new:
-            rows = slice(start, start + fragment.physical_rows)
-            fragment.inline_row_ids = pack_row_ids(ids[rows])
-            fragment.inline_created_at_versions = pack_row_versions(created[rows])
-            fragment.inline_last_updated_at_versions = pack_row_versions(updated[rows])
-            start = rows.stop
+        give_lineage(new, *(np.concatenate(kept) for kept in parts))
 
 
 @dataclass

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from spark_lance.errors import IndexNotFoundError, OptionError
-from spark_lance.io.store import Store
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index_message
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["drop_index"]
 
 _SYSTEM_PREFIX = "__lance_"
 
 
-def drop_index(store: Store, root: str, manifest: Manifest, name: str) -> Manifest:
+def drop_index(snapshot: Snapshot, name: str) -> Manifest:
     """Take all segments of an index out of the table and return the version without them.
 
     The files stay for older versions, until a clean-up.
@@ -25,9 +25,9 @@ def drop_index(store: Store, root: str, manifest: Manifest, name: str) -> Manife
     """
     if name.startswith(_SYSTEM_PREFIX):
         raise OptionError(f"{name!r} is not an index of a column: the format keeps its own records there")
-    removed = [entry for entry in manifest.indices if entry.name == name]
+    removed = [entry for entry in snapshot.manifest.indices if entry.name == name]
     if not removed:
-        names = sorted({e.name for e in manifest.indices if not e.name.startswith(_SYSTEM_PREFIX)})
+        names = sorted({e.name for e in snapshot.manifest.indices if not e.name.startswith(_SYSTEM_PREFIX)})
         raise IndexNotFoundError(f"there is no index {name!r}; there is {', '.join(names) or 'none'}")
     operation = create_index_message(removed=removed)
-    return commit_operation(store, root, operation, read_version=manifest.version)
+    return commit_operation(snapshot.store, snapshot.root, operation, read_version=snapshot.version)

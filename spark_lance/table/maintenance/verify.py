@@ -27,23 +27,21 @@ from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.schema import Field
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import join
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import known_size
-from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.deletion import keep_mask
 from spark_lance.table.indices.describe import describe_indices
-from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.manifest import read_manifest
 from spark_lance.table.reading.blob_values import blob_values
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.lineage import fragment_lineage
 from spark_lance.table.reading.row_lookup import by_blob_bytes
-from spark_lance.table.reading.scan import Scan, ScanTask
+from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
-from spark_lance.table.versions.resolve import main_root
 from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.versions import find_version, latest_version, list_versions
 
@@ -97,19 +95,17 @@ class Verification:
         return any(finding.level == "damage" for finding in self.findings)
 
 
-def verify(store: Store, root: str, manifest: Manifest, progress: Progress | None = None) -> Verification:
+def verify(snapshot: Snapshot, progress: Progress | None = None) -> Verification:
     """Read a version as a whole and check what the format promises of it.
 
     Args:
-        store: where the table is.
-        root: the root path of the line.
-        manifest: the version.
+        snapshot: the version.
         progress: called with the bytes of data files that were read and those of all.
     """
-    fragments = list(manifest.fragments)
+    fragments = list(snapshot.fragments)
     files = [file for fragment in fragments for file in fragment.files]
     total = sum(file.file_size_bytes for file in files)
-    line = _Line(store, root, manifest)
+    line = _Line(snapshot)
     findings = list(line.versions())
     rows = done = 0
     for fragment in fragments:
@@ -121,13 +117,13 @@ def verify(store: Store, root: str, manifest: Manifest, progress: Progress | Non
             progress(done, total)
     findings += [*line.numbers(), *line.indices(), *line.orphans()]
     return Verification(
-        version=manifest.version,
+        version=snapshot.version,
         versions=line.version_count,
         fragments=len(fragments),
         data_files=len(files),
         rows=rows,
         bytes=total,
-        indices=len({entry.name for entry in manifest.indices if entry.fields}),
+        indices=len({entry.name for entry in snapshot.manifest.indices if entry.fields}),
         findings=tuple(findings),
     )
 
@@ -135,11 +131,10 @@ def verify(store: Store, root: str, manifest: Manifest, progress: Progress | Non
 class _Line:
     """One version and the line around it."""
 
-    def __init__(self, store: Store, root: str, manifest: Manifest) -> None:
-        self._store = store
-        self._root = root
-        self._manifest = manifest
-        self._bases = Bases.of(store, root, manifest.message)
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._store, self._root = snapshot.store, snapshot.root
+        self._manifest = snapshot.manifest
         self._ids = BitMap64()
         self.version_count = 0
 
@@ -164,7 +159,7 @@ class _Line:
 
     def _names(self) -> Iterator[Finding]:
         """Look whether the versions that tags and branches name exist."""
-        main = main_root(self._root, self._manifest)
+        main = self._snapshot.main_root
         for name, tag in list_tags(self._store, main).items():
             line = branch_root(main, tag["branch"]) if tag["branch"] else main
             yield from _exists(f"tag {name}", partial(find_version, self._store, line, tag["version"]))
@@ -182,8 +177,8 @@ class _Line:
         where = f"fragment {fragment.id}"
         findings = [*self._sizes(fragment)]
         try:
-            stored = physical_rows(self._store, self._root, fragment, self._bases)
-            deleted = read_deletions(self._store, self._root, fragment, stored, self._bases)
+            stored = self._snapshot.physical_rows(fragment)
+            deleted = self._snapshot.deletions(fragment)
         except (LanceError, OSError) as error:
             return [*findings, _damage(where, error)], 0
         live = stored - len(deleted)
@@ -203,7 +198,7 @@ class _Line:
     def _sizes(self, fragment: table_pb2.DataFragment) -> Iterator[Finding]:
         for file in fragment.files:
             try:
-                store, path = self._bases.data_file(file)
+                store, path = self._snapshot.bases.data_file(file)
                 size = store.size(path)
             except FileNotFoundError:
                 yield _damage(f"data file {file.path}", "does not exist")
@@ -229,7 +224,7 @@ class _Line:
     def _read(self, fragment: table_pb2.DataFragment, tops: Sequence[Field]) -> int:
         """Decode all values of columns of a fragment; return the number of rows."""
         names = [top.name for top in tops]
-        scan = Scan.plan(self._store, self._root, self._manifest, names, fragments=[fragment])
+        scan = self._snapshot.scan(names, fragments=[fragment])
         blobs = [(place, top) for place, top in enumerate(tops) if top.is_blob]
         rows = 0
         for task in scan.tasks():
@@ -243,11 +238,11 @@ class _Line:
         for part in by_blob_bytes(table, blobs, _BLOB_BYTES) if blobs else ():
             rows = table.slice(part.start, part.stop - part.start)
             for place, top in blobs:
-                blob_values(self._bases, top, rows.column(place), task.message)
+                blob_values(self._snapshot.bases, top, rows.column(place), task.message)
 
     def _lineage(self, fragment: table_pb2.DataFragment, keep: npt.NDArray[np.bool_]) -> Iterator[Finding]:
         where = f"fragment {fragment.id}"
-        ids, created, updated = fragment_lineage(self._store, self._root, fragment, self._bases)
+        ids, created, updated = fragment_lineage(self._store, self._root, fragment, self._snapshot.bases)
         assert ids is not None
         assert created is not None
         assert updated is not None
@@ -290,7 +285,7 @@ class _Line:
     def _doubled(self) -> Iterator[Finding]:
         """Look for indices of one kind on one column, of which a search uses one, and for double coverage."""
         try:
-            indices = describe_indices(self._store, self._root, self._manifest)
+            indices = describe_indices(self._snapshot)
         except (LanceError, OSError) as error:
             yield _damage("indices", error)
             return
@@ -331,7 +326,7 @@ class _Line:
 
     def _index_files(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
         try:
-            store, directory = self._bases.index_dir(entry)
+            store, directory = self._snapshot.bases.index_dir(entry)
             prefix = directory + "/"
             found = {
                 file.path.removeprefix(prefix): file.size

@@ -15,13 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
-from spark_lance.io.store import Store
-from spark_lance.table.bases import Bases
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition
-from spark_lance.table.versions.resolve import main_root
+from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["TEXTS", "TEXT_MAP", "TIME", "Column", "MetadataTable", "Subject"]
+__all__ = ["TEXTS", "TEXT_MAP", "TIME", "Column", "MetadataTable"]
 
 TIME = pa.timestamp("us", "UTC")
 TEXTS = pa.list_(pa.string())
@@ -29,31 +26,6 @@ TEXT_MAP = pa.map_(pa.string(), pa.string())
 
 _ROWS_AT_ONCE = 1024
 _READERS = 16
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The version that metadata tables tell of.
-
-    Attributes:
-        store: where the table is.
-        root: the root path of its line.
-        manifest: the version.
-    """
-
-    store: Store
-    root: str
-    manifest: Manifest
-
-    @property
-    def main(self) -> str:
-        """The root path of the main line, which holds tags and branches."""
-        return main_root(self.root, self.manifest)
-
-    @property
-    def bases(self) -> Bases:
-        """Where the version's files lie."""
-        return Bases.of(self.store, self.root, self.manifest.message)
 
 
 @dataclass(frozen=True)
@@ -76,7 +48,7 @@ class MetadataTable:
     """
 
     columns: tuple[Column, ...]
-    rows: Callable[[Subject], Iterator[Any]]
+    rows: Callable[[Snapshot], Iterator[Any]]
     reads: bool = False
 
     @property
@@ -86,7 +58,7 @@ class MetadataTable:
 
     def batches(
         self,
-        subject: Subject,
+        snapshot: Snapshot,
         names: Sequence[str] | None = None,
         condition: Condition | None = None,
         limit: int | None = None,
@@ -94,7 +66,7 @@ class MetadataTable:
         """Yield the rows in small tables; memory does not grow with their number.
 
         Args:
-            subject: the version.
+            snapshot: the version.
             names: columns, in this order; all by default.
             condition: which rows; fitted to `schema`.
             limit: the maximal number of rows.
@@ -105,7 +77,7 @@ class MetadataTable:
         """
         wanted = self._named(self.schema.names if names is None else names)
         first = self._named(condition.columns) if condition is not None else []
-        rows = self.rows(subject)
+        rows = self.rows(snapshot)
         left = limit
         with ThreadPoolExecutor(_READERS) as pool:
             compute = pool.map if self.reads else map
@@ -120,11 +92,11 @@ class MetadataTable:
                     yield _table(wanted, some, compute)
 
     def to_arrow(
-        self, subject: Subject, names: Sequence[str] | None = None, limit: int | None = None
+        self, snapshot: Snapshot, names: Sequence[str] | None = None, limit: int | None = None
     ) -> pa.Table:
         """Return the rows as one table; arguments and errors as `batches`."""
         schema = _schema(self._named(self.schema.names if names is None else names))
-        return pa.concat_tables([schema.empty_table(), *self.batches(subject, names, limit=limit)])
+        return pa.concat_tables([schema.empty_table(), *self.batches(snapshot, names, limit=limit)])
 
     def _named(self, names: Iterable[str]) -> list[Column]:
         by_name = {column.name: column for column in self.columns}

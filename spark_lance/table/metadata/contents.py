@@ -15,9 +15,10 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import address_of
 from spark_lance.table.bases import Bases
-from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable, Subject
+from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable
 from spark_lance.table.paths import TRANSACTIONS_DIR
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rowids import row_id_bounds
 
 __all__ = ["CONFIG", "FILES", "FRAGMENTS", "SCHEMA"]
@@ -31,13 +32,13 @@ _ID_PLACES = {None: "address", "inline_row_ids": "inline", "column_row_ids": "fi
 class _Names:
     """The columns of a version by field id."""
 
-    subject: Subject
+    snapshot: Snapshot
 
     @cached_property
     def tops(self) -> dict[int, str]:
         """The top-level column of each field."""
         return {
-            node.id: column.name for column in self.subject.manifest.schema.fields for node in column.walk()
+            node.id: column.name for column in self.snapshot.manifest.schema.fields for node in column.walk()
         }
 
 
@@ -56,9 +57,9 @@ class _Fragment:
         return int(self.message.deletion_file.num_deleted_rows)
 
 
-def _fragments(subject: Subject) -> Iterator[_Fragment]:
-    names, bases = _Names(subject), subject.bases
-    return (_Fragment(names, bases, message) for message in subject.manifest.fragments)
+def _fragments(snapshot: Snapshot) -> Iterator[_Fragment]:
+    names, bases = _Names(snapshot), snapshot.bases
+    return (_Fragment(names, bases, message) for message in snapshot.manifest.fragments)
 
 
 def _fragment_bytes(row: _Fragment) -> int | None:
@@ -70,7 +71,7 @@ def _provided(row: _Fragment) -> list[str]:
     """Return the top-level columns of which the fragment has values; the others are null in it."""
     tops = row.names.tops
     found = {tops[number] for file in row.message.files for number in file.fields if number in tops}
-    return [column.name for column in row.names.subject.manifest.schema.fields if column.name in found]
+    return [column.name for column in row.names.snapshot.manifest.schema.fields if column.name in found]
 
 
 def _deletion_file(row: _Fragment) -> str | None:
@@ -145,15 +146,15 @@ class _File:
     def fields(self) -> list[str] | None:
         if self.names is None:
             return None
-        paths = self.names.subject.manifest.schema.paths
+        paths = self.names.snapshot.manifest.schema.paths
         return [paths[number] for number in self.message.fields if number in paths]
 
 
-def _files(subject: Subject) -> Iterator[_File]:
-    store, manifest, bases, names = subject.store, subject.manifest, subject.bases, _Names(subject)
+def _files(snapshot: Snapshot) -> Iterator[_File]:
+    store, manifest, bases, names = snapshot.store, snapshot.manifest, snapshot.bases, _Names(snapshot)
     yield _File("manifest", lambda: (store, manifest.path))
     if manifest.transaction_file:
-        path = join(subject.root, TRANSACTIONS_DIR, manifest.transaction_file)
+        path = join(snapshot.root, TRANSACTIONS_DIR, manifest.transaction_file)
         yield _File("transaction", lambda: (store, path))
     for fragment in manifest.fragments:
         yield from _fragment_files(fragment, bases, names)
@@ -217,8 +218,8 @@ class _Node:
     parent: int | None
 
 
-def _schema(subject: Subject) -> Iterator[_Node]:
-    return (node for field in subject.manifest.schema.fields for node in _nodes(field, "", None))
+def _schema(snapshot: Snapshot) -> Iterator[_Node]:
+    return (node for field in snapshot.manifest.schema.fields for node in _nodes(field, "", None))
 
 
 def _nodes(field: Field, above: str, parent: int | None) -> Iterator[_Node]:
@@ -251,9 +252,9 @@ SCHEMA = MetadataTable(
 )
 
 
-def _config(subject: Subject) -> Iterator[tuple[str, str, str]]:
+def _config(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
     """Yield (scope, key, value) of all settings and of the metadata of the table and its schema."""
-    manifest = subject.manifest
+    manifest = snapshot.manifest
     scopes = {
         "config": manifest.config,
         "table metadata": manifest.table_metadata,

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from spark_lance.table.features import feature_names
 from spark_lance.table.manifest import read_manifest
-from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.versions import list_versions
 
@@ -58,27 +58,27 @@ class TableDetail:
     writer_features: tuple[str, ...]
 
 
-def table_detail(subject: Subject) -> TableDetail:
+def table_detail(snapshot: Snapshot) -> TableDetail:
     """Describe a version.
 
     Raises:
         FormatError: a manifest is damaged.
     """
-    manifest = subject.manifest
+    manifest = snapshot.manifest
     message = manifest.message
     fragments = manifest.fragments
     files = [file for fragment in fragments for file in fragment.files]
     sizes = [file.file_size_bytes for file in files]
-    stored = sum(physical_rows(subject.store, subject.root, f, subject.bases) for f in fragments)
+    stored = sum(physical_rows(snapshot.store, snapshot.root, f, snapshot.bases) for f in fragments)
     deleted = sum(fragment.deletion_file.num_deleted_rows for fragment in fragments)
-    versions = list_versions(subject.store, subject.root)
+    versions = list_versions(snapshot.store, snapshot.root)
     first = versions[0] if versions and versions[0].version == 1 and not message.branch else None
     return TableDetail(
-        location=subject.store.uri(subject.root),
+        location=snapshot.store.uri(snapshot.root),
         branch=message.branch or None,
         version=manifest.version,
         description=manifest.schema.metadata.get("comment"),
-        created_at=read_manifest(subject.store, first.path, first.naming).timestamp if first else None,
+        created_at=read_manifest(snapshot.store, first.path, first.naming).timestamp if first else None,
         last_modified=manifest.timestamp,
         num_versions=len(versions),
         num_rows=stored - deleted,

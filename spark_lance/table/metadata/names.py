@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from spark_lance.errors import TableNotFoundError
 from spark_lance.table.indices.describe import IndexDescription, describe_indices
-from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, Subject
+from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable
 from spark_lance.table.metadata.operations import live_rows
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.versions import latest_version
@@ -22,8 +23,8 @@ __all__ = ["BRANCHES", "INDICES", "TAGS"]
 _Named = tuple[str, dict[str, Any]]
 
 
-def _tags(subject: Subject) -> Iterator[_Named]:
-    return iter(list_tags(subject.store, subject.main).items())
+def _tags(snapshot: Snapshot) -> Iterator[_Named]:
+    return iter(list_tags(snapshot.store, snapshot.main_root).items())
 
 
 def _texts(metadata: dict[str, Any]) -> dict[str, str]:
@@ -45,7 +46,7 @@ TAGS = MetadataTable(
 
 @dataclass(frozen=True)
 class _Branch:
-    subject: Subject
+    snapshot: Snapshot
     name: str
     told: dict[str, Any]
 
@@ -53,14 +54,16 @@ class _Branch:
     def latest(self) -> int | None:
         """The newest version; None if the branch has just been deleted."""
         try:
-            return latest_version(self.subject.store, branch_root(self.subject.main, self.name)).version
+            return latest_version(
+                self.snapshot.store, branch_root(self.snapshot.main_root, self.name)
+            ).version
         except TableNotFoundError:
             return None
 
 
-def _branches(subject: Subject) -> Iterator[_Branch]:
-    found = Branches(subject.store, subject.main).list()
-    return (_Branch(subject, name, told) for name, told in found.items())
+def _branches(snapshot: Snapshot) -> Iterator[_Branch]:
+    found = Branches(snapshot.store, snapshot.main_root).list()
+    return (_Branch(snapshot, name, told) for name, told in found.items())
 
 
 BRANCHES = MetadataTable(
@@ -106,9 +109,9 @@ class _Index:
         return sum(known) if counts is not None and len(known) == len(counts) else None
 
 
-def _indices(subject: Subject) -> Iterator[_Index]:
-    rows = {fragment.id: live_rows(fragment) for fragment in subject.manifest.fragments}
-    found = describe_indices(subject.store, subject.root, subject.manifest)
+def _indices(snapshot: Snapshot) -> Iterator[_Index]:
+    rows = {fragment.id: live_rows(fragment) for fragment in snapshot.manifest.fragments}
+    found = describe_indices(snapshot)
     return (_Index(index, rows) for index in found)
 
 

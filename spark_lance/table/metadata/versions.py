@@ -14,10 +14,11 @@ from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.manifest import Manifest, read_manifest
-from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, Subject
+from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable
 from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
 from spark_lance.table.old_writers import completed
 from spark_lance.table.operations.next_version import writer_name
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.versions import VersionFile, list_versions
@@ -28,8 +29,8 @@ __all__ = ["HISTORY", "TRANSACTIONS", "VERSIONS"]
 class _Tags:
     """The names of versions of one line, read once and only if asked for."""
 
-    def __init__(self, subject: Subject) -> None:
-        self._subject = subject
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self._lock = threading.Lock()
         self._names: dict[int, list[str]] | None = None
 
@@ -37,8 +38,8 @@ class _Tags:
         with self._lock:
             if self._names is None:
                 self._names = {}
-                branch = self._subject.manifest.message.branch or None
-                for name, tag in list_tags(self._subject.store, self._subject.main).items():
+                branch = self._snapshot.manifest.message.branch or None
+                for name, tag in list_tags(self._snapshot.store, self._snapshot.main_root).items():
                     if tag["branch"] == branch:
                         self._names.setdefault(tag["version"], []).append(name)
             return self._names.get(version, [])
@@ -47,8 +48,8 @@ class _Tags:
 class _Version:
     """A version of the history. What is read for it is read once, whichever thread asks first."""
 
-    def __init__(self, subject: Subject, tags: _Tags, file: VersionFile) -> None:
-        self.subject = subject
+    def __init__(self, snapshot: Snapshot, tags: _Tags, file: VersionFile) -> None:
+        self.snapshot = snapshot
         self.number = file.version
         self.older: _Version | None = None
         self._tags = tags
@@ -62,10 +63,10 @@ class _Version:
         """The manifest; None if a clean-up took it since the versions were listed."""
         with self._lock:
             if not self._manifest:
-                subject = self.subject
+                snapshot = self.snapshot
                 try:
-                    stored = read_manifest(subject.store, self._file.path, self._file.naming)
-                    self._manifest.append(completed(subject.store, subject.root, stored))
+                    stored = read_manifest(snapshot.store, self._file.path, self._file.naming)
+                    self._manifest.append(completed(snapshot.store, snapshot.root, stored))
                 except FileNotFoundError:
                     self._manifest.append(None)
             return self._manifest[0]
@@ -76,7 +77,7 @@ class _Version:
         manifest = self.manifest
         with self._lock:
             if not self._transaction:
-                self._transaction.append(_transaction(self.subject, manifest))
+                self._transaction.append(_transaction(self.snapshot, manifest))
             return self._transaction[0]
 
     @property
@@ -89,22 +90,22 @@ class _Version:
         return self._tags.of(self.number)
 
 
-def _transaction(subject: Subject, manifest: Manifest | None) -> Transaction | None:
+def _transaction(snapshot: Snapshot, manifest: Manifest | None) -> Transaction | None:
     if manifest is None:
         return None
     try:
-        return read_transaction(subject.store, subject.root, manifest)
+        return read_transaction(snapshot.store, snapshot.root, manifest)
     except FormatError:
         # It is a record for people; the version does not need it.
         return None
 
 
-def _versions(subject: Subject) -> Iterator[_Version]:
+def _versions(snapshot: Snapshot) -> Iterator[_Version]:
     """Yield the version and those before it on its line, newest first."""
-    tags = _Tags(subject)
-    files = list_versions(subject.store, subject.root)
-    newest_first = (file for file in reversed(files) if file.version <= subject.manifest.version)
-    rows = (_Version(subject, tags, file) for file in newest_first)
+    tags = _Tags(snapshot)
+    files = list_versions(snapshot.store, snapshot.root)
+    newest_first = (file for file in reversed(files) if file.version <= snapshot.manifest.version)
+    rows = (_Version(snapshot, tags, file) for file in newest_first)
     for row, older in pairwise(chain(rows, [None])):
         assert row is not None
         row.older = older

@@ -39,7 +39,7 @@ WRITER_VERSION = "100.1.0"
 _ADDED = 100
 MAX_FRAGMENT_ID = 2**32 - 1
 _NANOS = 1_000_000_000
-# Up to so many fragments are taken out of a list one by one, which moves those behind them each time.
+# Up to this many fragments are taken out of a list one by one, which moves those behind them each time.
 _FEW_FRAGMENTS = 100
 
 

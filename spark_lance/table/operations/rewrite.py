@@ -23,6 +23,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.index_kinds import kind_of
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import (
     MAX_FRAGMENT_ID,
@@ -36,16 +37,6 @@ from spark_lance.table.reserved_names import FRAGMENT_REUSE
 from spark_lance.table.rowids import count_row_ids
 
 __all__ = ["rewrite"]
-
-# Indices that hold stable row ids where a table has them, and their highest version that does. A BTree holds
-# row addresses all the same, and zone maps and Bloom filters are made per fragment.
-_OF_ROW_IDS = {
-    "bitmapindexdetails": 0,
-    "labellistindexdetails": 1,
-    "invertedindexdetails": 3,
-    "ngramindexdetails": 0,
-    "vectorindexdetails": 2,
-}
 
 Group = tuple[frozenset[int], frozenset[int]]
 
@@ -140,8 +131,8 @@ def _index_section(
 
 def _holds_row_ids(entry: table_pb2.IndexMetadata) -> bool:
     """Whether an index of a table with stable row ids consists of these."""
-    kind = entry.index_details.type_url.rpartition(".")[2].lower()
-    return kind in _OF_ROW_IDS and entry.index_version <= _OF_ROW_IDS[kind]
+    kind = kind_of(entry)
+    return kind is not None and entry.index_version <= kind.row_ids_until
 
 
 def _move_coverage(

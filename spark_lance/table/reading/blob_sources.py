@@ -230,7 +230,7 @@ class BlobSources:
 
     def _open_data_file(self, source: str) -> _Object:
         found = self._opened(source, "the data file")
-        # What a value names is no more than a claim: only bytes of Lance files are copied.
+        # What a value names is a claim, not a fact: only bytes of Lance files are copied.
         is_lance = found.path.endswith(".lance") and found.size > len(MAGIC)
         if not is_lance or _bytes(found, [(found.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC:
             raise BlobSourceError(f"a value names {source} as the data file of a blob, which it is not")

@@ -14,7 +14,7 @@ missing version sequence says version 1, for every row. (Lance table format, sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -34,6 +34,8 @@ from spark_lance.table.rowids import (
     UPDATED_AT_FIELD,
     decode_row_ids,
     decode_row_versions,
+    pack_row_ids,
+    pack_row_versions,
 )
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "Lineage",
     "LineageReader",
     "fragment_lineage",
+    "give_lineage",
     "mark_spilled",
     "with_lineage",
 ]
@@ -134,6 +137,27 @@ def mark_spilled(fragment: table_pb2.DataFragment) -> None:
     fragment.column_row_ids.SetInParent()
     fragment.column_created_at_versions.SetInParent()
     fragment.column_last_updated_at_versions.SetInParent()
+
+
+def give_lineage(
+    fragments: Sequence[table_pb2.DataFragment],
+    ids: npt.NDArray[np.uint64],
+    created: npt.NDArray[np.uint64],
+    updated: npt.NDArray[np.uint64],
+) -> None:
+    """Write the three sequences into the messages of new fragments.
+
+    Args:
+        fragments: with their physical rows; none of them is deleted.
+        ids, created, updated: of the rows of all fragments, one after the other.
+    """
+    start = 0
+    for fragment in fragments:
+        rows = slice(start, start + fragment.physical_rows)
+        fragment.inline_row_ids = pack_row_ids(ids[rows])
+        fragment.inline_created_at_versions = pack_row_versions(created[rows])
+        fragment.inline_last_updated_at_versions = pack_row_versions(updated[rows])
+        start = rows.stop
 
 
 class LineageReader:

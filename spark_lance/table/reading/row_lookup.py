@@ -22,7 +22,7 @@ __all__ = ["by_blob_bytes", "columns_of", "nameable", "read_rows"]
 
 _PIECE_BYTES = 16 << 20
 _MAX_PIECE_ROWS = 1 << 20
-# Rows are read with those between them if these are at most so many times as many.
+# Rows are read with those between them if that makes at most this many times as many.
 _DENSE = 4
 
 

@@ -47,7 +47,7 @@ Filter = Predicate | Condition
 
 _MAX_WINDOW_ROWS = 1 << 22
 _MIN_ROW_BYTES = 0.125
-# Rows are read one by one, not with those between them, if these are more than so many times as many.
+# Rows are read one by one if reading those between them, too, would make more than this many times as many.
 _SPARSE = 8
 
 

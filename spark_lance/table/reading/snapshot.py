@@ -24,6 +24,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.pruning import Pruner
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.versions.resolve import main_root
 from spark_lance.table.versions.versions import load_version
 
 __all__ = ["PrunerFactory", "Snapshot", "SnapshotRef"]
@@ -70,6 +71,11 @@ class Snapshot:
         """The fragments in scan order."""
         return self.manifest.fragments
 
+    @property
+    def main_root(self) -> str:
+        """The root path of the main line, which holds tags and branches."""
+        return main_root(self.root, self.manifest)
+
     @cached_property
     def bases(self) -> Bases:
         """Where the version's files are."""
@@ -110,9 +116,8 @@ class Snapshot:
         Raises:
             FormatError: neither the manifest nor a data file tells.
         """
-        scan = self.scan([])
         chosen = self.fragments if fragment is None else [fragment]
-        return sum(scan.live_rows(each) for each in chosen)
+        return sum(self.physical_rows(each) - int(each.deletion_file.num_deleted_rows) for each in chosen)
 
     def scan(
         self,

@@ -31,6 +31,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import UPDATED_AT
 from spark_lance.table.transaction import Transaction
 
@@ -111,16 +112,13 @@ class _Part:
     without: Fragment | None
 
 
-def changes_of(
-    store: Store, root: str, old: Manifest | None, new: Manifest, transaction: Transaction
-) -> list[ChangedRows]:
+def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) -> list[ChangedRows]:
     """Return what a version changed, in an order that depends on nothing but the version.
 
     With stable row ids the ids of rows that an update or a restore moved are held in memory, some 40 bytes
     each; other operations are told from the manifests, deletion files and row versions of changed fragments.
 
     Args:
-        store, root: the table.
         old: the version before; None for the empty table before the first version.
         new: the version.
         transaction: what made it.
@@ -131,11 +129,12 @@ def changes_of(
     """
     if transaction.name is None:
         raise UnsupportedFormatError(
-            f"version {new.version} was made by an operation that this release does not know", new.path
+            f"version {new.version} was made by an operation that this release does not know",
+            new.manifest.path,
         )
     if old is not None and transaction.name in _QUIET:
         return []
-    return _Comparison(store, root, old, new, transaction).changes()
+    return _Comparison(old, new, transaction).changes()
 
 
 def before_append(new: Manifest, transaction: Transaction) -> Manifest:
@@ -152,17 +151,15 @@ def before_append(new: Manifest, transaction: Transaction) -> Manifest:
 class _Comparison:
     """A version and the one before it."""
 
-    def __init__(
-        self, store: Store, root: str, old: Manifest | None, new: Manifest, transaction: Transaction
-    ) -> None:
+    def __init__(self, old: Snapshot | None, new: Snapshot, transaction: Transaction) -> None:
         self._name = transaction.name or ""
         self._operation = transaction.operation
-        self._stable = new.uses_stable_row_ids
-        self._new_fields = _field_ids(new)
+        self._stable = new.manifest.uses_stable_row_ids
+        self._new_fields = _field_ids(new.manifest)
         # A column that is back counts as new, though its file may have been there all the time.
-        self._old_fields = self._new_fields & (set() if old is None else _field_ids(old))
-        self._before = FragmentView(store, root, Bases.of(store, root, (new if old is None else old).message))
-        self._after = FragmentView(store, root, Bases.of(store, root, new.message))
+        self._old_fields = self._new_fields & (set() if old is None else _field_ids(old.manifest))
+        self._before = _view(new if old is None else old)
+        self._after = _view(new)
         self._old: Mapping[int, Fragment] = {} if old is None else {f.id: f for f in old.fragments}
         self._new: Mapping[int, Fragment] = {f.id: f for f in new.fragments}
 
@@ -238,9 +235,13 @@ class _Comparison:
             every = np.arange(self._after.total(other), dtype=np.int64)
             was = self._before.lineage(one, UPDATED_AT, every)
             found: Rows = np.flatnonzero(was != self._after.lineage(other, UPDATED_AT, every))
-            # Who replaces a file without telling rows leaves their versions as they are.
+            # A writer that replaces a file without telling rows leaves their versions as they are.
             return found if len(found) else None
         return _named_rows(self._operation, other)
+
+
+def _view(snapshot: Snapshot) -> FragmentView:
+    return FragmentView(snapshot.store, snapshot.root, snapshot.bases)
 
 
 def _field_ids(manifest: Manifest) -> set[int]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
-from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
-from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.predicates.predicate import Predicate
@@ -37,23 +35,10 @@ def delete_rows(
     """
 
     def attempt(base: Snapshot) -> Manifest:
-        changes = find_rows(base, predicate)
-        return _commit(base.store, base.root, changes, str(predicate), env)
-
-    return retry_operation(snapshot, attempt, reruns, env)
-
-
-def _commit(store: Store, root: str, changes: RowChanges, predicate: str, env: CommitEnv) -> Manifest:
-    with discarding(lambda: changes.discard(store, root)):
-        outcome = changes.apply(store, root, changes.source)
-        operation = delete_message(outcome.updated, outcome.removed, predicate)
-        committed = commit_operation(
-            store,
-            root,
-            operation,
-            read_version=changes.source.version,
-            rows=changes,
+        return commit_row_changes(
+            find_rows(base, predicate),
+            lambda outcome: delete_message(outcome.updated, outcome.removed, str(predicate)),
             env=env,
         )
-    changes.discard(store, root, committed)
-    return committed
+
+    return retry_operation(snapshot, attempt, reruns, env)

@@ -30,7 +30,7 @@ def find_rows(snapshot: Snapshot, predicate: Predicate | None) -> RowChanges:
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     if predicate is None:
-        return RowChanges(snapshot.manifest, _live_rows(snapshot))
+        return RowChanges(snapshot, _live_rows(snapshot))
     scan = snapshot.scan([ROW_ADDRESS])
     condition = scan.condition(predicate)
     rows = {}
@@ -39,7 +39,7 @@ def find_rows(snapshot: Snapshot, predicate: Predicate | None) -> RowChanges:
         offsets = np.concatenate([np.empty(0, np.uint32), *found])
         if len(offsets):
             rows[task.message.id] = offsets
-    return RowChanges(snapshot.manifest, rows)
+    return RowChanges(snapshot, rows)
 
 
 def _live_rows(snapshot: Snapshot) -> dict[int, Offsets]:

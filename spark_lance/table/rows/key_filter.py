@@ -87,7 +87,7 @@ def pack_filter(hashes: UInt64Array) -> bytes:
 
 
 def filter_places(hashes: UInt64Array, blocks: int) -> tuple[UInt64Array, list[UInt64Array]]:
-    """Return the block of every hash in a filter of so many, and the bit of it in each word of the block."""
+    """Return the block of every hash in a filter of `blocks`, and its bit in each word of that block."""
     homes: UInt64Array = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
     return homes, [(((hashes & _LOW) * salt) & _LOW) >> np.uint64(27) for salt in _SALT]
 

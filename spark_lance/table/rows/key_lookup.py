@@ -22,8 +22,9 @@ __all__ = ["key_tasks"]
 
 # Keys that are asked for together.
 _BATCH_KEYS = 512
-# An index reads a page of some thousand rows for one key. So many keys are always looked up, more only if the
-# table has so many rows for each: otherwise its key columns are read sooner than the pages of the index.
+# An index reads a page of some thousand rows for one key. Up to `_FEW_KEYS` keys are always looked up, more
+# only if the table has `_ROWS_PER_KEY` rows for each: otherwise its key columns are read sooner than the
+# pages of the index.
 _FEW_KEYS = 64
 _ROWS_PER_KEY = 2048
 

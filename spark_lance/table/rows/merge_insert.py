@@ -238,9 +238,7 @@ class _Merge:
         ids = CarriedRowIds(self.at)
         added = write_moved(self.at, self._new_rows(inserted, ids), ids)
         committed = commit_moves(
-            self.at.store,
-            self.at.root,
-            RowChanges(self.base, rows),
+            RowChanges(self.at, rows),
             added,
             sorted(node.id for node in self.base.schema.walk()),
             env,

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from google.protobuf.message import Message
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Field
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import CommitEnv, commit_operation
+from spark_lance.table.commits.commit import CommitEnv
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
@@ -137,8 +138,6 @@ def write_moved(
 
 
 def commit_moves(
-    store: Store,
-    root: str,
     changes: RowChanges,
     added: Sequence[table_pb2.DataFragment],
     field_ids: Iterable[int],
@@ -149,8 +148,6 @@ def commit_moves(
     """Delete the old rows and add the new fragments in one version.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
         changes: the old rows, and the version in which they were found.
         added: what `write_moved` gave.
         field_ids: the fields whose values changed.
@@ -163,21 +160,14 @@ def commit_moves(
             are deleted, unless the outcome is not known.
     """
 
+    source = changes.source
+
+    def message(outcome: Outcome) -> Message:
+        return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
+
     def discard() -> None:
-        changes.discard(store, root)
-        delete_fragment_files(store, root, [fragment.SerializeToString() for fragment in added])
+        written = [fragment.SerializeToString() for fragment in added]
+        delete_fragment_files(source.store, source.root, written)
 
     with discarding(discard):
-        outcome = changes.apply(store, root, changes.source)
-        operation = update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
-        committed = commit_operation(
-            store,
-            root,
-            operation,
-            read_version=changes.source.version,
-            properties=properties,
-            rows=changes,
-            env=env,
-        )
-    changes.discard(store, root, committed)
-    return committed
+        return commit_row_changes(changes, message, properties=properties, env=env)

@@ -76,7 +76,7 @@ def update_rows(
         ids = CarriedRowIds(at)
         added = write_moved(at, _changed(at, changes, values, ids), ids)
         field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
-        committed = commit_moves(at.store, at.root, changes, added, field_ids, env)
+        committed = commit_moves(changes, added, field_ids, env)
         return Updated(committed, sum(len(offsets) for offsets in changes.rows.values()))
 
     return retry_operation(snapshot, attempt, reruns, env)

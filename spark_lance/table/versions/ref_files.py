@@ -69,7 +69,7 @@ def parse_time(text: str | None, path: str) -> datetime | None:
     """Return RFC 3339 text in UTC as a time of microseconds.
 
     Raises:
-        FormatError: it is no such time.
+        FormatError: the text is not such a time.
     """
     if text is None:
         return None

@@ -152,7 +152,7 @@ def test_our_index_is_used_by_us_and_by_pylance(name: str, kind: str, tmp_path: 
     path = tmp_path / "t"
     lance.write_dataset(table_of(kind, ordered=name in BY_ZONE), str(path), max_rows_per_file=9000)
     table = dataset(path).delete("k = 9")
-    create_scalar_index(table.store, table.root, table.manifest, "c", name)
+    create_scalar_index(table.snapshot, "c", name)
     pointed = list(check(path, [*CONDITIONS[kind], *COMMON]))
     assert min(pointed) < ROWS
     theirs = lance.dataset(str(path))
@@ -204,7 +204,7 @@ def test_rows_are_never_lost(
     steps = st.sampled_from([step for step in STEPS if not (stable and step == "compact_defer")])
     lance.write_dataset(table_of("int", rows), str(path), max_rows_per_file=250, enable_stable_row_ids=stable)
     table = dataset(path)
-    create_scalar_index(table.store, table.root, table.manifest, "c", name)
+    create_scalar_index(table.snapshot, "c", name)
     for number, step in enumerate(data.draw(st.lists(steps, min_size=1, max_size=5))):
         take(path, step, number)
         list(check(path, ["c = 7", "c > 40", "c is null", "c = 7 or k = 3", "c < 0 and k = 2", "c = 1000"]))
@@ -226,7 +226,7 @@ def take(path: Path, step: str, number: int) -> None:
     elif step == "rewrite":
         lance.dataset(str(path)).optimize.compact_files(target_rows_per_fragment=400)
     elif step == "extend" and any(entry.name == "c_idx" for entry in table.manifest.indices):
-        extend_scalar_index(table.store, table.root, table.manifest, "c_idx", merge=number % 2 or None)
+        extend_scalar_index(table.snapshot, "c_idx", merge=number % 2 or None)
     elif step == "extend_pylance":
         lance.dataset(str(path)).optimize.optimize_indices()
 
@@ -235,7 +235,7 @@ def test_an_index_on_a_field_of_a_struct(tmp_path: Path) -> None:
     path = tmp_path / "t"
     lance.write_dataset(table_of("int"), str(path))
     table = dataset(path)
-    create_scalar_index(table.store, table.root, table.manifest, "s.c", "BTREE", name="nested")
+    create_scalar_index(table.snapshot, "s.c", "BTREE", name="nested")
     (pointed,) = check(path, ["s.c = 7"])
     assert pointed < ROWS / 20
 
@@ -244,9 +244,9 @@ def test_several_indices_work_together(tmp_path: Path) -> None:
     path = tmp_path / "t"
     lance.write_dataset(table_of("int"), str(path))
     table = dataset(path)
-    create_scalar_index(table.store, table.root, table.manifest, "c", "BTREE")
+    create_scalar_index(table.snapshot, "c", "BTREE")
     table = dataset(path)
-    create_scalar_index(table.store, table.root, table.manifest, "k", "BITMAP")
+    create_scalar_index(table.snapshot, "k", "BITMAP")
     both, either, unknown = check(path, ["c = 7 and k = 3", "c = 7 or k = 3", "c = 7 or length('x') = k"])
     assert both < 60 < either < ROWS / 5
     assert unknown <= ROWS

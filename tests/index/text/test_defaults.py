@@ -97,7 +97,7 @@ def built(path: Path, builder: str, language: str | None, seed: int) -> str:
 def known_words(root: str) -> dict[str, int]:
     """Return the words of the index, with the texts that have each."""
     table = spark_lance.dataset(root)
-    segments = segments_of(table.store, table.root, table.manifest, INVERTED_LABEL, INVERTED_NEWEST)
+    segments = segments_of(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST)
     parts = [part for segment in segments for part in text_parts(segment)]
     found: dict[str, int] = {}
     for part in parts:

@@ -51,9 +51,7 @@ def stored_positions(path: Path) -> dict[tuple[str, int], list[bytes]]:
     found = {}
     table = dataset(path)
     field = table.manifest.schema.field("t").id
-    for segment in segments_of(
-        table.store, table.root, table.manifest, INVERTED_LABEL, INVERTED_NEWEST, field
-    ):
+    for segment in segments_of(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST, field):
         for part in text_parts(segment):
             lists = part.lists.read(["_position"])["_position"].to_pylist()
             for word, number in part.words.items():

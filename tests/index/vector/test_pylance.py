@@ -114,7 +114,7 @@ def test_pylance_searches_what_we_built(
 
 def build(path: Path, recipe: Recipe) -> None:
     found = dataset(path)
-    create_vector_index(found.store, found.root, found.manifest, "v", recipe)
+    create_vector_index(found.snapshot, "v", recipe)
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,11 @@ def test_both_extend_one_index_in_turns(kind: str, stable: bool, tmp_path: Path)
     lance.dataset(str(path)).optimize.optimize_indices(num_indices_to_merge=0)
     lance.write_dataset(table_of(VECTORS[900:1200], 900), str(path), mode="append")
     found = dataset(path)
-    extend_vector_index(found.store, found.root, found.manifest, "v_idx", merge=0)
+    extend_vector_index(found.snapshot, "v_idx", merge=0)
     assert len(dataset(path).manifest.indices) == 3
     assert_finds_all(path, kind, 1200)
     found = dataset(path)
-    extend_vector_index(found.store, found.root, found.manifest, "v_idx")
+    extend_vector_index(found.snapshot, "v_idx")
     assert len(dataset(path).manifest.indices) == 1
     assert_finds_all(path, kind, 1200)
     lance.write_dataset(table_of(VECTORS[1200:], 1200), str(path), mode="append")

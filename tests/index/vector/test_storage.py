@@ -21,7 +21,7 @@ def test_partitions_are_read_together(
 ) -> None:
     table = write_dataset(table_of(clustered(600, 16, clusters=3)), tmp_path / "t")
     table = table.create_index("v", kind, num_partitions=40, max_iters=2)
-    (found,) = segments_of(table.store, table.root, table.manifest, VECTOR_LABEL, VECTOR_NEWEST)
+    (found,) = segments_of(table.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
     segment = open_segment(found)
     monkeypatch.setattr(storage, "_RUN_BYTES", run_bytes)
     together = list(segment.partitions())

@@ -25,7 +25,7 @@ from spark_lance.errors import (
     SchemaError,
 )
 from spark_lance.spark.lance_table import changing, merging, reading, row_tasks
-from spark_lance.table.rows import row_rewrites
+from spark_lance.table.commits import commit_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 
@@ -339,7 +339,7 @@ def test_an_unknown_outcome_deletes_nothing(
         raise CommitOutcomeUnknownError("the answer was lost")
 
     files = data_files(path)
-    monkeypatch.setattr(row_rewrites, "commit_operation", unknown)
+    monkeypatch.setattr(commit_rows, "commit_operation", unknown)
     with pytest.raises(CommitOutcomeUnknownError):
         LanceTable.forPath(spark, path).update("id = 1", {"v": "0"})
     assert len(data_files(path)) == len(files) + 1

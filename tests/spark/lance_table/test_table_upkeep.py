@@ -85,7 +85,7 @@ def content(path: str, stable: bool = False) -> dict[str, list[Any]]:
     for name in names:
         assert canonical(columns[name]) == canonical(shown[name])
     ds = spark_lance.dataset(path)
-    assert not verify(ds.store, ds.root, ds.manifest).damaged
+    assert not verify(ds.snapshot).damaged
     return {name: [values[place] for place in order] for name, values in columns.items()}
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
-from spark_lance.spark.schema.types import arrow_schema, spark_schema
-from tests.spark.carriers import pyspark_schema
+from spark_lance.spark.schema.types import arrow_schema
+from tests.spark.carriers import pyspark_schema, spark_schema
 from tests.strategies import tables
 
 # TIME came with Spark 4.1.

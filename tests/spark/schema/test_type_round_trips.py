@@ -22,9 +22,10 @@ from pyspark.sql import SparkSession
 
 import spark_lance
 from spark_lance.errors import SchemaError
-from spark_lance.spark.schema.types import arrow_schema, spark_schema
+from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.source import LanceDataSource
+from tests.spark.carriers import spark_schema
 from tests.strategies import canonical, random_array, tables
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.

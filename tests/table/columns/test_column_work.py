@@ -29,6 +29,7 @@ from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, Others
 from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.operations.data_replacement import place_file
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from spark_lance.table.versions.versions import load_latest
@@ -154,7 +155,8 @@ class Place:
             if (file := files.get(fragment.id)) is not None:
                 place_file(longer, file)
             fragments.append(longer)
-        commit_files(self.store, self.root, self.version, self.schema, fragments, SYSTEM_ENV)
+        snapshot = Snapshot(self.store, self.root, self.version)
+        commit_files(snapshot, self.schema, fragments, SYSTEM_ENV)
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])

@@ -573,16 +573,15 @@ def test_casts_and_null_checks_are_made_again(
 
 def test_giving_up_leaves_no_files(tmp_path: Path, racing: Callable[[Callable[[], object]], None]) -> None:
     path = write(tmp_path / "t")
-    store, root = open_store(path)
     files = data_files(path)
     source = expressions({"n": "a"}, spark_lance.dataset(path).schema)
     racing(lambda: lance.dataset(str(path)).delete("a = 3"))
     with pytest.raises(RetryableConflictError):
-        add_columns(store, root, manifest(path), source, reruns=RetryPolicy(attempts=1))
+        add_columns(spark_lance.dataset(path).snapshot, source, reruns=RetryPolicy(attempts=1))
     racing(lambda: lance.dataset(str(path)).delete("a = 4"))
     change = Alteration("a", data_type=pa.int8())
     with pytest.raises(RetryableConflictError):
-        alter_columns(store, root, manifest(path), [change], reruns=RetryPolicy(attempts=1))
+        alter_columns(spark_lance.dataset(path).snapshot, [change], reruns=RetryPolicy(attempts=1))
     assert data_files(path) == files
 
 

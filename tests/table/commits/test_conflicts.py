@@ -293,7 +293,7 @@ def outcome(attempt: Callable[[], object]) -> str:
 
 def _rows_of_one(dataset: spark_lance.LanceDataset) -> Any:
     changes = find_rows(dataset.snapshot, pc.field("a") == 2)
-    outcome = changes.apply(dataset.store, dataset.root, dataset.manifest)
+    outcome = changes.apply()
     return delete_message(outcome.updated, outcome.removed, "a = 2")
 
 

@@ -35,13 +35,13 @@ def table(tmp_path: Path) -> spark_lance.LanceDataset:
 def changes(table: spark_lance.LanceDataset, **rows: list[int]) -> RowChanges:
     """Rows of fragments by their offsets: `f0=[1, 2]`."""
     offsets = {int(name[1:]): np.array(numbers, np.uint32) for name, numbers in rows.items()}
-    return RowChanges(table.manifest, offsets)
+    return RowChanges(table.snapshot, offsets)
 
 
 def commit(table: spark_lance.LanceDataset, rows: RowChanges, operation: Any = None) -> Any:
     """Commit a Delete of the rows, or another operation with them, from the version they were found in."""
     if operation is None:
-        outcome = rows.apply(table.store, table.root, rows.source)
+        outcome = rows.apply()
         operation = delete_message(outcome.updated, outcome.removed, "a test")
     return commit_operation(table.store, table.root, operation, read_version=rows.source.version, rows=rows)
 
@@ -76,7 +76,7 @@ def test_rows_of_a_fragment_with_other_data_files_are_looked_for_again(
     with pytest.raises(RetryableConflictError, match="fragment 0 has been rewritten"):
         commit(table, ours)
     with pytest.raises(RetryableConflictError, match="fragment 0 has been rewritten"):
-        ours.apply(table.store, table.root, load_latest(table.store, table.root))
+        ours.apply(load_latest(table.store, table.root))
     assert commit(table, untouched).version == 3
 
 
@@ -90,7 +90,7 @@ def test_rows_of_a_fragment_that_is_gone_are_looked_for_again(table: spark_lance
 
 def moved(table: spark_lance.LanceDataset, rows: RowChanges, new: list[Any]) -> pb.Update:
     """An Update that moves the rows into new fragments."""
-    outcome = rows.apply(table.store, table.root, rows.source)
+    outcome = rows.apply()
     return pb.Update(
         updated_fragments=outcome.updated,
         removed_fragment_ids=outcome.removed,

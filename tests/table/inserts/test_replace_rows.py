@@ -173,7 +173,7 @@ def test_nothing_of_a_lost_attempt_stays(path: str, monkeypatch: pytest.MonkeyPa
 
     before = files(path)
     with monkeypatch.context() as patch:
-        patch.setattr("spark_lance.table.inserts.replace_rows.commit_operation", refuse)
+        patch.setattr("spark_lance.table.commits.commit_rows.commit_operation", refuse)
         patience = RetryPolicy(attempts=3, base_seconds=0)
         with commit_options(retry=patience), pytest.raises(RetryableConflictError):
             job.commit()

@@ -69,8 +69,8 @@ def cluster(ds: LanceDataset, carried: list[str], order: Any, **options: Any) ->
         for part in (rows.slice(0, half), rows.slice(half))
     ]
     old = [fragment.id for fragment in ds.manifest.fragments]
-    assert check_parts(ds.store, ds.root, ds.manifest, old, parts) == rows.num_rows
-    return ds._at(commit_parts(ds.store, ds.root, ds.manifest, old, parts))
+    assert check_parts(ds.snapshot, old, parts) == rows.num_rows
+    return ds._at(commit_parts(ds.snapshot, old, parts))
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
@@ -120,9 +120,9 @@ def test_lost_and_doubled_rows_are_found(tmp_path: Path) -> None:
     for order in (range(39), [*range(39), 38], [*range(1, 40), 1]):
         part = writer(ds, ["id"]).write(shuffled(ds, ["id"], list(order)).to_batches())
         with pytest.raises(FormatError, match="would lose rows"):
-            check_parts(ds.store, ds.root, ds.manifest, old, [part])
+            check_parts(ds.snapshot, old, [part])
     with pytest.raises(FormatError, match="40 are there, 0 were written"):
-        check_parts(ds.store, ds.root, ds.manifest, old, [ClusterPart((), 0, 0)])
+        check_parts(ds.snapshot, old, [ClusterPart((), 0, 0)])
 
 
 def test_rows_changed_meanwhile_are_a_conflict_and_appended_ones_are_not(tmp_path: Path) -> None:

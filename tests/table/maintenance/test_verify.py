@@ -27,7 +27,7 @@ def rows(start: int, count: int = 50) -> pa.Table:
 
 def checked(path: Path | str, **options: Any) -> Verification:
     ds = dataset(path, **options)
-    return verify(ds.store, ds.root, ds.manifest)
+    return verify(ds.snapshot)
 
 
 def levels(found: Verification, level: str) -> list[Finding]:
@@ -53,7 +53,7 @@ def rich(path: Path, *, stable: bool = True) -> LanceDataset:
 def test_a_rich_table_is_sound(tmp_path: Path, stable: bool) -> None:
     ds = rich(tmp_path / "t", stable=stable)
     seen: list[tuple[int, int]] = []
-    found = verify(ds.store, ds.root, ds.manifest, lambda done, total: seen.append((done, total)))
+    found = verify(ds.snapshot, lambda done, total: seen.append((done, total)))
     assert found.findings == ()
     assert not found.damaged
     assert (found.rows, found.versions, found.indices) == (ds.count_rows(), ds.version, 1)
@@ -161,11 +161,8 @@ def test_row_ids_in_use_twice_or_not_yet_given(tmp_path: Path) -> None:
     message.CopyFrom(ds.manifest.message)
     message.fragments[1].inline_row_ids = message.fragments[0].inline_row_ids
     message.next_row_id = 10
-    found = verify(
-        ds.store,
-        ds.root,
-        type(ds.manifest)(message, ds.manifest.index_section, ds.manifest.naming, ds.manifest.path),
-    )
+    changed = type(ds.manifest)(message, ds.manifest.index_section, ds.manifest.naming, ds.manifest.path)
+    found = verify(ds.snapshot.at(changed))
     messages = [finding.message for finding in levels(found, "damage")]
     assert any("two rows have the same row id" in text for text in messages)
     assert any("10 is the next to be given" in text for text in messages)

@@ -21,16 +21,16 @@ from spark_lance.errors import OptionError, SchemaError
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.metadata import METADATA_TABLES, metadata_table, versions
-from spark_lance.table.metadata.columns import Subject
 from spark_lance.table.predicates.predicate import compile_predicate
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rowids import pack_row_ids, row_id_bounds
 from tests.table.histories import Step, play, rows, steps
 
 
-def subject(path: Path | str, version: Any = None) -> Subject:
+def subject(path: Path | str, version: Any = None) -> Snapshot:
     """Return what metadata tables of a version are made from."""
     table = spark_lance.dataset(str(path), version)
-    return Subject(table.store, table.root, table.manifest)
+    return table.snapshot
 
 
 def told(path: Path | str, name: str, *columns: str, version: Any = None) -> list[dict[str, Any]]:

@@ -242,7 +242,7 @@ def test_what_the_low_level_commit_refuses_is_run_again_by_delete(tmp_path: Path
     stale = spark_lance.dataset(path)
     lance.dataset(str(path)).delete("a = 1 or a = 3")
     changes = find_rows(stale.snapshot, a < 3)
-    outcome = changes.apply(stale.store, stale.root, stale.manifest)
+    outcome = changes.apply()
     message = delete_message(outcome.updated, outcome.removed, "a < 3")
     for known in (changes, None):
         with pytest.raises(RetryableConflictError):

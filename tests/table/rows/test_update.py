@@ -488,7 +488,7 @@ def test_many_new_fragments_carry_their_ids(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(row_rewrites, "write_fragments", partial(write_fragments, max_rows_per_file=10))
     added = write_moved(dataset.snapshot, tables(), ids)
     assert [fragment.physical_rows for fragment in added] == [10, 10, 8]
-    commit_moves(dataset.store, dataset.root, changes, added, [1], SYSTEM_ENV)
+    commit_moves(changes, added, [1], SYSTEM_ENV)
     expected = [(a, a, 1, 1 if a % 2 else 2) for a in range(50)]
     expected += [(1000 + n, 50 + n, 2, 2) for n in range(3)]
     assert content(path, ["a", *SYSTEM]) == sorted(expected, key=repr)

@@ -33,7 +33,7 @@ _LEVEL_BITS = 16
 
 
 def pickable(encoding: pb.CompressiveEncoding, buffers: int = 1) -> bool:
-    """Tell whether `pick` can be used for values in this encoding, in so many buffers per chunk."""
+    """Tell whether `pick` can be used for values in this encoding, with `buffers` buffers per chunk."""
     name = compression_name(encoding)
     if name == "rle":
         return buffers == 2

@@ -29,8 +29,8 @@ __all__ = ["FieldReader"]
 _MAX_ROWS = 1 << 32
 # A read of at most one of this many rows of a page does not decode the page.
 _NARROW = 16
-# A read of less than that much of a page decodes so many Arrow bytes, for the reads after it: more would be
-# held for every column.
+# A read of fewer rows of a page than that decodes as much as gives this many Arrow bytes, for the reads after
+# it: more would be held for every column.
 _PART_BYTES = 2 << 20
 # The number of pages whose chunk positions are kept.
 _KEPT_PAGES = 32

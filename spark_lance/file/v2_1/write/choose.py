@@ -103,8 +103,8 @@ _LONG_TEXT_BYTES = 2 * 1024
 # per call; text shorter than this in the mean is left alone.
 _LEAST_ZIPPED_BYTES = 512
 _LONGEST_COMPRESSED = {FileVersion.V2_1: 12 * 1024, FileVersion.V2_2: 1 << 20}
-# A page of text may have one longer value for so many of its bytes. In 2.1 such a value shares its chunk with
-# one other if there is room for both; if there is not, the page is cut in two until it is in a small one.
+# A page of text may have one longer value per this many of its bytes. In 2.1 such a value shares its chunk
+# with one other if there is room for both; if not, the page is cut in two until it is in a small one.
 _BYTES_PER_LONG = {FileVersion.V2_1: 128 * 1024, FileVersion.V2_2: math.inf}
 
 # Wide values gain nothing from chunks: one value is already a sensible read.

@@ -4,7 +4,7 @@
     lance-encoding:compression-level             a number, for zstd
     lance-encoding:rle-threshold                 runs if there are less than this share of the values
     lance-encoding:bss                           on, off, auto: byte-stream split below zstd or lz4
-    lance-encoding:dict-divisor                  a dictionary has at most one item per so many values
+    lance-encoding:dict-divisor                  a dictionary has at most one item per this many values
     lance-encoding:dict-size-ratio               and takes at most this share of the bytes without it
     lance-encoding:dict-values-compression       zstd, lz4, none: for the items of dictionaries (2.2)
     lance-encoding:dict-values-compression-level   a number, for zstd

@@ -160,7 +160,7 @@ class Quantizer(ABC):
 
     @classmethod
     def codewords(cls, bits: int | None) -> int:
-        """Return how many codewords training finds for codes of so many bits; 0 if it finds none."""
+        """Return how many codewords training finds for codes of `bits` bits; 0 if it finds none."""
         return 0
 
     @classmethod

@@ -1,0 +1,152 @@
+"""The next version of a table, as a commit proposes it: nothing that came in between stands in its way.
+
+Every version that is new since the last check is compared with the operation (`verdict`). Where both can
+stand, the operation is fitted onto the newest version (`REBASES`), and its manifest is built from that one
+(`OPERATIONS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from spark_lance.errors import (
+    FormatError,
+    IncompatibleConflictError,
+    RetryableConflictError,
+    TableExistsError,
+    UnsupportedFormatError,
+    VersionNotFoundError,
+)
+from spark_lance.table.commits.conflicts import Verdict, verdict
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite, carried
+from spark_lance.table.commits.pending import Landed, PendingCommit
+from spark_lance.table.commits.rebase import REBASES, RebaseContext
+from spark_lance.table.features import check_writable
+from spark_lance.table.indices.fragment_reuse import with_present_coverage
+from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.old_writers import check_successor
+from spark_lance.table.operations import OPERATIONS, Builder, Stamp
+from spark_lance.table.paths import manifest_path
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.transaction import Transaction, read_transaction
+from spark_lance.table.versions.versions import list_versions, load_latest
+
+__all__ = ["builder_of", "propose_first", "propose_next"]
+
+
+def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
+    """Check every version that is new since the last check and build on the newest one."""
+    latest = load_latest(commit.store, commit.root)
+    if latest.version < commit.checked:
+        raise VersionNotFoundError(
+            f"version {commit.checked} of {commit.root} does not exist; the newest is {latest.version}"
+        )
+    if latest.path != manifest_path(commit.root, latest.version, latest.naming):
+        raise FormatError(f"the manifest says it is version {latest.version}", path=latest.path)
+    if commit.once is not None and (ours := _look_up(commit, commit.once, latest)) is not None:
+        return Landed(ours)
+    for version in range(commit.checked + 1, latest.version + 1):
+        theirs = latest if version == latest.version else _read_past(commit, version, latest)
+        if commit.is_ours(theirs):
+            return Landed(theirs)
+        # The version that a put in doubt aimed at is someone else's, so that put can never land.
+        commit.doubt = None
+        _check(commit, theirs)
+        commit.checked = version
+    check_writable(latest.message, latest.path)
+    if commit.unfit:
+        commit.transaction = _fitted(commit, latest)
+        commit.unfit = []
+    current = with_present_coverage(Snapshot(commit.store, commit.root, latest))
+    built = build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
+    check_successor(commit.restored or latest, built)
+    return replace(built, inferred=latest.inferred) if latest.inferred else built
+
+
+def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> Manifest | None:
+    """Raise if the pair has landed, unless by a put of this very commit: return that version then.
+
+    This comes before the check for conflicts: a repeated overwrite is not a conflict with the first.
+    """
+    if commit.recorded:
+        for version in range(commit.checked + 1, latest.version + 1):
+            theirs = latest if version == latest.version else _read_past(commit, version, latest)
+            if commit.is_ours(theirs):
+                return theirs
+            commit.doubt = None
+    commit.ledger.learn(commit.store, commit.root, latest)
+    commit.ledger.refuse(once, commit.root)
+    return None
+
+
+def _fitted(commit: PendingCommit, latest: Manifest) -> Transaction:
+    """Return the transaction fitted onto the newest version, from which one that merges rows then is."""
+    transaction = commit.transaction
+    rebase = REBASES.get(transaction.name or "")
+    if rebase is None:
+        return transaction
+    context = RebaseContext(latest, commit.unfit, commit.rows)
+    operation = rebase(transaction.operation, context)
+    return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
+
+
+def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> Manifest | Landed:
+    """Build the first version where there is no table yet."""
+    first = build(commit.stamp(1, {}))
+    versions = list_versions(commit.store, commit.root)
+    for file in versions:
+        if file.version == first.version:
+            winner = read_manifest(commit.store, file.path, file.naming)
+            if commit.is_ours(winner):
+                return Landed(winner)
+            commit.doubt = None
+    if versions:
+        raise TableExistsError(f"there is a Lance table at {commit.root} already")
+    return first
+
+
+def _check(commit: PendingCommit, theirs: Manifest) -> None:
+    """Raise if a version that came in between stands in the way."""
+    ours = commit.transaction
+    where = f"version {theirs.version} of {commit.root}"
+    since = f"this {ours.name} was computed from version {ours.read_version}"
+    if commit.strict:
+        raise RetryableConflictError(f"{where} is newer, {since} and is strict: run the operation again")
+    try:
+        transaction = read_transaction(commit.store, commit.root, theirs)
+    except FormatError as error:
+        raise IncompatibleConflictError(
+            f"{where} has no readable transaction, and {since}: reload the table"
+        ) from error
+    outcome = verdict(ours, transaction, deferred=commit.reuse is not None)
+    name = transaction.name or "an operation unknown to this release"
+    if outcome is Verdict.RETRY or (outcome is Verdict.MERGE and commit.rows is None):
+        raise RetryableConflictError(f"{where} ({name}) conflicts, {since}: run the operation again")
+    if outcome is Verdict.INCOMPATIBLE:
+        raise IncompatibleConflictError(f"{where} ({name}) is incompatible, {since}: reload the table")
+    if outcome is not Verdict.FINE:
+        commit.unfit.append(transaction.operation)
+
+
+def _read_past(commit: PendingCommit, version: int, latest: Manifest) -> Manifest:
+    path = manifest_path(commit.root, version, latest.naming)
+    try:
+        return read_manifest(commit.store, path, latest.naming)
+    except FileNotFoundError as error:
+        raise IncompatibleConflictError(
+            f"version {version} of {commit.root} was cleaned up, so a {commit.transaction.name} "
+            f"computed from version {commit.transaction.read_version} cannot be checked: reload the table"
+        ) from error
+
+
+def builder_of(transaction: Transaction) -> Builder:
+    """Return what builds the version of an operation.
+
+    Raises:
+        UnsupportedFormatError: the operation is not known here.
+    """
+    build = OPERATIONS[transaction.name] if transaction.name else None
+    if build is None:
+        raise UnsupportedFormatError(f"the operation {transaction.name} is not executed by this release")
+    return build
