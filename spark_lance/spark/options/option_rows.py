@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.errors import OptionError
-from spark_lance.table.writing.compression import SCHEMES
 
-__all__ = ["ROWS", "Option", "boolean", "positive"]
+__all__ = ["ROWS", "Option", "boolean", "one_of", "positive"]
 
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -35,10 +34,15 @@ def positive(text: str) -> int:
     return number
 
 
-def _scheme(text: str) -> str:
-    if text.strip().lower() not in SCHEMES:
-        raise ValueError
-    return text.strip().lower()
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return what parses one of some words, in any case; a ValueError says that a text is none."""
+
+    def parse(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError
+        return text.strip().lower()
+
+    return parse
 
 
 def _filled(text: str) -> str:
@@ -402,7 +406,7 @@ ROWS = (
     ),
     Option(
         "compression",
-        _scheme,
+        one_of("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
         None,
         "write",

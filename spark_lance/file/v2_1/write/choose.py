@@ -8,8 +8,8 @@ Numbers of 8 to 64 bits take the form of least weight, see numbers.py; numbers o
 Strings and binaries get a dictionary where that is smaller by some margin. Wide numbers and vectors are
 compressed if samples shrink much.
 
-Other text (and binaries) is compressed, if samples say that it shrinks, by lz4 in chunks of about 28 KiB, or by zstd if that
-does much more for it. FSST, which the reference implementation writes here, is only read. In numpy, finding
+Other text and binaries are compressed, if samples shrink, by lz4 in chunks of about 28 KiB, or by zstd if it
+does much more. FSST, which the reference implementation writes here, is only read. In numpy, finding
 the longest symbol at every byte takes four gathers or more, and following symbol after symbol through strings
 of a hundred bytes seven more; at the 1.6 ns per byte that were measured for one gather, that is 55 MB/s at
 best, and lz4 does better than FSST anyhow. Of 100,000 sentences of documentation, FSST leaves 0.65 of the
