@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_lance.errors import OptionError
 
-__all__ = ["ROWS", "Option", "boolean", "positive"]
+__all__ = ["ROWS", "Option", "boolean", "one_of", "positive"]
 
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -32,6 +32,17 @@ def positive(text: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return what parses one of some words, in any case; a ValueError says that a text is none."""
+
+    def parse(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError
+        return text.strip().lower()
+
+    return parse
 
 
 def _filled(text: str) -> str:
@@ -402,6 +413,15 @@ ROWS = (
         "write",
         "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
         ("file_format_version",),
+    ),
+    Option(
+        "compression",
+        one_of("zstd", "lz4", "fsst", "none"),
+        "zstd, lz4, fsst or none",
+        None,
+        "write",
+        "Compress the columns that say nothing else: zstd or lz4 make files small, none only packs them; "
+        "fsst stands for the default choice. A new table keeps it.",
     ),
     Option(
         "enable_stable_row_ids",
