@@ -20,7 +20,7 @@ EXTRAS_bench := test,demo,bench
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check clean
+.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs-generate clean
 .PHONY: bench bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -61,7 +61,7 @@ test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two
 test-spark-versions: $(SPARK_VERSIONS:%=test-spark-%) ## run the tests of the Spark layer with older releases of Spark
 
 test-spark-%: .venv-spark-%/.installed
-	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark $(ARGS)
+	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
 	$(BIN)/python -m pytest -m "not benchmark and not stores" $(ARGS)
@@ -74,6 +74,9 @@ lint: $(VENV)/.installed-test ## check style, formatting and types
 format: $(VENV)/.installed-test ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs-generate: $(VENV)/.installed-test ## write the tables in docs/ that the code knows: options, types, errors, commands
+	$(BIN)/python docs/generate.py
 
 proto: ## generate spark_lance/proto from protos/ (Python 3.10 to 3.12)
 	$(PYTHON) protos/generate.py

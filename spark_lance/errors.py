@@ -7,9 +7,12 @@ written for pylance catches them. Messages say what happened, where, and what to
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 __all__ = [
     "AlreadyCommittedError",
     "AtomicPutUnsupportedError",
+    "BlobSourceError",
     "BranchExistsError",
     "BranchInUseError",
     "BranchNotFoundError",
@@ -49,7 +52,14 @@ __all__ = [
 
 
 class LanceError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package: the message names the cause and what to do.
+
+    Attributes:
+        repeatable: whether the same call may succeed if it is made again: True, False (something has to be
+            changed first), or None (look at the table first, for the call may have had its effect).
+    """
+
+    repeatable: ClassVar[bool | None] = False
 
 
 class _LocatedError(LanceError):
@@ -72,11 +82,11 @@ class _LocatedError(LanceError):
 
 
 class FormatError(_LocatedError, ValueError):
-    """Stored bytes break the format: the object is damaged or was not written by a Lance writer."""
+    """Stored bytes break the format, so an object is damaged or not of Lance: run `spark-lance verify`."""
 
 
 class UnsupportedFormatError(_LocatedError, NotImplementedError):
-    """Valid Lance bytes of a version, encoding or feature that this release does not support: upgrade it."""
+    """The table uses a version, encoding or feature that this release does not support: upgrade it."""
 
 
 class TableNotFoundError(LanceError, FileNotFoundError, ValueError):
@@ -108,7 +118,7 @@ class NamespaceNotFoundError(LanceError, LookupError):
 
 
 class NamespaceExistsError(LanceError, FileExistsError):
-    """The catalog has a namespace of this name already."""
+    """The catalog has a namespace of this name already: use it, or choose another name."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -160,18 +170,23 @@ class RowNotFoundError(LanceError, IndexError, OSError):
 
 
 class SchemaError(LanceError, ValueError, OSError):
-    """Data and table do not fit together; the message lists every difference."""
+    """Data and table do not fit together: the message lists every difference and its remedy.
+
+    `differences` are the lines of the message, if it has several; those about types know the types.
+    """
+
+    differences: tuple[object, ...] = ()
 
 
 class ColumnNotFoundError(SchemaError, KeyError, RuntimeError):
-    """The table has no such column; the message names those that it has."""
+    """The table has no such column: the message names those that it has."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class ColumnTypeError(SchemaError, TypeError):
-    """The type of a column cannot be used for this."""
+    """The type of a column cannot be used for this: choose another column, or cast it."""
 
 
 class BlobSourceError(LanceError, LookupError):
@@ -179,11 +194,11 @@ class BlobSourceError(LanceError, LookupError):
 
 
 class OptionError(LanceError, ValueError, OSError):
-    """An option is unknown or its value cannot be used."""
+    """An option is unknown or its value cannot be used: the message says what is expected."""
 
 
 class OptionTypeError(OptionError, TypeError):
-    """A part of a query is missing, or does not fit the type of its column."""
+    """A part of a query is missing, or does not fit the type of its column: the message names the part."""
 
 
 class IndexExistsError(OptionError, RuntimeError):
@@ -191,19 +206,21 @@ class IndexExistsError(OptionError, RuntimeError):
 
 
 class IndexKindError(OptionError, NotImplementedError):
-    """This kind of index is unknown; the message lists the known kinds."""
+    """This kind of index is unknown: the message lists the known kinds."""
 
 
 class ExpressionError(LanceError, ValueError, OSError):
-    """A filter cannot be understood or does not fit the table's columns."""
+    """A filter cannot be understood or does not fit the table's columns: the message shows the place."""
 
 
 class MergeError(LanceError, ValueError, OSError):
-    """The source of a merge has keys that its rules do not allow; the message names one of them."""
+    """The source of a merge has keys that its rules do not allow: the message names one of them."""
 
 
 class StoreError(LanceError, OSError):
-    """The file system or object store cannot be used as asked."""
+    """The file system or object store failed: the message names the cause, such as a full disk."""
+
+    repeatable: ClassVar[bool | None] = True
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -212,17 +229,23 @@ class StoreError(LanceError, OSError):
 class StoreAccessError(StoreError, PermissionError):
     """The store refuses these credentials: they are missing, wrong, expired, or lack a permission."""
 
+    repeatable: ClassVar[bool | None] = False
+
 
 class AtomicPutUnsupportedError(StoreError):
-    """This store cannot create an object only if it is absent, so commits to it would not be safe."""
+    """This store cannot create an object only if it is absent: give a manifest store or a commit lock."""
+
+    repeatable: ClassVar[bool | None] = False
 
 
 class CommitError(LanceError):
-    """A commit did not take place, unless the subclass says otherwise."""
+    """A commit did not take place, unless the subclass says otherwise: nothing of it is visible."""
 
 
 class RetryableConflictError(CommitError):
     """Another writer changed what this operation was computed from: run the operation again."""
+
+    repeatable: ClassVar[bool | None] = True
 
 
 class IncompatibleConflictError(CommitError):
@@ -231,6 +254,8 @@ class IncompatibleConflictError(CommitError):
 
 class RetriesExhaustedError(CommitError):
     """Other writers won every attempt: lower the number of concurrent writers, or allow more retries."""
+
+    repeatable: ClassVar[bool | None] = True
 
 
 class AlreadyCommittedError(CommitError):
@@ -250,6 +275,8 @@ class AlreadyCommittedError(CommitError):
 class CommitOutcomeUnknownError(CommitError):
     """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
 
+    repeatable: ClassVar[bool | None] = None
+
 
 class LockNotReleasedError(CommitOutcomeUnknownError):
     """The commit landed, but its commit lock was not released: do not repeat it, and free the lock.
@@ -257,6 +284,8 @@ class LockNotReleasedError(CommitOutcomeUnknownError):
     `version` is the one that was committed. As after an unknown outcome, no file may be deleted, so this is a
     kind of that error.
     """
+
+    repeatable: ClassVar[bool | None] = False
 
     def __init__(self, message: str, version: int) -> None:
         super().__init__(message, version)

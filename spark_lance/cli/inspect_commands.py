@@ -1,32 +1,35 @@
-"""The commands that look at a table: inspect, history, doctor."""
+"""The commands that look at a table: inspect, schema, stats, history, doctor."""
 
 from __future__ import annotations
 
-import argparse
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.cli.engines import ENGINES, judge
+from spark_lance.cli.names import Arguments
 from spark_lance.cli.opening import open_table
-from spark_lance.cli.output import as_json, print_pairs, print_table, say, size_text
+from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.io.progress import reporting
 from spark_lance.table.features import feature_names
 from spark_lance.table.metadata import metadata_table
+from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.paths import Naming
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.tag_files import list_tags
 
-__all__ = ["doctor", "history", "inspect"]
+__all__ = ["advice_for", "doctor", "history", "inspect", "schema", "stats"]
 
 _HISTORY = ("version", "timestamp", "operation", "operationParameters", "operationMetrics", "userMetadata")
 _MANY_VERSIONS = 1000
 _FEW_BYTES = 1 << 20
 
 
-def inspect(arguments: argparse.Namespace) -> int:
+def inspect(arguments: Arguments) -> int:
     """Show a table's columns, rows, files, indices, tags and branches."""
     dataset = open_table(arguments)
     snapshot = dataset.snapshot
@@ -74,14 +77,58 @@ def inspect(arguments: argparse.Namespace) -> int:
     )
     say()
     rows = [(c["name"], c["type"], c["nullable"], _notes(c)) for c in columns]
-    print_table(("column", "type", "nullable", "metadata"), rows)
+    print_table(("column", "type", "nullable", "metadata"), rows, wide=arguments.wide)
     if indices:
         say()
-        print_table(tuple(indices[0]), [tuple(index.values()) for index in indices])
+        print_table(tuple(indices[0]), [tuple(index.values()) for index in indices], wide=arguments.wide)
     return 0
 
 
-def history(arguments: argparse.Namespace) -> int:
+def schema(arguments: Arguments) -> int:
+    """Show the columns of a table and the fields inside them, with their ids."""
+    found = metadata_table("schema").to_arrow(open_table(arguments).snapshot).to_pylist()
+    rows = [{**row, "metadata": dict(row["metadata"] or ())} for row in found]
+    if arguments.json:
+        say(as_json(rows))
+        return 0
+    names = ("id", "path", "arrow_type", "nullable", "key_position", "metadata")
+    print_table(
+        ("id", "column", "type", "nullable", "key", "metadata"),
+        [tuple(row[name] for name in names) for row in rows],
+        wide=arguments.wide,
+    )
+    return 0
+
+
+def stats(arguments: Arguments) -> int:
+    """Show what each column takes, and how it is encoded."""
+    dataset = open_table(arguments)
+    with Progress("looking into files") as progress, reporting(progress):
+        columns = column_sizes(dataset.snapshot)
+    if arguments.json:
+        say(as_json(columns))
+        return 0
+    total, rows = sum(column.bytes for column in columns), max(dataset.count_rows(), 1)
+    print_table(
+        ("column", "type", "bytes", "share", "bytes per row", "pages", "encodings"),
+        [
+            (
+                column.name,
+                column.type,
+                size_text(column.bytes),
+                f"{column.bytes / total:.1%}" if total else "-",
+                f"{column.bytes / rows:,.1f}",
+                column.pages,
+                "; ".join(f"{count} of {names}" for names, count in column.encodings.items()),
+            )
+            for column in columns
+        ],
+        wide=arguments.wide,
+    )
+    return 0
+
+
+def history(arguments: Arguments) -> int:
     """Show the operation behind each version, newest first."""
     dataset = open_table(arguments)
     table = metadata_table("history")
@@ -90,19 +137,19 @@ def history(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(as_json(rows))
     else:
-        print_table(_HISTORY, [[row[name] for name in _HISTORY] for row in rows])
+        print_table(_HISTORY, [[row[name] for name in _HISTORY] for row in rows], wide=arguments.wide)
     return 0
 
 
 @dataclass(frozen=True)
-class _Advice:
+class Advice:
     """A command or Python call that would improve a table, and the reason."""
 
     command: str
     reason: str
 
 
-def doctor(arguments: argparse.Namespace) -> int:
+def doctor(arguments: Arguments) -> int:
     """Show the features of a table, which engines can use it, and advice."""
     dataset = open_table(arguments)
     message = dataset.manifest.message
@@ -117,7 +164,7 @@ def doctor(arguments: argparse.Namespace) -> int:
         for name in dict.fromkeys([*feature_names(flags[0]), *feature_names(flags[1])])
     ]
     verdicts = [judge(engine, *flags, versions) for engine in ENGINES]
-    advice = list(_advice(dataset))
+    advice = list(advice_for(dataset))
     if arguments.json:
         shown = {"features": features, "file_versions": sorted(versions)}
         say(as_json({**shown, "engines": verdicts, "advice": advice}))
@@ -141,32 +188,32 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _advice(dataset: LanceDataset) -> Iterator[_Advice]:
+def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
     """Yield what would improve a table. What the command line lacks is advised as a call in Python."""
     detail = table_detail(dataset.snapshot)
     opened = f"spark_lance.dataset({dataset.uri!r})"
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []
     if tasks:
         fragments = sum(len(task.old) for task in tasks)
-        yield _Advice(
+        yield Advice(
             "compact", f"{fragments} of {detail.num_fragments} fragments are small or have many deleted rows"
         )
     if detail.num_versions > _MANY_VERSIONS:
-        yield _Advice("vacuum", f"{detail.num_versions} versions are kept")
+        yield Advice("vacuum", f"{detail.num_versions} versions are kept")
     for index in dataset.describe_indices():
         if index.fields and index.num_rows_indexed is not None:
             missing = detail.num_rows - index.num_rows_indexed
             if missing > 0:
-                yield _Advice(
-                    f"{opened}.optimize.optimize_indices(index_names=[{index.name!r}])",
+                yield Advice(
+                    f"index optimize {shlex.quote(dataset.uri)} {index.name}",
                     f"index {index.name} lacks {missing} of {detail.num_rows} rows",
                 )
     if dataset.manifest.naming is Naming.V1:
-        yield _Advice(
+        yield Advice(
             f"{opened}.migrate_manifest_paths_v2()", "the newest version is not the first that a store lists"
         )
     if not dataset.manifest.file_version.writable:
-        yield _Advice(
+        yield Advice(
             f'spark_lance.write_dataset({opened}.to_table(), "NEW_PATH")',
             "legacy files can only be read: write the rows to a new table",
         )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
+from spark_lance.cli.names import Arguments
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import OptionError
 
-__all__ = ["open_table", "storage_options"]
+__all__ = ["columns_of", "open_table", "reference_of", "storage_options"]
 
 
-def open_table(arguments: argparse.Namespace) -> LanceDataset:
+def open_table(arguments: Arguments) -> LanceDataset:
     """Open the version that the arguments name, by default the newest one.
 
     Raises:
@@ -22,17 +22,32 @@ def open_table(arguments: argparse.Namespace) -> LanceDataset:
     """
     options = storage_options(arguments.storage)
     version = getattr(arguments, "version", None)
+    asof = getattr(arguments, "asof", None)
+    if asof is not None:
+        if version is not None or arguments.branch is not None:
+            raise OptionError("--asof looks on the main line: leave out --version and --branch")
+        return dataset(arguments.path, storage_options=options, asof=asof)
     if arguments.branch is not None:
         if version is not None and not version.isdecimal():
             raise OptionError("a tag already names its branch: leave out --branch")
         place = (arguments.branch, None if version is None else int(version))
         return dataset(arguments.path, place, options)
-    if version is not None and version.isdecimal():
-        return dataset(arguments.path, int(version), options)
-    return dataset(arguments.path, version, options)
+    return dataset(arguments.path, None if version is None else reference_of(version), options)
 
 
-def storage_options(given: list[str]) -> dict[str, Any]:
+def reference_of(text: str) -> int | str:
+    """Return a version as it was typed: a number, or else a tag."""
+    return int(text) if text.isdecimal() else text
+
+
+def columns_of(arguments: Arguments) -> list[str] | None:
+    """Return the columns that were asked for; None for all."""
+    if arguments.columns is None:
+        return None
+    return [name.strip() for name in arguments.columns.split(",") if name.strip()]
+
+
+def storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
     """Return storage options from texts such as `aws_region=eu-central-1`; JSON values are parsed.
 
     Raises:

@@ -1,21 +1,44 @@
-"""How commands show what they found: aligned tables for people, JSON for programs, progress on terminals."""
+"""How commands show what they found: aligned tables for people, JSON for programs, progress on terminals.
+
+Colours, and tables cut to the width of the window, are for terminals only: what is piped is plain and the
+same everywhere. Values are never taken for markup.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
+import threading
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
+from types import TracebackType
 from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
 
 __all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text"]
 
 _NUMBERS = (int, float)
 _WIDEST = 80
-_BAR = 30
-_PAUSE = 0.1
+# A column narrower than this tells nothing: rather leave it out.
+_NARROWEST = 12
+_GAP = 2
+_UNBOUNDED = 1 << 20
+_PATIENCE = 1.0
 
 
 def say(line: str = "") -> None:
@@ -23,41 +46,79 @@ def say(line: str = "") -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def size_text(count: int | None) -> str:
+def size_text(count: float | None) -> str:
     """Return a number of bytes for people, such as `1.5 MiB`."""
     if count is None:
         return "unknown"
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
-            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError
 
 
-def print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their names, numbers to the right."""
+def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide: bool = False) -> None:
+    """Print rows under their names, numbers to the right.
+
+    On a terminal a table takes the width of the window: columns that do not fit are named below it.
+
+    Args:
+        names: of the columns.
+        rows: their values.
+        wide: cut nothing and leave nothing out.
+    """
+    console = _console()
     given = [list(row) for row in rows]
-    texts = [[_cell(value) for value in row] for row in given]
-    widths = [max([len(name), *(len(row[place]) for row in texts)]) for place, name in enumerate(names)]
-    right = [
-        bool(given) and all(isinstance(row[place], _NUMBERS) or row[place] is None for row in given)
-        for place in range(len(names))
-    ]
-    for row in [list(names), *texts]:
-        cells = [
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(row, widths, right, strict=True)
-        ]
-        say("  ".join(cells).rstrip())
+    texts = [[_cell(value, _UNBOUNDED if wide else _WIDEST) for value in row] for row in given]
+    bounded = console.is_terminal and not wide
+    widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(names)]
+    shown = _fitting(widths, console.width) if bounded else len(names)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for at, name in enumerate(names[:shown]):
+        right = bool(given) and all(isinstance(row[at], _NUMBERS) or row[at] is None for row in given)
+        table.add_column(
+            Text(name),
+            justify="right" if right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=min(widths[at], _NARROWEST),
+        )
+    for row in texts:
+        table.add_row(*(Text(text) for text in row[:shown]))
+    if not bounded:
+        console = _console(sum(widths) + _GAP * len(widths))
+    with console.capture() as printed:
+        console.print(table)
+    for line in printed.get().splitlines():
+        say(line.rstrip())
+    if shown < len(names):
+        say(f"not shown: {', '.join(names[shown:])} (--wide shows all)")
+
+
+def _fitting(widths: Sequence[int], width: int) -> int:
+    """Return how many columns fit into a width, each cut to no less than what still tells something."""
+    used = 0
+    for count, each in enumerate(widths):
+        used += min(each, _NARROWEST) + (_GAP if count else 0)
+        if used > width:
+            return max(1, count)
+    return len(widths)
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """Print names with their values, a line for each; those without a value are left out."""
+    console = _console()
     known = [(name, _cell(value, _WIDEST * 4)) for name, value in pairs if value not in (None, "", (), [])]
     width = max((len(name) for name, _ in known), default=0)
     for name, text in known:
-        say(f"{name.ljust(width)}  {text}")
+        line = Text(name.ljust(width), style="bold").append(f"  {text}", style="not bold")
+        console.print(line, soft_wrap=True)
+
+
+def _console(width: int | None = None) -> Console:
+    """Return what prints to standard output as it is now; a test or a pipe may stand in its place."""
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
 def _cell(value: object, widest: int = _WIDEST) -> str:
@@ -68,54 +129,107 @@ def _cell(value: object, widest: int = _WIDEST) -> str:
         text = "yes" if value else "no"
     elif isinstance(value, datetime):
         text = value.strftime("%Y-%m-%d %H:%M:%S")
+    elif isinstance(value, bytes):
+        text = f"{len(value)} bytes"
     elif isinstance(value, Mapping):
-        text = ", ".join(f"{key}={_cell(item)}" for key, item in value.items()) or "-"
+        text = ", ".join(f"{key}={_cell(item, widest)}" for key, item in value.items()) or "-"
     elif isinstance(value, (list, tuple)):
-        text = ", ".join(_cell(item) for item in value) or "-"
+        text = ", ".join(_cell(item, widest) for item in value) or "-"
     else:
         text = str(value)
     text = "".join(mark if mark.isprintable() else "?" for mark in text.replace("\n", " "))
     return text if len(text) <= widest else text[: widest - 1] + "…"
 
 
-def as_json(value: object) -> str:
-    """Return a value, dataclasses inside it too, as JSON; times in ISO 8601."""
-    return json.dumps(value, indent=2, default=_plain)
+def as_json(value: object, *, indent: int | None = 2) -> str:
+    """Return a value, dataclasses inside it too, as JSON; times in ISO 8601, bytes in base64."""
+    return json.dumps(value, indent=indent, default=_plain, ensure_ascii=indent is not None)
 
 
 def _plain(value: Any) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    if isinstance(value, datetime):
+    if isinstance(value, (datetime, date)):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return b64encode(value).decode("ascii")
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     return str(value)
 
 
+class _Amount(ProgressColumn):
+    """What is done, of how much, and how fast."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of a step."""
+        unit = task.fields["unit"]
+        done = _amount(task.completed, unit)
+        text = f"{done} of {_amount(task.total, unit)}" if task.total else done
+        return Text(f"{text}, {_amount(task.speed, unit)}/s" if task.speed else text)
+
+
+def _amount(count: float, unit: str) -> str:
+    return size_text(count) if unit == "bytes" else f"{count:,.0f} {unit}"
+
+
 class Progress:
-    """A progress bar of bytes on a terminal; nothing if the output is not a terminal."""
+    """A progress bar with rate and time left, on a terminal, of what takes more than a second.
 
-    def __init__(self, what: str, stream: TextIO | None = None) -> None:
-        self._what = what
-        self._stream = stream if stream is not None else sys.stderr
-        self._on = self._stream.isatty()
-        self._next = 0.0
+    A context manager; the bar goes when it ends. Nothing is printed if the stream is not a terminal.
 
-    def __call__(self, done: int, total: int) -> None:
-        """Show how much is done; not more often than people can see."""
-        now = time.monotonic()
-        if not self._on or (now < self._next and done < total):
+    Args:
+        step: what is being done until something else is reported.
+        stream: where it is shown; standard error by default.
+    """
+
+    def __init__(self, step: str, stream: TextIO | None = None, patience: float = _PATIENCE) -> None:
+        self._step = step
+        stream = stream if stream is not None else sys.stderr
+        self._bars: Bars | None = None
+        if stream.isatty():
+            self._bars = Bars(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TaskProgressColumn(show_speed=False),
+                _Amount(),
+                TimeRemainingColumn(compact=True),
+                console=Console(file=stream, highlight=False, markup=False, emoji=False),
+                transient=True,
+            )
+        self._task = None if self._bars is None else self._bars.add_task(step, total=None, unit="")
+        self._lock = threading.Lock()
+        self._waiting = threading.Timer(patience, self._start)
+        self._waiting.daemon = True
+
+    def __call__(self, step: str, done: int, total: int, unit: str) -> None:
+        """Show how far a step is."""
+        if self._bars is None or self._task is None:
             return
-        self._next = now + _PAUSE
-        share = done / total if total else 1.0
-        bar = ("#" * int(share * _BAR)).ljust(_BAR, ".")
-        text = f"\r{self._what} [{bar}] {share:4.0%} of {size_text(total)}"
-        self._stream.write(text)
-        self._stream.flush()
+        if step != self._step:
+            self._step = step
+            self._bars.reset(self._task, description=step, total=total or None, unit=unit)
+        self._bars.update(self._task, completed=done, total=total or None, unit=unit)
 
-    def finish(self) -> None:
+    def _start(self) -> None:
+        with self._lock:
+            if self._bars is not None and not self._waiting.finished.is_set():
+                self._bars.start()
+
+    def __enter__(self) -> Progress:
+        """Begin to wait."""
+        if self._bars is not None:
+            self._waiting.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Take the bar away."""
-        if self._on:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        with self._lock:
+            self._waiting.cancel()
+        if self._bars is not None:
+            self._bars.stop()

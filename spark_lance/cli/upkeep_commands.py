@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from datetime import timedelta
 
+from spark_lance.cli.names import Arguments
 from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.datasets.compaction import Compaction
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.io.progress import reporting
+from spark_lance.table.maintenance.compact import CompactionPlan
 from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.maintenance.verify import verify
+from spark_lance.table.manifest import read_manifest
 from spark_lance.table.versions.auto_cleanup import parse_duration
+from spark_lance.table.versions.cleanup import CleanupFile
+from spark_lance.table.versions.versions import list_versions
 
 __all__ = ["check", "compact", "vacuum"]
 
 _DAMAGED = 1
 
 
-def compact(arguments: argparse.Namespace) -> int:
+def compact(arguments: Arguments) -> int:
     """Merge small fragments and drop deleted rows, or show what there is to do."""
     dataset = open_table(arguments)
     options = {
@@ -28,25 +35,9 @@ def compact(arguments: argparse.Namespace) -> int:
         "num_threads": arguments.threads,
     }
     if arguments.dry_run:
-        plan = Compaction.plan(dataset, options)
-        groups = [
-            {
-                "group": number,
-                "fragments": len(task.fragments),
-                "rows": sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in task.fragments),
-                "deleted_rows": sum(f.deletion_file.num_deleted_rows for f in task.fragments),
-                "bytes": sum(file.file_size_bytes for f in task.fragments for file in f.files),
-            }
-            for number, task in enumerate(plan.tasks, 1)
-        ]
-        if arguments.json:
-            say(as_json(groups))
-        elif groups:
-            print_table(tuple(groups[0]), [tuple(group.values()) for group in groups])
-        else:
-            say("nothing to do")
-        return 0
-    metrics = dataset.compact_files(**options)
+        return _show_plan(Compaction.plan(dataset, options), dataset.count_rows(), arguments)
+    with Progress("rewriting") as progress, reporting(progress):
+        metrics = dataset.compact_files(**options)
     if arguments.json:
         say(as_json(metrics))
     else:
@@ -54,7 +45,37 @@ def compact(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def vacuum(arguments: argparse.Namespace) -> int:
+def _show_plan(plan: CompactionPlan, rows: int, arguments: Arguments) -> int:
+    """Show the groups of fragments that would be rewritten, and what would come out."""
+    groups = [
+        {
+            "group": number,
+            "fragments": len(task.fragments),
+            "rows": task.rows,
+            "deleted_rows": sum(f.deletion_file.num_deleted_rows for f in task.fragments),
+            "bytes": task.stored_bytes,
+            "fragments_after": -(-task.rows // task.rows_per_file),
+            "rows_each": min(task.rows, task.rows_per_file),
+        }
+        for number, task in enumerate(plan.tasks, 1)
+    ]
+    if arguments.json:
+        say(as_json(groups))
+        return 0
+    if not groups:
+        say("nothing to do")
+        return 0
+    names = tuple(name.replace("_", " ") for name in groups[0])
+    print_table(names, [tuple(group.values()) for group in groups], wide=arguments.wide)
+    before, after = (sum(group[name] for group in groups) for name in ("fragments", "fragments_after"))
+    moved = sum(group["rows"] for group in groups)
+    read = size_text(sum(group["bytes"] for group in groups))
+    say()
+    say(f"{before} fragments become {after}; {moved} of {rows} rows are rewritten, {read} are read")
+    return 0
+
+
+def vacuum(arguments: Arguments) -> int:
     """Delete old versions and the files that only they need; or show which."""
     dataset = open_table(arguments)
     age: timedelta | None = None if arguments.older_than is None else parse_duration(arguments.older_than)
@@ -66,20 +87,19 @@ def vacuum(arguments: argparse.Namespace) -> int:
         given=f"--older-than {arguments.older_than}",
         remedy="--allow-short-retention",
     )
-    stats = dataset.cleanup_old_versions(
-        older_than=age,
-        retain_versions=arguments.retain_versions,
-        delete_unverified=arguments.delete_unverified,
-        error_if_tagged_old_versions=False,
-        dry_run=arguments.dry_run,
-    )
+    with Progress("looking") as progress, reporting(progress):
+        stats = dataset.cleanup_old_versions(
+            older_than=age,
+            retain_versions=arguments.retain_versions,
+            delete_unverified=arguments.delete_unverified,
+            error_if_tagged_old_versions=False,
+            dry_run=arguments.dry_run,
+        )
     if arguments.json:
         say(as_json(stats))
         return 0
-    if arguments.dry_run and stats.files:
-        rows = [(file.kind, file.size_bytes, file.unverified, file.path) for file in stats.files]
-        print_table(("kind", "bytes", "no version names it", "file"), rows)
-        say()
+    if arguments.dry_run:
+        _show_what_goes(dataset, stats.files, arguments)
     print_pairs(
         [
             ("would go" if arguments.dry_run else "gone", size_text(stats.bytes_removed)),
@@ -94,14 +114,37 @@ def vacuum(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check(arguments: argparse.Namespace) -> int:
+def _show_what_goes(dataset: LanceDataset, files: Sequence[CleanupFile], arguments: Arguments) -> None:
+    """Show the versions that would go, and how much of what."""
+    gone = {file.path: file for file in files if file.kind == "manifest"}
+    versions = [
+        (version.version, read_manifest(dataset.store, version.path, version.naming).timestamp)
+        for version in list_versions(dataset.store, dataset.root)
+        if version.path in gone
+    ]
+    if versions:
+        print_table(("version", "made at"), versions, wide=arguments.wide)
+        say()
+    kinds = sorted({(file.kind, file.unverified) for file in files})
+    rows = []
+    for kind, unverified in kinds:
+        sizes = [f.size_bytes for f in files if (f.kind, f.unverified) == (kind, unverified)]
+        rows.append(
+            (kind, "no version" if unverified else "versions that go", len(sizes), size_text(sum(sizes)))
+        )
+    if rows:
+        print_table(("files", "needed by", "number", "size"), rows, wide=arguments.wide)
+        say()
+    if arguments.wide:
+        print_table(("kind", "bytes", "file"), [(f.kind, f.size_bytes, f.path) for f in files], wide=True)
+        say()
+
+
+def check(arguments: Arguments) -> int:
     """Read a version as a whole and check everything; 1 if something is damaged."""
     dataset = open_table(arguments)
-    progress = Progress("reading")
-    try:
-        found = verify(dataset.snapshot, progress)
-    finally:
-        progress.finish()
+    with Progress("reading") as progress:
+        found = verify(dataset.snapshot, lambda done, total: progress("reading", done, total, "bytes"))
     if arguments.json:
         say(as_json({"damaged": found.damaged, **vars(found)}))
         return _DAMAGED if found.damaged else 0
@@ -117,7 +160,8 @@ def check(arguments: argparse.Namespace) -> int:
     )
     say()
     if found.findings:
-        print_table(("level", "where", "what"), [(f.level, f.where, f.message) for f in found.findings])
+        findings = [(f.level, f.where, f.message) for f in found.findings]
+        print_table(("level", "where", "what"), findings, wide=arguments.wide)
         say()
     say("damaged" if found.damaged else "no damage found")
     return _DAMAGED if found.damaged else 0

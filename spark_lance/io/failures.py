@@ -16,7 +16,7 @@ from typing import Any
 
 from spark_lance.errors import LanceError, StoreAccessError, StoreError
 
-__all__ = ["Kind", "is_transient", "kind_of", "presentable", "redacted", "translated"]
+__all__ = ["Kind", "is_transient", "kind_of", "local_failure", "presentable", "redacted", "translated"]
 
 
 class Kind(enum.Enum):
@@ -142,6 +142,28 @@ _ERRNOS: Mapping[int, Kind] = MappingProxyType(
         errno.ETIMEDOUT: Kind.CONNECTION,
     }
 )
+# What a file system of this machine says, and what to do about it. Its own words follow in brackets.
+LOCAL: Mapping[int, str] = MappingProxyType(
+    {
+        errno.ENOSPC: "the disk is full: free some space, then run it again",
+        errno.EFBIG: "the file is larger than a limit of this process or file system allows",
+        errno.EDQUOT: "the quota of this user is used up: free some space, then run it again",
+        errno.EROFS: "the file system can only be read: mount it for writing, or choose another place",
+        errno.EACCES: "this user may not do that: change the owner or the permissions of the path",
+        errno.EPERM: "this user may not do that: change the owner or the permissions of the path",
+        errno.ENOTDIR: "a part of the path is a file, not a folder: choose another path",
+        errno.EISDIR: "it is a folder, not a file",
+        errno.ENAMETOOLONG: "the path is too long for this file system",
+        errno.EMFILE: "this process has too many open files: raise its limit (ulimit -n)",
+        errno.ENFILE: "this machine has too many open files",
+        errno.EIO: "the disk failed to read or write: look at the system's log",
+        errno.ESTALE: "the connection to the network file system is lost: mount it again",
+        errno.ENOTCONN: "the connection to the network file system is lost: mount it again",
+        errno.EHOSTDOWN: "the connection to the network file system is lost: mount it again",
+        errno.ETIMEDOUT: "the connection to the network file system is lost: mount it again",
+    }
+)
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 _SECRET_NAME = re.compile("key|secret|token|password|credential|sas|connection_string", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
     r"(?i)((?:sig|signature|x-amz-signature|x-amz-security-token|x-amz-credential|awsaccesskeyid|accountkey)=)"
@@ -196,6 +218,24 @@ def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exce
         said = f"{type(error).__name__}: {said}" if said else type(error).__name__
     text = f"{doing}: {kind.value} ({said})" if kind else f"{doing}: {said}"
     return StoreAccessError(text) if kind in _ACCESS else StoreError(text)
+
+
+def local_failure(error: OSError, doing: str) -> OSError:
+    """Return the error that a user gets for what a file system of this machine raised; it keeps the `errno`.
+
+    What callers ask for comes back as it is: whether something is missing, or there already.
+
+    Args:
+        error: what Python raised.
+        doing: what was tried, with the path.
+    """
+    words = LOCAL.get(error.errno or 0)
+    if words is None or isinstance(error, (LanceError, FileNotFoundError, FileExistsError)):
+        return error
+    text = f"{doing}: {words} ({error.strerror})"
+    found = StoreAccessError(text) if error.errno in _FORBIDDEN else StoreError(text)
+    found.errno = error.errno
+    return found
 
 
 def redacted(text: str, options: Mapping[str, Any]) -> str:

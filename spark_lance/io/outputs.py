@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import fsspec
 
+from spark_lance.io.failures import local_failure
+
 __all__ = ["LocalOutput", "MemoryOutput", "OutputFile", "RemoteOutput", "S3Output"]
 
 # S3 takes at most 10,000 parts of an object, and some servers want all but the last of one size. A data
@@ -44,26 +46,40 @@ class LocalOutput:
         self._final = Path(path)
         self._staged = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
         try:
-            self._file = self._staged.open("xb", buffering=1 << 20)
-        except FileNotFoundError:
-            self._final.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._staged.open("xb", buffering=1 << 20)
+            try:
+                self._file = self._staged.open("xb", buffering=1 << 20)
+            except FileNotFoundError:
+                self._final.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._staged.open("xb", buffering=1 << 20)
+        except OSError as error:
+            raise self._explained(error) from None
         self._size = 0
 
     def write(self, data: Any) -> None:
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._explained(error) from None
         self._size += memoryview(data).nbytes
 
     def tell(self) -> int:
         return self._size
 
     def close(self) -> None:
-        self._file.close()
-        self._staged.replace(self._final)
+        try:
+            self._file.close()
+            self._staged.replace(self._final)
+        except OSError as error:
+            raise self._explained(error) from None
 
     def abort(self) -> None:
-        self._file.close()
+        # Closing brings what is left to a disk that may be full, and it does not matter then.
+        with contextlib.suppress(OSError):
+            self._file.close()
         self._staged.unlink(missing_ok=True)
+
+    def _explained(self, error: OSError) -> OSError:
+        return local_failure(error, f"writing {self._final}")
 
 
 class MemoryOutput:

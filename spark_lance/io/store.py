@@ -31,7 +31,7 @@ from fsspec.utils import get_protocol
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
-from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
+from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
 from spark_lance.io.outputs import LocalOutput, MemoryOutput, OutputFile, RemoteOutput, S3Output
@@ -224,10 +224,13 @@ class Store:
         """Return a local file as a memory-mapped buffer; None where files cannot be mapped."""
         if not self.is_local:
             return None
-        with Path(path).open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return pa.py_buffer(b"")
-            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            with Path(path).open("rb") as file:
+                if os.fstat(file.fileno()).st_size == 0:
+                    return pa.py_buffer(b"")
+                return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except OSError as error:
+            raise local_failure(error, f"reading {path}") from None
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Return the bytes of each (offset, size), in the asked order.
@@ -319,6 +322,8 @@ class Store:
                     return [entry.name for entry in entries if entry.is_file()]
             except (FileNotFoundError, NotADirectoryError):
                 return []
+            except OSError as error:
+                raise local_failure(error, f"listing {directory}") from None
         return [found.name for found in self.list_objects(directory)]
 
     def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:
@@ -512,7 +517,12 @@ class Store:
         """Return what a request to the driver returns; its errors become this package's."""
         fs = self.fs
         if self.protocol in _IN_REACH:
-            return request(fs)
+            try:
+                return request(fs)
+            except NotADirectoryError:
+                raise
+            except OSError as error:
+                raise local_failure(error, f"{doing} {path}") from None
         what = f"{doing} {self.protocol}://{path}"
         try:
             if once:

@@ -18,6 +18,7 @@ from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import check_extensible, check_name, index_directory, new_entry, segments_of
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
+from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.values import plain
@@ -118,7 +119,11 @@ def _pieces(
     snapshot: Snapshot, fragments: Sequence[table_pb2.DataFragment], column: str, number: str
 ) -> Iterator[tuple[pa.Array, Numbers]]:
     scan = snapshot.scan([top_column(snapshot.schema, column), number], fragments=fragments)
+    total = sum(scan.live_rows(fragment) for fragment in fragments)
+    done = 0
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
+        done += table.num_rows
+        report("reading values", done, total, "rows")
         values = plain(column_values(table, column))
         rows = table.column(number).to_numpy()
         first = 0

@@ -46,6 +46,7 @@ from spark_lance.index.vector.storage import (
     VectorSegment,
     all_partitions,
 )
+from spark_lance.io.progress import report
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.manifest import Manifest
@@ -98,6 +99,7 @@ def create_vector_index(
     name = name or f"{column}_idx"
     check_name(snapshot.manifest, name, field.id, replace)
     rows = snapshot.live_rows()
+    report("training", 0, 0, "rows")
     trained = train(recipe, sample_vectors(snapshot, column, recipe.sample_size(rows)), rows)
     covered = BitMap(fragment.id for fragment in snapshot.fragments)
     pieces = segment_rows(snapshot, column, snapshot.fragments)
@@ -129,7 +131,11 @@ def segment_rows(
     """Yield row ids and vectors of the rows of some fragments that have a vector."""
     top = top_column(snapshot.schema, column)
     scan = snapshot.scan([top], with_row_id=True, fragments=fragments)
+    total = sum(scan.live_rows(fragment) for fragment in fragments)
+    done = 0
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
+        done += table.num_rows
+        report("coding vectors", done, total, "rows")
         vectors, there = as_matrix(column_values(table, column))
         yield table.column(ROW_ID).to_numpy()[there], vectors
 

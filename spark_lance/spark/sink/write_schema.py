@@ -43,6 +43,7 @@ from spark_lance.spark.sink.table_columns import (
 from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.differences import TypeDifference, rows_do_not_fit
 
 __all__ = ["check_names", "plan_rows"]
 
@@ -96,9 +97,10 @@ def plan_rows(
             replace_where=options.replaceWhere,
         )
     except SchemaError as error:
+        told = _in_sparks_words(error)
         if new_columns is None or table is None:
-            raise
-        raise SchemaError(f"{error}\nmergeSchema adds columns; it changes no type of a column") from error
+            raise told from None
+        raise SchemaError(f"{told}\nmergeSchema adds columns; it changes no type of a column") from error
     plan = replace(plan, schema=with_page_settings(plan.schema, options.column_settings))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.
@@ -106,6 +108,29 @@ def plan_rows(
     for field in plan.schema.fields:
         PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
     return names, plan
+
+
+def _in_sparks_words(error: SchemaError) -> SchemaError:
+    """Return an error about types with Spark's names for them, and the cast that may help."""
+    differences = [line for line in error.differences if isinstance(line, (str, TypeDifference))]
+    return rows_do_not_fit(differences, _told) if differences else error
+
+
+def _told(difference: str | TypeDifference) -> str:
+    if isinstance(difference, str):
+        return difference
+    try:
+        target = spark_type(difference.target).simpleString()
+        text = difference.told(lambda kind: spark_type(kind).simpleString())
+    except SchemaError:
+        return str(difference)
+    # Types that are one to Spark differ in what only the table's have, which a cast does not give.
+    if spark_type(difference.source) == spark_type(difference.target):
+        return str(difference)
+    if not difference.is_castable:
+        return text
+    inside = "." in difference.path or "[]" in difference.path
+    return f"{text}: cast its column" if inside else f"{text}: write cast({difference.path} AS {target})"
 
 
 def _check_mode(options: WriteOptions, overwrite: bool) -> None:

@@ -24,6 +24,7 @@ from spark_lance.table.operations.update import update_message
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.writing.differences import row_text
 
 __all__ = ["RowCheck", "replace_rows"]
 
@@ -73,9 +74,10 @@ class RowCheck:
             mask = self.condition.mask(pa.Table.from_batches([batch]))
         kept = pc.sum(pc.fill_null(mask, False)).as_py() or 0
         if kept < batch.num_rows:
+            bad = pc.index(pc.fill_null(mask, False), False).as_py()
             raise SchemaError(
                 f"{batch.num_rows - kept} of {batch.num_rows} rows of a batch do not fulfil the condition "
-                f"{self.condition.text} of the rows that are replaced"
+                f"{self.condition.text} of the rows that are replaced, such as {row_text(batch, bad)}"
             )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
@@ -25,6 +25,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.file.version import FileVersion
+from spark_lance.io.progress import part_of, report
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
@@ -203,7 +204,7 @@ def _execute_all(tasks: Sequence[CompactionTask], threads: int) -> list[RewriteR
     pool = ThreadPoolExecutor(min(threads, len(tasks)))
     running = [pool.submit(task.execute) for task in tasks]
     try:
-        return [future.result() for future in running]
+        return _collected(tasks, running)
     except BaseException:
         pool.shutdown(cancel_futures=True)
         for task, future in zip(tasks, running, strict=True):
@@ -214,11 +215,28 @@ def _execute_all(tasks: Sequence[CompactionTask], threads: int) -> list[RewriteR
         pool.shutdown()
 
 
+def _collected(
+    tasks: Sequence[CompactionTask], running: Sequence[Future[RewriteResult]]
+) -> list[RewriteResult]:
+    total = sum(task.rows for task in tasks)
+    done = 0
+    results = []
+    for task, future in zip(tasks, running, strict=True):
+        results.append(future.result())
+        done += task.rows
+        report("rewriting", done, total, "rows")
+    return results
+
+
 def _execute_in_turn(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
     results: list[RewriteResult] = []
+    total = sum(task.rows for task in tasks)
+    done = 0
     try:
         for task in tasks:
-            results.append(task.execute())
+            with part_of(done, total):
+                results.append(task.execute())
+            done += task.rows
     except BaseException:
         for task, result in zip(tasks, results, strict=False):
             delete_fragment_files(task.store, task.root, result.new)

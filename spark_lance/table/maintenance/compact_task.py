@@ -18,6 +18,7 @@ import pyarrow as pa
 from spark_lance.errors import FormatError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
+from spark_lance.io.progress import report
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
@@ -144,6 +145,16 @@ class CompactionTask:
         """The fragments to rewrite."""
         return [table_pb2.DataFragment.FromString(data) for data in self.old]
 
+    @property
+    def rows(self) -> int:
+        """Rows that are not deleted, as the manifest counts them."""
+        return sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in self.fragments)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the data files to be rewritten, as far as the manifest knows them."""
+        return sum(file.file_size_bytes for fragment in self.fragments for file in fragment.files)
+
     def execute(self, dataset: object = None) -> RewriteResult:  # noqa: ARG002 (pylance's signature)
         """Write the new files; nothing is committed.
 
@@ -154,7 +165,7 @@ class CompactionTask:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported, or rows got lost.
             OSError: the store failed. Files written before an error are deleted.
         """
-        count = _Counted(self._tables())
+        count = _Counted(self._tables(), self.rows)
         new = write_fragments(
             count.batches(self.options.batch_size),
             self.store,
@@ -257,6 +268,7 @@ class _Counted:
     """Tables on their way to the writer, counted."""
 
     tables: Iterable[pa.Table]
+    total: int
     rows: int = 0
 
     def batches(self, batch_size: int | None) -> Iterator[pa.RecordBatch]:
@@ -264,3 +276,4 @@ class _Counted:
         for table in self.tables:
             self.rows += table.num_rows
             yield from in_batches([table], batch_size or _BATCH_ROWS)
+            report("rewriting", self.rows, self.total, "rows")

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from spark_lance.errors import OptionError
+from spark_lance.io.progress import report
 from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.features import check_readable, check_writable
@@ -383,6 +384,7 @@ class _Line:
                 part = wanted[start : start + _READERS]
                 yield from pool.map(read, part)
                 self._seen.update(file.path for file in part)
+                report("reading versions", start + len(part), len(wanted), "versions")
 
     def _tagged(self) -> set[int]:
         """Return the versions of this line that have tags."""
@@ -407,6 +409,7 @@ def _delete(store: Store, files: list[CleanupFile], rate: int | None) -> Iterato
         if rate is not None and start:
             time.sleep(step / rate)
         part = files[start : start + step]
+        report("deleting", start, len(files), "files")
         try:
             store.delete_many(file.path for file in part)
             yield from part

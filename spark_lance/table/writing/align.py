@@ -27,6 +27,7 @@ from spark_lance.file.blob_references import (
 from spark_lance.file.extensions import known_schema
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.writing.differences import Differences, TypeDifference, row_text, rows_do_not_fit
 
 __all__ = ["Aligner", "check_added_names"]
 
@@ -68,7 +69,7 @@ class Aligner:
     """
 
     def __init__(self, source: pa.Schema, target: Schema) -> None:
-        differences: list[str] = []
+        differences: Differences = []
         known = {field.name: field for field in target.fields}
         for name in source.names:
             if source.names.count(name) > 1:
@@ -93,8 +94,7 @@ class Aligner:
         if not fields and not differences and target.fields:
             differences.append("the data has none of the table's columns")
         if differences:
-            lines = "".join(f"\n  - {line}" for line in dict.fromkeys(differences))
-            raise SchemaError(f"the data does not fit the table:{lines}")
+            raise rows_do_not_fit(differences)
         self.schema = Schema(tuple(fields), target.metadata)
         self.arrow_schema = pa.schema(arrow, dict(target.metadata) or None)
         self._casts = casts
@@ -113,6 +113,8 @@ class Aligner:
             if cast is not None:
                 try:
                     array = cast(array)
+                except _WrongLengthError as error:
+                    raise error.in_row(batch if error.path == name else None) from None
                 except pa.ArrowInvalid as error:
                     raise SchemaError(
                         f"column {name!r} has a value that {field.type} cannot hold: {error}"
@@ -125,6 +127,19 @@ class Aligner:
         if not arrays:
             return batch.select([])
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+
+class _WrongLengthError(Exception):
+    """A list in the place of a vector has another length; `row` counts the values that were to be cast."""
+
+    def __init__(self, path: str, size: int, length: int, row: int) -> None:
+        super().__init__(path, size, length, row)
+        self.path, self.size, self.length, self.row = path, size, length, row
+
+    def in_row(self, batch: pa.RecordBatch | None) -> SchemaError:
+        """Return the error for the user; `batch` has the row, if its values are those that were cast."""
+        text = f"column {self.path!r} holds vectors of length {self.size}; a value has {self.length} elements"
+        return SchemaError(text if batch is None else f"{text}, in row {row_text(batch, self.row)}")
 
 
 def _with_references(source: pa.DataType, target: pa.Field) -> pa.Field:
@@ -147,12 +162,12 @@ def _with_references(source: pa.DataType, target: pa.Field) -> pa.Field:
     return target
 
 
-def _cast_field(source: pa.DataType, target: pa.Field, path: str, differences: list[str]) -> Cast | None:
+def _cast_field(source: pa.DataType, target: pa.Field, path: str, differences: Differences) -> Cast | None:
     """Return the cast to a field's type; bytes may become blobs of version 2.2."""
     if isinstance(source, pa.BaseExtensionType):
         if not _is_same_extension(source, target):
             kept = known_schema(pa.schema([target])).field(0).type
-            differences.append(f"column {path!r} is {source} in the data and {kept} in the table")
+            differences.append(TypeDifference(path, source, kept))
             return None
         inner = _cast_field(source.storage_type, target, path, differences)
         return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
@@ -192,7 +207,7 @@ def _to_blobs(array: pa.Array, target: pa.StructType) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(target), mask=mask)
 
 
-def _cast_type(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+def _cast_type(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     if source == target and not pa.types.is_nested(target):
         return None
     if pa.types.is_null(source):
@@ -206,7 +221,7 @@ def _cast_type(source: pa.DataType, target: pa.DataType, path: str, differences:
     for applies_to_types, cast in _CHECKED:
         if applies_to_types(source, target):
             return lambda array: cast(array, target)
-    differences.append(f"column {path!r} is {source} in the data and {target} in the table")
+    differences.append(TypeDifference(path, source, target))
     return None
 
 
@@ -218,7 +233,7 @@ def _is_any_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     names = [source.field(i).name for i in range(source.num_fields)]
     wanted = [target.field(i) for i in range(target.num_fields)]
     for name in names:
@@ -256,7 +271,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: li
     return cast
 
 
-def _list(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+def _list(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     inner = _cast_field(source.value_type, target.value_field, f"{path}[]", differences)
     if source == target and inner is None:
         return None
@@ -274,7 +289,7 @@ def _list(source: pa.DataType, target: pa.DataType, path: str, differences: list
     return cast
 
 
-def _map(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+def _map(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     keys = _cast_field(source.key_type, target.key_field, f"{path}.key", differences)
     values = _cast_field(source.item_type, target.item_field, f"{path}.value", differences)
     if source == target and keys is None and values is None:
@@ -292,7 +307,7 @@ def _map(source: pa.DataType, target: pa.DataType, path: str, differences: list[
     return cast
 
 
-def _to_vector(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+def _to_vector(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     inner = _cast_type(source.value_type, target.value_type, f"{path}[]", differences)
     size = target.list_size
 
@@ -301,9 +316,7 @@ def _to_vector(source: pa.DataType, target: pa.DataType, path: str, differences:
         wrong = pc.fill_null(pc.not_equal(lengths, size), False)
         if pc.any(wrong).as_py():
             bad = pc.index(wrong, True).as_py()
-            raise SchemaError(
-                f"column {path!r} holds vectors of length {size}; a value has {lengths[bad]} elements"
-            )
+            raise _WrongLengthError(path, size, lengths[bad].as_py(), bad)
         if not array.null_count:
             return pa.FixedSizeListArray.from_arrays(_apply(inner, array.flatten()), type=target)
         # Null rows own no elements in a list but `size` of them in a fixed-size list.
@@ -316,9 +329,9 @@ def _to_vector(source: pa.DataType, target: pa.DataType, path: str, differences:
     return cast
 
 
-def _vector(source: pa.DataType, target: pa.DataType, path: str, differences: list[str]) -> Cast | None:
+def _vector(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     if source.list_size != target.list_size:
-        differences.append(f"column {path!r} is {source} in the data and {target} in the table")
+        differences.append(TypeDifference(path, source, target))
         return None
     inner = _cast_type(source.value_type, target.value_type, f"{path}[]", differences)
     if source == target and inner is None:
@@ -332,7 +345,7 @@ def _vector(source: pa.DataType, target: pa.DataType, path: str, differences: li
     return cast
 
 
-_Make = Callable[[pa.DataType, pa.DataType, str, list[str]], "Cast | None"]
+_Make = Callable[[pa.DataType, pa.DataType, str, Differences], "Cast | None"]
 _Applies = Callable[[pa.DataType, pa.DataType], bool]
 
 _NESTED: Sequence[tuple[_Applies, _Make]] = (

@@ -60,8 +60,10 @@ def test_types_are_not_changed(path: str, merge: str) -> None:
     wide = StructType().add("id", LongType()).add("s", LongType())
     with pytest.raises(SchemaError) as caught:
         LanceDataSource({"path": path, "mergeSchema": merge}).writer(wide, False)
-    assert "column 'id' is int64 in the data and int32 in the table" in str(caught.value)
-    assert "column 's' is int64 in the data and string in the table" in str(caught.value)
+    assert "column 'id' is bigint in the data and int in the table: write cast(id AS int)" in str(
+        caught.value
+    )
+    assert "column 's' is bigint in the data and string in the table" in str(caught.value)
     assert ("mergeSchema" in str(caught.value)) == (merge == "true")
 
 

@@ -1,0 +1,192 @@
+"""Writes the tables of these pages that the code knows: options, types, errors, commands and the like.
+
+    python docs/generate.py           rewrites what stands between the marks of each page
+    python docs/generate.py --check   says which pages are not current, and fails
+
+A page holds `<!-- generated: NAME -->` and `<!-- end -->`; `TABLES` has a function for each name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from spark_lance import errors  # noqa: E402
+from spark_lance.cli.engines import ENGINES  # noqa: E402
+from spark_lance.cli.main import COMMANDS, COMMON, Command, command_line  # noqa: E402
+from spark_lance.spark.options.options import option_table  # noqa: E402
+from spark_lance.spark.schema.types import type_table  # noqa: E402
+from spark_lance.table.features import feature_names  # noqa: E402
+from spark_lance.table.metadata import METADATA_TABLES  # noqa: E402
+
+MARKS = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    yield row(names)
+    yield "|" + "---|" * len(names)
+    yield from (row(cells) for cells in rows)
+
+
+def row(cells: Iterable[str]) -> str:
+    """Return a line of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def options() -> Iterator[str]:
+    """Yield the options of Spark's reader and writer."""
+    rows = ((f"`{name}`", *rest) for name, *rest in option_table())
+    return markdown(("option", "used by", "default", "what it does"), rows)
+
+
+def types() -> Iterator[str]:
+    """Yield the types of Arrow and Spark."""
+    return markdown(("Lance (Arrow)", "Spark", "new tables get it", "note"), type_table())
+
+
+def error_tree() -> Iterator[str]:
+    """Yield the errors, each with cause, remedy and whether to repeat the call."""
+    return markdown(
+        ("error", "cause", "what to do", "repeat the call", "also is a"),
+        (_error(getattr(errors, name)) for name in sorted(errors.__all__)),
+    )
+
+
+_REPEAT = {True: "yes", False: "no", None: "look at the table first"}
+
+
+def _error(kind: type[errors.LanceError]) -> tuple[str, ...]:
+    """Return what is to be said of an error; its docstring begins with `cause: remedy.`."""
+    sentence = inspect.getdoc(kind) or ""
+    cause, _, remedy = " ".join(sentence.split("\n\n")[0].split()).rstrip(".").partition(": ")
+    ours = [base.__name__ for base in kind.__bases__ if issubclass(base, errors.LanceError)]
+    others = [base.__name__ for base in kind.__mro__ if base.__module__ == "builtins"]
+    plain = [name for name in others if name not in ("object", "BaseException", "Exception")]
+    parents = [name for name in ours if not name.startswith("_") and name != "LanceError"]
+    return (
+        f"`{kind.__name__}`",
+        cause,
+        remedy,
+        _REPEAT[kind.repeatable],
+        ", ".join(f"`{name}`" for name in dict.fromkeys([*parents, *plain])),
+    )
+
+
+def commands() -> Iterator[str]:
+    """Yield the commands of the program, with their options."""
+    program = command_line()
+    yield "All commands that open a table take:"
+    yield ""
+    yield from markdown(("option", "what it does"), filter(None, map(_option, COMMON)))
+    yield ""
+    for section, group in COMMANDS.items():
+        yield f"## {section}"
+        for name, each in group.items():
+            found = program.commands[name]
+            if isinstance(each, Command):
+                yield from _command(name, each.help, found)
+            else:
+                assert isinstance(found, click.Group)
+                for part, command in each.commands.items():
+                    yield from _command(f"{name} {part}", command.help, found.commands[part])
+
+
+def _command(name: str, text: str, command: click.Command) -> Iterator[str]:
+    arguments = [p.make_metavar(_CONTEXT) for p in command.params if isinstance(p, click.Argument)]
+    yield ""
+    yield f"### `{name}`"
+    yield ""
+    yield text
+    yield ""
+    yield "```"
+    yield " ".join(["spark-lance", name, *arguments, "[OPTIONS]"])
+    yield "```"
+    yield ""
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden and p not in COMMON]
+    if options:
+        yield from markdown(("option", "what it does"), filter(None, map(_option, options)))
+        yield ""
+
+
+_CONTEXT = click.Context(click.Command("spark-lance"))
+
+
+def _option(option: click.Option) -> tuple[str, str] | None:
+    record = option.get_help_record(_CONTEXT)
+    return None if record is None else (f"`{record[0]}`", record[1])
+
+
+def metadata_tables() -> Iterator[str]:
+    """Yield the metadata tables with their columns."""
+    for name, table in METADATA_TABLES.items():
+        yield f"## `{name}`"
+        yield ""
+        yield from markdown(("column", "type"), ((f"`{c.name}`", f"`{c.type}`") for c in table.columns))
+        yield ""
+
+
+def engines() -> Iterator[str]:
+    """Yield which engines read and write which versions of files, and which table features."""
+    return markdown(
+        ("engine", "reads files of version", "writes files of version", "table features it reads", "note"),
+        (
+            (
+                engine.name,
+                ", ".join(sorted(engine.read_versions)),
+                ", ".join(sorted(engine.written_versions)),
+                ", ".join(feature_names(engine.reads)),
+                engine.note,
+            )
+            for engine in ENGINES
+        ),
+    )
+
+
+TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "options": options,
+    "types": types,
+    "errors": error_tree,
+    "commands": commands,
+    "metadata tables": metadata_tables,
+    "engines": engines,
+}
+
+
+def filled(text: str) -> str:
+    """Return a page with its tables as the code has them now."""
+
+    def fill(match: re.Match[str]) -> str:
+        lines = "\n".join(TABLES[match[2]]()).rstrip("\n")
+        return f"{match[1]}\n{lines}\n\n{match[3]}"
+
+    return MARKS.sub(fill, text)
+
+
+def pages() -> list[Path]:
+    """Return the pages that have tables of this kind."""
+    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if MARKS.search(path.read_text())]
+
+
+def main() -> int:
+    """Write the pages, or check them."""
+    stale = [path for path in pages() if filled(path.read_text()) != path.read_text()]
+    for path in stale:
+        if "--check" in sys.argv:
+            print(f"{path.relative_to(ROOT)} is not current: make docs-generate")
+        else:
+            path.write_text(filled(path.read_text()))
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""The command that makes a shell complete commands and options: completion."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from spark_lance.cli.names import COMPLETE, PROGRAM, Arguments
+from spark_lance.cli.output import say
+
+__all__ = ["completion"]
+
+
+def completion(arguments: Arguments) -> int:
+    """Print the script of a shell, which asks the program itself for what fits."""
+    shell = get_completion_class(arguments.shell)
+    assert shell is not None
+    say(shell(click.Group(PROGRAM), {}, PROGRAM, COMPLETE).source())
+    return 0

@@ -1,0 +1,14 @@
+"""Names that the command line has throughout."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TypeAlias
+
+__all__ = ["COMPLETE", "PROGRAM", "Arguments"]
+
+# The program that an installation has, and the variable by which a shell asks it for completions.
+PROGRAM, COMPLETE = "spark-lance", "_SPARK_LANCE_COMPLETE"
+
+# What a command was given: an attribute for each of its parameters.
+Arguments: TypeAlias = SimpleNamespace

@@ -1,0 +1,156 @@
+"""The commands that show rows: head, sample, count, search, diff."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_lance.cli.names import Arguments
+from spark_lance.cli.opening import columns_of, open_table, reference_of
+from spark_lance.cli.output import Progress, as_json, print_table, say
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.errors import OptionError
+from spark_lance.file.schema import Field
+
+__all__ = ["count", "diff", "head", "sample", "search", "show_rows"]
+
+
+def head(arguments: Arguments) -> int:
+    """Show the first rows."""
+    dataset = open_table(arguments)
+    show_rows(
+        dataset.to_table(_shown_columns(dataset, arguments), arguments.where, arguments.rows), arguments
+    )
+    return 0
+
+
+def sample(arguments: Arguments) -> int:
+    """Show rows chosen at random, each as likely as any other, in the order of the table."""
+    dataset = open_table(arguments)
+    total = dataset.count_rows()
+    chosen = np.random.default_rng(arguments.seed).choice(total, min(arguments.rows, total), replace=False)
+    show_rows(dataset.take(np.sort(chosen), _shown_columns(dataset, arguments)), arguments)
+    return 0
+
+
+def count(arguments: Arguments) -> int:
+    """Count rows; without a condition from the table's metadata alone."""
+    dataset = open_table(arguments)
+    with Progress("counting"):
+        rows = dataset.count_rows(arguments.where)
+    say(as_json({"rows": rows}) if arguments.json else str(rows))
+    return 0
+
+
+def search(arguments: Arguments) -> int:
+    """Show the rows nearest to a vector, or those that have words, best first."""
+    dataset = open_table(arguments)
+    given = [arguments.vector, arguments.like_row, arguments.text]
+    if sum(value is not None for value in given) != 1:
+        raise OptionError("search needs one of --vector, --like-row and --text")
+    asked: dict[str, Any] = {}
+    column = arguments.column
+    if arguments.text is not None:
+        query: dict[str, Any] = {"query": arguments.text}
+        if column is not None:
+            query["column"] = column
+        asked["full_text_query"] = query
+    else:
+        column = column or _only_vector_column(dataset)
+        vector = _vector(dataset, column, arguments)
+        asked["nearest"] = {"column": column, "q": vector, "k": arguments.rows}
+        for name in ("nprobes", "refine_factor"):
+            if getattr(arguments, name) is not None:
+                asked["nearest"][name] = getattr(arguments, name)
+    with Progress("searching"):
+        found = dataset.to_table(
+            _shown_columns(dataset, arguments, but=column),
+            arguments.where,
+            arguments.rows,
+            prefilter=True,
+            **asked,
+        )
+    show_rows(found, arguments)
+    return 0
+
+
+def _vector(dataset: LanceDataset, column: str, arguments: Arguments) -> list[float]:
+    """Return the vector to look for: as it was typed, or that of a row."""
+    if arguments.like_row is not None:
+        if not 0 <= arguments.like_row < dataset.count_rows():
+            raise OptionError(
+                f"--like-row {arguments.like_row}: the table has rows 0 to {dataset.count_rows() - 1}"
+            )
+        found = dataset.take([arguments.like_row], [column]).column(0)[0].as_py()
+        if found is None:
+            raise OptionError(f"row {arguments.like_row} has no vector in column {column!r}")
+        return list(found)
+    try:
+        vector = json.loads(arguments.vector)
+    except ValueError:
+        vector = None
+    if not isinstance(vector, list) or not all(isinstance(value, (int, float)) for value in vector):
+        raise OptionError(f"--vector takes numbers in brackets, such as [0.1,0.2], not {arguments.vector!r}")
+    return vector
+
+
+def _only_vector_column(dataset: LanceDataset) -> str:
+    names: list[str] = [field.name for field in dataset.schema if pa.types.is_fixed_size_list(field.type)]
+    if len(names) != 1:
+        found = f"several columns of vectors ({', '.join(names)})" if names else "no column of vectors"
+        raise OptionError(f"the table has {found}: say --column")
+    return names[0]
+
+
+def diff(arguments: Arguments) -> int:
+    """Count or show the rows that changed from one version to another."""
+    dataset = open_table(arguments)
+    end = None if arguments.end is None else reference_of(arguments.end)
+    begin = reference_of(arguments.begin)
+    changes = dataset.diff(begin, end)
+    with Progress("comparing"):
+        if arguments.show is not None:
+            rows = _first_rows(getattr(changes, arguments.show)(columns_of(arguments)), arguments.rows)
+        else:
+            counts = changes.counts()
+    if arguments.show is not None:
+        show_rows(rows, arguments)
+    elif arguments.json:
+        say(as_json(counts))
+    else:
+        print_table(tuple(counts), [tuple(counts.values())])
+    return 0
+
+
+def _first_rows(reader: pa.RecordBatchReader, count: int) -> pa.Table:
+    """Return the first rows of a stream, and read little more of it."""
+    held: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in held) < count:
+        batch = next(reader, None)
+        if batch is None:
+            break
+        held.append(batch)
+    return pa.Table.from_batches(held, reader.schema).slice(0, count)
+
+
+def show_rows(rows: pa.Table, arguments: Arguments) -> None:
+    """Print rows, as a table or as JSON."""
+    if arguments.json:
+        say(as_json(rows.to_pylist()))
+        return
+    columns = [column.to_pylist() for column in rows.columns]
+    print_table(rows.column_names, zip(*columns, strict=True), wide=arguments.wide)
+
+
+def _shown_columns(dataset: LanceDataset, arguments: Arguments, but: str | None = None) -> list[str] | None:
+    """Return the columns to show: those that were asked for, or all but the one that was searched."""
+    asked = columns_of(arguments)
+    if asked is not None or but is None:
+        return asked
+    field: Field | None = next((top for top in dataset.lance_schema.fields if top.name == but), None)
+    if field is None or not pa.types.is_fixed_size_list(field.arrow_type()):
+        return None
+    return [top.name for top in dataset.lance_schema.fields if top.name != but]

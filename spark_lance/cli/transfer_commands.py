@@ -1,0 +1,189 @@
+"""The commands that take rows out of a table and bring them in: export, import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import IO, Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.dataset
+
+from spark_lance.cli.names import Arguments
+from spark_lance.cli.opening import columns_of, open_table, storage_options
+from spark_lance.cli.output import Progress, as_json, say
+from spark_lance.cli.transfer_formats import Format, format_of
+from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.errors import LocationInUseError, OptionError, SchemaError, StoreError, TableNotFoundError
+
+__all__ = ["export_rows", "import_rows", "write_counted"]
+
+
+def export_rows(arguments: Arguments) -> int:
+    """Write rows to one file, or to standard output."""
+    table = open_table(arguments)
+    target = arguments.target
+    chosen = format_of("" if target == "-" else target, arguments.format)
+    columns = columns_of(arguments)
+    names = [field.name for field in table.schema] if columns is None else columns
+    scan = table.to_table(columns, limit=0)
+    total = table.count_rows() if arguments.where is None else 0
+    with (
+        _output(target, arguments.overwrite) as stream,
+        Progress(f"exporting {len(names)} columns") as progress,
+    ):
+        rows = 0
+        with closing(chosen.writer(stream, _plain(scan.schema))) as writer:
+            for batch in table.to_batches(columns, arguments.where, arguments.limit):
+                writer.write_batch(pa.RecordBatch.from_arrays(_storage(batch), schema=_plain(scan.schema)))
+                rows += batch.num_rows
+                progress("exporting", rows, min(total, arguments.limit or total), "rows")
+    if target != "-":
+        _said(arguments, f"exported {rows} rows to {target}", rows)
+    return 0
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without extension types and metadata, which other programs may not know."""
+    return pa.schema(
+        [
+            pa.field(
+                field.name,
+                field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type,
+                field.nullable,
+            )
+            for field in schema
+        ]
+    )
+
+
+def _storage(batch: pa.RecordBatch) -> list[pa.Array]:
+    return [column.storage if isinstance(column, pa.ExtensionArray) else column for column in batch.columns]
+
+
+@contextmanager
+def _output(target: str, overwrite: bool) -> Iterator[IO[bytes]]:
+    """Open what is written to; a file has its name only once it is whole."""
+    if target == "-":
+        yield sys.stdout.buffer
+        return
+    system, path = fsspec.core.url_to_fs(target)
+    if system.exists(path) and not overwrite:
+        raise LocationInUseError(f"{target} exists already: say --overwrite, or choose another name")
+    part = f"{path}.part"
+    try:
+        with system.open(part, "wb") as stream:
+            yield stream
+        system.mv(part, path)
+    except OSError as error:
+        _remove(system, part)
+        raise StoreError(f"writing {target}: {error.strerror or error}") from error
+    except BaseException:
+        _remove(system, part)
+        raise
+
+
+def _remove(system: Any, path: str) -> None:
+    if system.exists(path):
+        system.rm(path)
+
+
+def import_rows(arguments: Arguments) -> int:
+    """Append the rows of a file or folder to a table, or make one of them."""
+    chosen = format_of(arguments.source, arguments.format)
+    options = storage_options(arguments.storage)
+    path = arguments.path
+    if arguments.branch is not None:
+        path = dataset(path, (arguments.branch, None), options).uri
+    known = None if arguments.mode != "append" else _known_schema(path, options)
+    rows = _open_source(arguments.source, chosen, known)
+    total = rows.count_rows() if chosen.name in ("parquet", "arrow") else 0
+    made, written = write_counted(
+        rows.to_batches(),
+        rows.schema,
+        path,
+        total,
+        mode=arguments.mode,
+        storage_options=options,
+        max_rows_per_file=arguments.max_rows_per_file,
+    )
+    if total and written != total:
+        raise SchemaError(f"{arguments.source} has {total} rows, but {written} were read and written")
+    return _said(arguments, f"imported {written} rows into version {made.version}", written, made.version)
+
+
+def write_counted(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, path: str, total: int, **options: Any
+) -> tuple[LanceDataset, int]:
+    """Write batches to a table, and show how far that is.
+
+    Args:
+        batches, schema: the rows.
+        path: the table.
+        total: their number; 0 if it is not known.
+        options: those of `write_dataset`.
+
+    Returns:
+        The new version and the number of rows.
+
+    Raises:
+        LanceError: see `write_dataset`.
+        SchemaError: a value of the source does not fit the type of its column.
+    """
+    written = 0
+    failed: list[pa.ArrowException] = []
+    with Progress("reading") as progress:
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal written
+            try:
+                for batch in batches:
+                    yield batch
+                    written += batch.num_rows
+                    progress("writing", written, total, "rows")
+            except pa.ArrowException as error:
+                failed.append(error)
+                raise
+
+        try:
+            options = {name: value for name, value in options.items() if value is not None}
+            made = write_dataset(counted(), path, schema=schema, **options)
+        except pa.ArrowException as error:
+            raise SchemaError(f"reading the rows: {_first_line(error)}") from error
+    return made, written
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _known_schema(path: str, options: dict[str, Any]) -> pa.Schema | None:
+    try:
+        return dataset(path, None, options).schema
+    except TableNotFoundError:
+        return None
+
+
+def _open_source(source: str, chosen: Format, known: pa.Schema | None) -> pyarrow.dataset.Dataset:
+    """Open what is imported; values of text formats are read in the types of the table, if there is one."""
+    system, path = fsspec.core.url_to_fs(source)
+    if not system.exists(path):
+        raise OptionError(f"{source} does not exist")
+    try:
+        found = pyarrow.dataset.dataset(path, format=chosen.dataset_format(known), filesystem=system)
+    except pa.ArrowException as error:
+        raise SchemaError(f"reading {source}: {_first_line(error)}") from error
+    if known is None or chosen.name != "jsonl":
+        return found
+    types = {field.name: field for field in known}
+    return found.replace_schema(pa.schema([types.get(field.name, field) for field in found.schema]))
+
+
+def _said(arguments: Arguments, what: str, rows: int, version: int | None = None) -> int:
+    if arguments.json:
+        say(as_json({"rows": rows, **({} if version is None else {"version": version})}))
+    else:
+        say(what)
+    return 0

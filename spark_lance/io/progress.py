@@ -1,0 +1,58 @@
+"""How far a long operation is: what works reports it, and whoever started it may listen.
+
+Nothing listens by default, and then a report costs a look-up. Reports come from the thread that collects
+results, so a listener is never called by two threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = ["Report", "part_of", "report", "reporting"]
+
+# Called with the step ("rewriting"), what is done of it, the whole (0 if that is not known), and the unit.
+Report = Callable[[str, int, int, str], None]
+
+_listener: ContextVar[Report | None] = ContextVar("spark_lance_progress", default=None)
+
+
+@contextmanager
+def reporting(listener: Report) -> Iterator[None]:
+    """Let a listener hear the reports of what runs inside the block, in this thread."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def report(step: str, done: int, total: int, unit: str) -> None:
+    """Say how far a step is.
+
+    Args:
+        step: what is being done, such as "rewriting".
+        done: how much of it is done.
+        total: the whole, 0 if that is not known.
+        unit: of both: "bytes", "rows", "files" or "versions".
+    """
+    listener = _listener.get()
+    if listener is not None:
+        listener(step, done, total, unit)
+
+
+@contextmanager
+def part_of(before: int, total: int) -> Iterator[None]:
+    """Let what is reported inside the block count as a part of something larger.
+
+    Args:
+        before: what was done of it before the block, in the unit of the reports.
+        total: all of it.
+    """
+    listener = _listener.get()
+    if listener is None:
+        yield
+        return
+    with reporting(lambda step, done, _, unit: listener(step, before + done, total, unit)):
+        yield

@@ -1,0 +1,101 @@
+"""How many bytes each column takes, and how its pages are encoded. Only the tails of files are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.file.describe import encoding_names
+from spark_lance.file.reader import FileReader
+from spark_lance.file.schema import Field
+from spark_lance.io.progress import report
+from spark_lance.proto import table_pb2
+from spark_lance.table.data_files import open_data_file
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["ColumnSize", "column_sizes"]
+
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class ColumnSize:
+    """What a top-level column takes.
+
+    Attributes:
+        name: the column.
+        type: its Arrow type; None if it is not known here.
+        bytes: of its pages, in all data files.
+        pages: their number; None if there are legacy files, whose pages have no description.
+        encodings: how many pages have which encodings, the most frequent first.
+    """
+
+    name: str
+    type: str | None
+    bytes: int
+    pages: int | None
+    encodings: dict[str, int]
+
+
+def column_sizes(snapshot: Snapshot) -> list[ColumnSize]:
+    """Return the sizes of the columns of a version, in their order; deleted rows count, blobs' bytes do not.
+
+    Raises:
+        FormatError, UnsupportedFormatError: a data file is damaged or not known here.
+    """
+    fields = snapshot.manifest.schema.fields
+    files = [file for fragment in snapshot.manifest.fragments for file in fragment.files]
+    stored: Counter[int] = Counter()
+    encodings: dict[int, Counter[str]] = {field.id: Counter() for field in fields}
+    legacy = False
+
+    def look(file: table_pb2.DataFile) -> tuple[dict[int, int], dict[int, Counter[str]] | None]:
+        return _of_file(snapshot, fields, file)
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        for done, (sizes, pages) in enumerate(pool.map(look, files), 1):
+            stored.update(sizes)
+            legacy = legacy or pages is None
+            for number, counts in (pages or {}).items():
+                encodings[number].update(counts)
+            report("looking into files", done, len(files), "files")
+    return [
+        ColumnSize(
+            field.name,
+            _type_of(field),
+            stored[field.id],
+            None if legacy else encodings[field.id].total(),
+            dict(encodings[field.id].most_common()),
+        )
+        for field in fields
+    ]
+
+
+def _of_file(
+    snapshot: Snapshot, fields: tuple[Field, ...], file: table_pb2.DataFile
+) -> tuple[dict[int, int], dict[int, Counter[str]] | None]:
+    """Return bytes and encodings by field id; of legacy files bytes alone."""
+    reader = open_data_file(snapshot.bases, file)
+    present = [top for top in fields if any(node.id in reader.columns for node in top.walk())]
+    sizes = {top.id: reader.stored_bytes(top) for top in present}
+    if not isinstance(reader, FileReader):
+        return sizes, None
+    pages = {
+        top.id: Counter(
+            encoding_names(page)
+            for node in top.walk()
+            if node.id in reader.columns
+            for page in reader.column(reader.columns[node.id]).pages
+        )
+        for top in present
+    }
+    return sizes, pages
+
+
+def _type_of(field: Field) -> str | None:
+    try:
+        return str(field.arrow_type())
+    except UnsupportedFormatError:
+        return None

@@ -1,0 +1,102 @@
+"""What is printed: on a terminal, into a pipe, and while something takes long."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from spark_lance.cli.output import Progress, print_pairs, print_table
+
+Captured = pytest.CaptureFixture[str]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_for(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Make standard output a terminal of 40 columns with colours."""
+    shown = Terminal()
+    monkeypatch.setattr("sys.stdout", shown)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return shown
+
+
+def test_tables_are_aligned(capsys: Captured) -> None:
+    print_table(("name", "count"), [("a", 5), ("longer", 1000), ("line\nbreak", None)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["name        count", "a               5", "longer       1000", "line break      -"]
+
+
+def test_what_is_piped_is_whole_and_plain(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    names = tuple(f"column {number}" for number in range(30))
+    print_table(names, [tuple(range(30))])
+    print_pairs([("name", "x" * 200)])
+    out = capsys.readouterr().out
+    assert all(name in out for name in names)
+    assert "x" * 200 in out
+    assert "\x1b" not in out
+
+
+def test_markup_is_shown_as_it_stands(capsys: Captured) -> None:
+    print_table(("[bold]a",), [("[red]x[/red] :smile:",)])
+    print_pairs([("[red]", "[/nothing]")])
+    assert capsys.readouterr().out == "[bold]a\n[red]x[/red] :smile:\n[red]  [/nothing]\n"
+
+
+def test_a_terminal_gets_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_for(monkeypatch)
+    names = tuple(f"column {number}" for number in range(10))
+    print_table(names, [tuple("y" * 30 for _ in names)])
+    shown = terminal.getvalue()
+    assert "\x1b[1m" in shown
+    assert "not shown: column 3, column 4" in shown
+    assert "…" in shown
+    terminal.truncate(0)
+    print_table(names, [tuple("y" * 30 for _ in names)], wide=True)
+    assert "not shown" not in terminal.getvalue()
+    assert terminal.getvalue().count("y" * 30) == 10
+
+
+def test_wide_output_cuts_no_value(capsys: Captured) -> None:
+    print_table(("a",), [("x" * 500,)])
+    assert "x" * 79 + "…" in capsys.readouterr().out
+    print_table(("a",), [("x" * 500,)], wide=True)
+    assert "x" * 500 in capsys.readouterr().out
+
+
+def test_progress_shows_on_terminals_only() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        with Progress("reading", stream, patience=0.01) as progress:
+            progress("reading", 512, 2048, "bytes")
+            time.sleep(0.3)
+            progress("reading", 1024, 2048, "bytes")
+            time.sleep(0.3)
+            progress("deleting", 3, 4, "files")
+            time.sleep(0.3)
+    assert file.getvalue() == ""
+    shown = terminal.getvalue()
+    for words in (
+        "25%",
+        "512 bytes of 2.0 KiB",
+        "1.0 KiB of 2.0 KiB",
+        "/s",
+        "deleting",
+        "3 files of 4 files",
+    ):
+        assert words in shown
+
+
+def test_what_is_done_at_once_shows_no_bar() -> None:
+    terminal = Terminal()
+    with Progress("reading", terminal) as progress:
+        progress("reading", 1, 1, "rows")
+    assert terminal.getvalue().strip() in ("", "\x1b[?25h", "\x1b[?25l\x1b[?25h")
