@@ -18,6 +18,7 @@ from spark_lance.spark.options.option_values import (
     count,
     filled,
     number_ranges,
+    one_of,
     positive,
     search,
     seconds,
@@ -315,6 +316,15 @@ ROWS = (
         "write",
         "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
         ("file_format_version",),
+    ),
+    Option(
+        "compression",
+        one_of("zstd", "lz4", "fsst", "none"),
+        "zstd, lz4, fsst or none",
+        None,
+        "write",
+        "Compress the columns that say nothing else: zstd or lz4 make files small, none only packs them; "
+        "fsst stands for the default choice. A new table keeps it.",
     ),
     Option(
         "enable_stable_row_ids",

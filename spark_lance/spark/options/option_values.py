@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from spark_lance.errors import OptionError
@@ -19,6 +20,7 @@ __all__ = [
     "count",
     "filled",
     "number_ranges",
+    "one_of",
     "positive",
     "search",
     "seconds",
@@ -43,6 +45,17 @@ def positive(text: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return what parses one of some words, in any case."""
+
+    def parse(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError
+        return text.strip().lower()
+
+    return parse
 
 
 def filled(text: str) -> str:
