@@ -36,7 +36,7 @@ test: $(VENV)/.installed-test ## run the tests, without the slow ones, in two pr
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-python: .venv-$(OLD)/.installed ## run the fast tests, without Spark, with another Python: PYTHON=python3.10
-	.venv-$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(FAST_TESTS) $(ARGS)
+	HYPOTHESIS_PROFILE=quick .venv-$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(FAST_TESTS) $(ARGS)
 
 # Workers of Spark and other processes that tests start are not counted.
 coverage: $(VENV)/.installed-test ## print how much of the package the tests run, Spark's workers not counted

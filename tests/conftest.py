@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Shared machines make single examples slow at random: a deadline would fail tests for nothing.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+# For a second Python: what differs between Pythons shows in the first examples.
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=10)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "local"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
