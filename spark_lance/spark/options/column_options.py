@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_lance.spark.options.option_rows import boolean, one_of, positive
+from spark_lance.spark.options.option_values import boolean, one_of, positive
 
 __all__ = [
     "BLOB",
