@@ -90,7 +90,7 @@ bench: $(VENV)/.installed-bench ## measure tables and Spark against pylance and 
 bench-file: $(VENV)/.installed-bench ## measure data files, by kind of column, against pylance
 	$(BIN)/python -m benchmarks.bench_file $(ARGS)
 
-bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance
+bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance and Parquet
 	$(BIN)/python -m benchmarks.bench_size $(ARGS)
 
 bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
