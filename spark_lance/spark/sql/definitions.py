@@ -38,7 +38,7 @@ _RESERVED = frozenset(
     }
 )
 _PRIMARY_KEY = "primary_key"
-_TABLE_OPTIONS = frozenset({"enable_stable_row_ids", "data_storage_version"})
+_TABLE_OPTIONS = frozenset({"compression", "enable_stable_row_ids", "data_storage_version"})
 
 
 def create_table(question: Question) -> dict[str, Any]:
