@@ -21,7 +21,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs-generate clean
-.PHONY: bench bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench bench-spark bench-latency bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -61,7 +61,7 @@ test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two
 test-spark-versions: $(SPARK_VERSIONS:%=test-spark-%) ## run the tests of the Spark layer with older releases of Spark
 
 test-spark-%: .venv-spark-%/.installed
-	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark $(ARGS)
+	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
 	$(BIN)/python -m pytest -m "not benchmark and not stores" $(ARGS)
@@ -110,6 +110,9 @@ bench-scale: $(VENV)/.installed-bench ## measure tables of up to a million fragm
 
 bench-spark: $(VENV)/.installed-bench ## measure queries of Spark against Parquet and the fastest a source can be
 	$(BIN)/python -m benchmarks.bench_spark $(ARGS)
+
+bench-latency: $(VENV)/.installed-bench ## measure small questions through Spark, and what stays behind after many
+	$(BIN)/python -m benchmarks.bench_latency $(ARGS)
 
 bench-plan: $(VENV)/.installed-bench ## measure the planning of tables of many fragments
 	$(BIN)/python -m benchmarks.bench_plan $(ARGS)

@@ -339,7 +339,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
     def _rows_of(
         self,
         addresses: npt.NDArray[np.uint64],
-        measured: Mapping[str, npt.NDArray[Any]],
+        measured: Mapping[str, npt.NDArray[Any] | pa.Array],
         columns: Sequence[str] | None,
         condition: Condition | None,
         with_row_id: bool,
@@ -355,7 +355,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         names = dict.fromkeys([*scan.names, *flagged, *extra, ROW_ADDRESS])
         rows = take_addresses(self.snapshot.scan(list(names)), addresses)
         for name, values in measured.items():
-            rows = rows.append_column(name, pa.array(values))
+            rows = rows.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]

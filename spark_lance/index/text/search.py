@@ -188,6 +188,11 @@ class TextSearch:
         self._segments = newest_index(usable)
         self._rows = RowResolver(snapshot)
 
+    @property
+    def index_name(self) -> str | None:
+        """The name of the index that searches use, None if they use none."""
+        return self._segments[0].entry.name if self._segments else None
+
     @cached_property
     def _parts(self) -> list[TextPart]:
         return [part for segment in self._segments for part in text_parts(segment)]
@@ -195,6 +200,10 @@ class TextSearch:
     @property
     def _tokenizer(self) -> Tokenizer:
         return self._parts[0].tokenizer if self._parts else Tokenizer()
+
+    def unindexed(self, query: TextQuery) -> Sequence[table_pb2.DataFragment]:
+        """Return the fragments whose texts a query reads, as no index has them."""
+        return unindexed(self._scan.fragments, self._segments, query.fast_search)
 
     def run(self, query: TextQuery, allowed: Addresses | None = None) -> TextTopK:
         """Return the rows that answer a query.
@@ -214,7 +223,7 @@ class TextSearch:
             return self._fuzzy(query, words, allowed)
         distinct = list(dict.fromkeys(words))
         texts = [self._indexed(part, distinct) for part in self._parts]
-        texts += self._scanned(unindexed(self._scan.fragments, self._segments, query.fast_search), distinct)
+        texts += self._scanned(self.unindexed(query), distinct)
         count = sum(len(part.lengths) for part in texts)
         average = sum(int(part.lengths.sum()) for part in texts) / max(count, 1)
         having = [sum(len(part.postings[i][0]) for part in texts) for i in range(len(distinct))]

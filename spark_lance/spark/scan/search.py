@@ -1,4 +1,4 @@
-"""Reading what a search finds: option `nearest` names a vector, option `full_text_query` words.
+"""What a search finds: `nearest` is by vector, `full_text_query` by words, `hybrid_search` by both.
 
 One task searches and fetches the rows, so exactly the k best come, also where Spark filters them afterwards.
 `LanceTable.search` is the same search as many tasks.
@@ -15,16 +15,19 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.blob_writer import has_blobs
-from spark_lance.index.columns import leaf_field
+from spark_lance.index.columns import leaf_field, top_column
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import VectorSearch
 from spark_lance.io.store import open_store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan.partitions import live_rows, row_bytes
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.blobs import ALL_BINARY, taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
@@ -47,7 +50,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     What is measured of a row comes last, or where option `columns` names it.
 
     Args:
-        options: what the read was asked for; `nearest` or `full_text_query` is given.
+        options: what the read was asked for; one of the searches is given.
         ref: the version if it has been resolved before.
 
     Raises:
@@ -58,14 +61,18 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     ref = pin(options) if ref is None else ref
     manifest = _manifest(options, ref)
     _check(options, manifest)
-    measure = _measure(options)
+    measured = _measured(options)
+    names = measured.fieldNames()
     asked = options.columns
     # As without Spark, what is measured hides a column of that name.
     stored = asked if asked is not None else [field.name for field in manifest.schema.fields]
-    rest = tuple(name for name in stored if name != measure)
+    rest = tuple(name for name in stored if name not in names)
     fields = spark_schema_of(manifest.schema, rest, options.system_columns, options.blob_handling).fields
-    at = asked.index(measure) if asked is not None and measure in asked else len(fields)
-    return ref, st.StructType([*fields[:at], st.StructField(measure, st.FloatType(), False), *fields[at:]])
+    shown = {field.name: field for field in (*fields, *measured)}
+    first = [name for name in asked or () if name in shown]
+    # Columns that options add stand between those that are asked for and what is measured.
+    order = [*first, *(name for name in shown if name not in first)]
+    return ref, st.StructType([shown[name] for name in order])
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> SearchReader:
@@ -79,8 +86,13 @@ def _manifest(options: ReadOptions, ref: VersionRef) -> Manifest:
     return load_version(store, ref.root, ref.version)
 
 
-def _measure(options: ReadOptions) -> str:
-    return SCORE if options.nearest is None else DISTANCE
+def _measured(options: ReadOptions) -> st.StructType:
+    """Return the columns of what is measured; a hybrid search does not measure everything of every row."""
+    if options.hybrid_search is not None:
+        names = {DISTANCE: True, SCORE: True, RELEVANCE: False}
+    else:
+        names = {SCORE if options.nearest is None else DISTANCE: False}
+    return st.StructType([st.StructField(name, st.FloatType(), nullable) for name, nullable in names.items()])
 
 
 def _words(options: ReadOptions) -> tuple[Mapping[str, Any], int | None]:
@@ -105,7 +117,12 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
         query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
     else:
         store, root = open_store(options.path, options.storage)
-        column, _ = parse_text_query(manifest, *_words(options))
+        if options.hybrid_search is not None:
+            both = HybridQuery.parse(manifest, options.hybrid_search)
+            both.vector.fitted(leaf_field(manifest.schema, both.vector.column).arrow_type())
+            column = both.text_column
+        else:
+            column, _ = parse_text_query(manifest, *_words(options))
         TextSearch(indexed_snapshot(store, root, manifest), column)
     if options.filter is not None:
         compile_predicate(options.filter, nameable(manifest.schema))
@@ -130,11 +147,11 @@ class SearchReader(DataSourceReader):
         self._schema = schema
         manifest = _manifest(options, ref)
         _check(options, manifest)
-        measure = _measure(options)
-        columns = [field for field in schema if field.name != measure]
-        wrong = [f for f in schema if f.name == measure and f.dataType != st.FloatType()]
+        measured = _measured(options).fieldNames()
+        columns = [field for field in schema if field.name not in measured]
+        wrong = [f for f in schema if f.name in measured and f.dataType != st.FloatType()]
         if wrong:
-            raise SchemaError(f"column {measure!r} is float, not {wrong[0].dataType.simpleString()}")
+            raise SchemaError(f"column {wrong[0].name!r} is float, not {wrong[0].dataType.simpleString()}")
         names, _ = resolve_projection(manifest.schema, st.StructType(columns))
         blobs = {field.name for field in manifest.schema.fields if has_blobs(field)}
         for name, column in zip(names, columns, strict=True):
@@ -142,7 +159,7 @@ class SearchReader(DataSourceReader):
             if name in blobs and wants_bytes:
                 raise OptionError(f"a search reads blobs as descriptions, not the bytes of column {name!r}")
         rest = iter(names)
-        self._names = [measure if field.name == measure else next(rest) for field in schema]
+        self._names = [field.name if field.name in measured else next(rest) for field in schema]
         self._blobs = [name for name in self._names if name in blobs]
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -161,18 +178,53 @@ class SearchReader(DataSourceReader):
             for batch in found.to_batches(self._options.batch_size):
                 yield convert(batch)
 
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return what is found, if few rows are wanted and no more than few are compared one by one.
+
+        Of an index is read what the search needs. A hybrid search has no answer here, nor has one with a
+        filter, which may have to read the whole table.
+
+        Args:
+            most_rows: rows to return.
+            most_bytes: about the bytes of the values that no index has.
+        """
+        options = self._options
+        store, _ = open_store(options.path, options.storage)
+        snapshot = indexed_snapshot(store, self.ref.root, _manifest(options, self.ref))
+        if options.filter is not None or options.hybrid_search is not None:
+            return None
+        if options.nearest is not None:
+            query = VectorQuery.parse(options.nearest)
+            column, wanted = query.column, query.k
+            search = VectorSearch(snapshot, column)
+            numbers = {id for task in search.plan(query.fitted(search.kind)) for id in task.fragments}
+        else:
+            column, words = parse_text_query(snapshot.manifest, *_words(options))
+            numbers = {fragment.id for fragment in TextSearch(snapshot, column).unindexed(words)}
+            wanted = most_rows + 1 if words.k is None else words.k
+        rest = [fragment for fragment in snapshot.fragments if fragment.id in numbers]
+        scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=rest)
+        tasks = scan.tasks()
+        width = row_bytes(snapshot.schema, tasks, scan.names, scan.fields)
+        if wanted > most_rows or sum(map(live_rows, tasks)) * width > most_bytes:
+            return None
+        return list(self.read(self.partitions()[0]))
+
     def _found(self) -> pa.Table:
         options = self._options
         store, _ = open_store(options.path, options.storage)
         manifest = _manifest(options, self.ref)
         table = LanceDataset(options.path, store, self.ref.root, manifest)
-        measure = _measure(options)
+        measured = _measured(options).fieldNames()
         # A table without columns would have no rows.
-        names = [name for name in self._names if name != measure] or [ROW_ADDRESS]
+        names = [name for name in self._names if name not in measured] or [ROW_ADDRESS]
         if self._blobs and ROW_ADDRESS not in names:
             names.append(ROW_ADDRESS)
         if options.nearest is not None:
             found = table.to_table(names, options.filter, nearest=options.nearest, prefilter=True)
+        elif options.hybrid_search is not None:
+            both = {name: value for name, value in options.hybrid_search.items() if value is not None}
+            found = table.hybrid_search(**both, columns=names, filter=options.filter)
         else:
             asked, k = _words(options)
             found = table.to_table(names, options.filter, k, full_text_query=asked, prefilter=True)
