@@ -4,8 +4,8 @@
 
 The table has the digits as vectors. Each epoch reads them in another order; training is stopped in an epoch
 and goes on from the position that was kept. The model is numpy, so that no package for training is needed:
-`spark_lance.training.torch` gives the same batches as tensors. Needs scikit-learn; runs in seconds. FOLDER takes
-the table, a temporary one by default.
+`spark_lance.training.torch` gives the same batches as tensors. Needs scikit-learn; runs in seconds. FOLDER
+takes the table, a temporary one by default.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Softmax:
         """Return how likely each digit is."""
         raw = pixels @ self.weights + self.bias
         raw = np.exp(raw - raw.max(axis=1, keepdims=True))
-        return raw / raw.sum(axis=1, keepdims=True)
+        scores: np.ndarray = raw / raw.sum(axis=1, keepdims=True)
+        return scores
 
     def step(self, pixels: np.ndarray, labels: np.ndarray, rate: float = 0.5) -> float:
         """Learn from a batch and return its loss."""
