@@ -52,8 +52,8 @@ _MAX_REQUEST = 8 << 20
 _PARALLEL_REQUESTS = 16
 _DELETES_PER_REQUEST = 1000
 _MAKING = frozenset({"writing", "creating"})
-# A scheme and one slash; a single letter is a drive of Windows.
-_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+# A scheme and not two slashes; a single letter is a drive of Windows.
+_SHORT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
 
@@ -78,7 +78,7 @@ def open_store(
 
     Raises:
         OptionError: a setting is given by two names, or its value cannot be used.
-        StoreError: the protocol is unknown, its driver is not installed, or a URI has one slash (dbfs:/x).
+        StoreError: the protocol is unknown, its driver is not installed, or a URI lacks slashes (dbfs:/x).
     """
     text, manifests = split_uri(os.fspath(uri))
     text = _full_uri(text)
@@ -100,22 +100,25 @@ def open_store(
 
 
 def _full_uri(text: str) -> str:
-    """Return a URI as fsspec reads it. What has a scheme and one slash would be a local folder to fsspec.
+    """Return a URI as fsspec reads it, to which a scheme without two slashes is the name of a local folder.
 
     Raises:
-        StoreError: it has a scheme but no authority, such as dbfs:/x or hdfs:/x.
+        StoreError: it has a scheme but no authority, such as dbfs:/x or s3:x.
     """
-    match = _ONE_SLASH.match(text)
+    match = _SHORT.match(text)
     if match is None:
         return text
-    scheme, rest = match[1].lower(), text[match.end() - 1 :]
-    if scheme in _LOCAL:
+    scheme, rest = match[1].lower(), text[match.end() :]
+    if scheme in _LOCAL and rest.startswith("/"):
         return f"{scheme}://{rest}"
-    instead = (
-        f"the mounted path /dbfs{rest}" if scheme == "dbfs" else f"{scheme}://, host or bucket, and path"
-    )
+    lacks = "is one slash" if rest.startswith("/") else "are no slashes"
+    instead = f"{scheme}://, host or bucket, and path"
+    if scheme == "dbfs":
+        instead = f"the mounted path /dbfs/{rest.lstrip('/')}"
+    elif scheme in _LOCAL:
+        instead = rest or "a path"
     raise StoreError(
-        f"{text} cannot be opened, for there is one slash behind {scheme}: write {instead}; a local folder "
+        f"{text} cannot be opened, for there {lacks} behind {scheme}: write {instead}; a local folder "
         f"of this name is ./{text}"
     )
 

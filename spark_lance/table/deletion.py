@@ -23,9 +23,8 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.paths import deletion_path
 
-__all__ = ["MAX_ARROW_ROWS", "keep_mask", "pack_deletions", "read_deletions", "write_deletions"]
+__all__ = ["MAX_ARROW_ROWS", "keep_mask", "pack_deletions", "read_deletions"]
 
 UInt32Array = npt.NDArray[np.uint32]
 
@@ -82,34 +81,17 @@ def read_deletions(
     return offsets
 
 
-def write_deletions(
-    store: Store,
-    root: str,
-    fragment: table_pb2.DataFragment,
-    offsets: UInt32Array,
-    *,
-    version: int,
-    bitmap: bool = False,
-) -> table_pb2.DeletionFile:
-    """Write a new deletion file for a fragment and return its entry; the old file stays for old versions.
-
-    Args:
-        store: where the table is.
-        root: the table's root path.
-        fragment: the fragment as it is in `version`.
-        offsets: all of its deleted rows, those of its present file included: ascending, each once.
-        version: the version that the deletion is computed from.
-        bitmap: write a bitmap even for few rows.
-    """
-    entry, data = pack_deletions(fragment, offsets, version=version, bitmap=bitmap)
-    store.put(deletion_path(root, fragment.id, entry), data)
-    return entry
-
-
 def pack_deletions(
     fragment: table_pb2.DataFragment, offsets: UInt32Array, *, version: int, bitmap: bool = False
 ) -> tuple[table_pb2.DeletionFile, bytes]:
-    """Return the entry of a new deletion file and its bytes; arguments as for `write_deletions`."""
+    """Return the entry of a new deletion file, and its bytes; the fragment's old file stays for old versions.
+
+    Args:
+        fragment: the fragment as it is in `version`.
+        offsets: all of its deleted rows, those of its present file included: ascending, each once.
+        version: the version that the deletion is computed from.
+        bitmap: make a bitmap even of few rows.
+    """
     kinds = table_pb2.DeletionFile
     was_bitmap = fragment.HasField("deletion_file") and fragment.deletion_file.file_type == kinds.BITMAP
     as_bitmap = bitmap or was_bitmap or len(offsets) > MAX_ARROW_ROWS

@@ -481,3 +481,13 @@ def test_presence_of_zero_positions() -> None:
     assert manifest.SerializeToString() == b"\xb8\x01\x00"
     assert not table_pb2.Manifest.FromString(b"").HasField("transaction_section")
     assert table_pb2.IndexMetadata(fragment_bitmap=b"").HasField("fragment_bitmap")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(table_pb2.__file__).parent.glob("*_pb2.py")), ids=lambda p: p.name
+)
+def test_generated_code_runs_on_old_releases_of_protobuf(path: Path) -> None:
+    """Generators of protobuf 5 and newer write a check that refuses every older runtime."""
+    text = path.read_text()
+    assert "# Protobuf Python Version: 4.25" in text
+    assert "runtime_version" not in text

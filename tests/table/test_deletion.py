@@ -16,7 +16,8 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.bases import Bases
+from spark_lance.table.deletion import MAX_ARROW_ROWS, keep_mask, pack_deletions, read_deletions
 from spark_lance.table.paths import deletion_path
 from spark_lance.table.versions.versions import load_latest
 
@@ -182,3 +183,99 @@ def test_keep_mask() -> None:
     assert keep_mask(deleted, 5, 9).all()
     assert keep_mask(deleted, 4, 4).tolist() == []
     assert keep_mask(np.empty(0, np.uint32), 0, 3).all()
+
+
+def test_keep_mask_at_the_end_of_what_offsets_can_say() -> None:
+    most = 2**32 - 1
+    deleted = np.array([most - 2, most - 1], np.uint32)
+    assert keep_mask(deleted, most - 3, most).tolist() == [True, False, False]
+    # A stop beyond the type of the offsets is no offset of a row.
+    assert keep_mask(deleted, most - 3, most + 1).tolist() == [True, False, False, True]
+
+
+def fragment_with(kind: int | None) -> table_pb2.DataFragment:
+    fragment = table_pb2.DataFragment(id=3, physical_rows=100_000)
+    if kind is not None:
+        fragment.deletion_file.file_type = kind  # type: ignore[assignment]
+    return fragment
+
+
+@pytest.mark.parametrize(
+    ("present", "rows", "bitmap", "expected"),
+    [
+        (None, 1, False, ARROW),
+        (None, MAX_ARROW_ROWS, False, ARROW),
+        (None, MAX_ARROW_ROWS + 1, False, BITMAP),
+        (None, 1, True, BITMAP),
+        (ARROW, 1, False, ARROW),
+        (ARROW, MAX_ARROW_ROWS + 1, False, BITMAP),
+        (BITMAP, 1, False, BITMAP),
+    ],
+)
+def test_the_kind_of_a_new_file(
+    tmp_path: Path, present: int | None, rows: int, bitmap: bool, expected: int
+) -> None:
+    """Few rows are an Arrow file, unless the fragment has a bitmap or the rows of two writers are merged."""
+    offsets = np.arange(7, 7 + rows, dtype=np.uint32)
+    fragment = fragment_with(present)
+    entry, data = pack_deletions(fragment, offsets, version=5, bitmap=bitmap)
+    assert (entry.file_type, entry.read_version, entry.num_deleted_rows) == (expected, 5, rows)
+    fragment.deletion_file.CopyFrom(entry)
+    store = Store("file")
+    store.put(deletion_path(str(tmp_path), 3, entry), data)
+    assert np.array_equal(read_deletions(store, str(tmp_path), fragment), offsets)
+
+
+def test_new_files_have_names_of_their_own_and_arrow_files_are_compressed() -> None:
+    offsets = np.arange(MAX_ARROW_ROWS, dtype=np.uint32)
+    made = [pack_deletions(fragment_with(None), offsets, version=1) for _ in range(20)]
+    assert len({entry.id for entry, _ in made}) == 20
+    assert max(entry.id for entry, _ in made) >= 2**60
+    assert len(made[0][1]) < offsets.nbytes
+
+
+def test_a_fragment_that_does_not_tell_its_rows(tmp_path: Path) -> None:
+    fragment = table_pb2.DataFragment(id=3)
+    fragment.deletion_file.file_type = BITMAP
+    store = Store("file")
+    store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), BitMap([1, 9]).serialize())
+    assert read_deletions(store, str(tmp_path), fragment, 10).tolist() == [1, 9]
+    for rows in (9, None):
+        with pytest.raises(FormatError):
+            read_deletions(store, str(tmp_path), fragment, rows)
+    fragment.physical_rows = 10
+    # The manifest's number comes first.
+    assert read_deletions(store, str(tmp_path), fragment, 9).tolist() == [1, 9]
+
+
+def test_a_manifest_that_counts_no_rows_is_not_compared(tmp_path: Path) -> None:
+    assert read(tmp_path, BITMAP, BitMap([1, 9]).serialize(), 0) == [1, 9]
+    assert read(tmp_path, ARROW, arrow_bytes([1, 9]), 0) == [1, 9]
+
+
+def test_nothing_is_deleted_without_a_file_or_with_an_empty_one(tmp_path: Path) -> None:
+    none = read_deletions(Store("file"), str(tmp_path), table_pb2.DataFragment(id=3, physical_rows=4))
+    assert none.dtype == np.uint32
+    assert not len(none)
+    assert read(tmp_path, BITMAP, BitMap().serialize(), 0) == []
+    assert read(tmp_path, ARROW, arrow_bytes([]), 0) == []
+
+
+def test_the_file_may_lie_below_another_base_path(tmp_path: Path) -> None:
+    fragment = table_pb2.DataFragment(id=3, physical_rows=10)
+    fragment.deletion_file.file_type, fragment.deletion_file.base_id = BITMAP, 7
+    manifest = table_pb2.Manifest()
+    manifest.base_paths.add(id=7, path=f"file://{tmp_path}/other", is_dataset_root=True)
+    store = Store("file")
+    store.put(deletion_path(f"{tmp_path}/other", 3, fragment.deletion_file), BitMap([2]).serialize())
+    bases = Bases.of(store, str(tmp_path), manifest)
+    assert read_deletions(store, str(tmp_path), fragment, bases=bases).tolist() == [2]
+
+
+def test_nulls_are_damage_where_the_schema_forbids_them(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None], pa.uint32())], schema=pa.schema([COLUMN]))
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(FormatError, match=r"null|undecodable"):
+        read(tmp_path, ARROW, sink.getvalue(), 2)

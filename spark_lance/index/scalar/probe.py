@@ -16,11 +16,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal, compute
+from spark_lance.table.predicates.expressions import (
+    Call,
+    Cast,
+    Column,
+    Expression,
+    Literal,
+    compute,
+    constant_value,
+    is_constant,
+)
 
 __all__ = ["Probe", "probe_of"]
 
 _VALUE = Column(("value",))
+_NULL = Literal(None)
 # The column itself, also where the sign of NaN does not count: bounds say nothing of NaN anyway.
 _VALUES = (_VALUE, Call("unsigned_nan", (_VALUE,)))
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "is_same": "is_same"}
@@ -45,11 +55,11 @@ class Probe:
 
     @cached_property
     def operator(self) -> str:
-        """What compares the column itself with literals, such as "<" or "is_null"; "" for anything else."""
+        """What compares the column itself with constants, such as "<" or "is_null"; "" for anything else."""
         tree = self.tree
         if not isinstance(tree, Call) or not tree.arguments or tree.arguments[0] not in _VALUES:
             return ""
-        plain = all(isinstance(argument, Literal) for argument in tree.arguments[1:])
+        plain = all(map(is_constant, tree.arguments[1:]))
         lists = all(_constants(argument) is not None for argument in tree.arguments[1:])
         if not (plain or (lists and tree.function.startswith("array_has"))):
             return ""
@@ -59,7 +69,7 @@ class Probe:
 
     @cached_property
     def literals(self) -> list[Any]:
-        """The literals that the column is compared with."""
+        """What the column is compared with: literals, and scalars where their type is given."""
         assert isinstance(self.tree, Call)
         found: list[Any] = []
         for argument in self.tree.arguments[1:]:
@@ -88,11 +98,12 @@ class Probe:
             return None
         bounds = pa.table({"low": low, "high": high})
         found = np.zeros(len(low), dtype=np.bool_)
-        for literal in self.literals:
-            if literal is None:
+        assert isinstance(self.tree, Call)
+        for constant in self.tree.arguments[1:]:
+            if constant == _NULL:
                 continue
             here = np.ones(len(low), dtype=np.bool_)
-            for test in _tests(self.operator, Literal(literal)):
+            for test in _tests(self.operator, constant):
                 here &= pc.fill_null(compute(test, bounds), True).to_numpy(zero_copy_only=False)
             found |= here
         found &= pc.is_valid(high).to_numpy(zero_copy_only=False)
@@ -102,7 +113,7 @@ class Probe:
         return found
 
 
-def _tests(operator: str, literal: Literal) -> Iterator[Expression]:
+def _tests(operator: str, literal: Expression) -> Iterator[Expression]:
     """Yield what bounds must fulfil if a value between them may."""
     low, high = Column(("low",)), Column(("high",))
     if operator in ("<", "<="):
@@ -118,9 +129,9 @@ def _tests(operator: str, literal: Literal) -> Iterator[Expression]:
 
 
 def _constants(node: Expression) -> list[Any] | None:
-    """Return the values of a literal or of a list of them; None for anything else."""
-    if isinstance(node, Literal):
-        return [node.value]
+    """Return the values of a constant or of a list of literals; None for anything else."""
+    if is_constant(node):
+        return [constant_value(node)]
     if isinstance(node, Call) and node.function == "array":
         values = [argument.value for argument in node.arguments if isinstance(argument, Literal)]
         return values if len(values) == len(node.arguments) else None
@@ -157,6 +168,6 @@ def _renamed(node: Expression) -> Expression:
 
 def _turned(node: Expression) -> Expression:
     """Return a comparison with the column on the left."""
-    if isinstance(node, Call) and node.function in _MIRRORED and isinstance(node.arguments[0], Literal):
+    if isinstance(node, Call) and node.function in _MIRRORED and is_constant(node.arguments[0]):
         return Call(_MIRRORED[node.function], (node.arguments[1], node.arguments[0]))
     return node

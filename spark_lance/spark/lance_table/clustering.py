@@ -36,7 +36,7 @@ from spark_lance.table.maintenance.cluster import (
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import system_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -215,9 +215,10 @@ class Clustering:
     def _frame(self, names: Sequence[str]) -> DataFrame:
         """Return columns of the rows, which are called c0, c1, ... by their places in `names`."""
         scan = self.snapshot.scan(names, fragments=self._chosen)
+        system = system_names(field.name for field in self.snapshot.manifest.schema.fields)
         fields = [
             st.StructField(name, st.LongType(), False)
-            if name in SYSTEM_COLUMNS
+            if name in system
             else spark_field(self.snapshot.manifest.schema.field(name).arrow_field())
             for name in names
         ]

@@ -33,7 +33,7 @@ from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.work import ColumnWork
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID, system_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -312,9 +312,10 @@ def _matching(rows: DataFrame, where: Expression | None) -> DataFrame:
 def _named(table: TableBase, version: Manifest, expressions: Sequence[Expression]) -> tuple[str, ...]:
     """Return the columns of a version that expressions may name."""
     names = [field.name for field in version.schema.fields]
-    found = needed_columns([*names, *SYSTEM_COLUMNS], expressions, table.aliased)
+    system = system_names(names)
+    found = needed_columns([*names, *system], expressions, table.aliased)
     # What cannot be understood may name everything; but system columns are not meant by a star.
-    return tuple(names if len(found) == len(names) + len(SYSTEM_COLUMNS) else found)
+    return tuple(names if len(found) == len(names) + len(system) else found)
 
 
 def _some(where: Expression | None) -> list[Expression]:
@@ -331,7 +332,8 @@ def fields_among(version: Manifest, names: Iterable[str]) -> tuple[Field, ...]:
     Raises:
         SchemaError: a column does not exist.
     """
-    wanted = [name for name in names if name not in SYSTEM_COLUMNS]
+    system = system_names(field.name for field in version.schema.fields)
+    wanted = [name for name in names if name not in system]
     if not all(wanted):
         raise SchemaError("a column has no name")
     return tuple(version.schema.field(name) for name in wanted)

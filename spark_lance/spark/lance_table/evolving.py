@@ -32,7 +32,7 @@ from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.work import Others
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import system_names
 from spark_lance.table.schema.changes import Alteration
 
 if TYPE_CHECKING:
@@ -324,13 +324,14 @@ class Evolving(TableBase):
         if not isinstance(on, Mapping):
             on = {name: name for name in on or ()}
         table = self._dataset().manifest.schema
+        system = system_names(field.name for field in table.fields)
         names = frame.columns
         by_lower = {name.lower(): name for name in names}
         keys = {}
         for mine, theirs in on.items():
             if theirs.lower() not in by_lower:
                 raise SchemaError(f"there is no column {theirs!r} in the data; it has {', '.join(names)}")
-            known = mine if mine in SYSTEM_COLUMNS else find_column(table, mine).name
+            known = mine if mine in system else find_column(table, mine).name
             keys[known] = by_lower[theirs.lower()]
         values = {name: name for name in names if name not in keys.values()}
         if not keys or not values:
@@ -364,7 +365,8 @@ class Evolving(TableBase):
         table = dataset.manifest.schema
         if inputs is None:
             return tuple(field.name for field in table.fields)
-        names = [name if name in SYSTEM_COLUMNS else find_column(table, name).name for name in inputs]
+        system = system_names(field.name for field in table.fields)
+        names = [name if name in system else find_column(table, name).name for name in inputs]
         if not names:
             raise OptionError("a function needs at least one column to look at")
         return tuple(dict.fromkeys(names))

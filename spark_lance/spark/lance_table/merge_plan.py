@@ -11,9 +11,10 @@ condition and the clauses name, with the rows' addresses. The kind of join follo
     matched, not by source         right outer
     insert, not by source          full outer
 
-An outer join of a large table with few rows of a source would sort the whole table. Where only rows of the
-table matter that have a key of the source, these are picked first, with the keys in the memory of every task
-(`narrow`). The source is then looked at twice and must be one that gives the same rows both times.
+Where only rows of the table matter that have a key of the source, the keys are a condition of the read
+(`rows`, see `merge_pruning`). An outer join of a large table with few rows of a source would still sort what
+is read, so the rows that have a key are picked first, with the keys in the memory of every task (`narrow`).
+For both the source is looked at twice and must be one that gives the same rows each time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from spark_lance.spark.lance_table.expressions import (
     types_of,
 )
 from spark_lance.spark.lance_table.merge_keys import column_path, equal_columns
+from spark_lance.spark.lance_table.merge_pruning import KeyPair, SourceKeys, key_pairs
 from spark_lance.spark.lance_table.reading import few_partitions, read_needed
 from spark_lance.spark.lance_table.row_tasks import Action
 from spark_lance.spark.lance_table.targets import Assignments
@@ -102,6 +104,7 @@ class MergePlan:
         actions: what the numbers of actions mean.
         field_ids: the fields that get values.
         key: the columns of the table that are equal in source and table; None if that is not known.
+        pairs: the keys that tell which rows of the table matter; none if all do.
         can_narrow: whether rows of the table without a key of the source do not matter, and a join of that
             kind would sort the table.
     """
@@ -110,6 +113,7 @@ class MergePlan:
     actions: tuple[Action, ...]
     field_ids: list[int]
     key: tuple[Field, ...] | None
+    pairs: Sequence[KeyPair]
     can_narrow: bool
 
     @classmethod
@@ -122,6 +126,7 @@ class MergePlan:
         clauses: Sequence[Clause],
         evolving: bool = False,
         narrow: bool = False,
+        rows: SourceKeys | None = None,
     ) -> MergePlan:
         """Fit a merge to a version. Spark analyses it; no job runs.
 
@@ -133,19 +138,21 @@ class MergePlan:
             clauses: what to do, in order.
             evolving: whether columns that the source lacks are left alone, and not an error.
             narrow: pick the rows of the table that have a key of the source before they are joined.
+            rows: what the rows of the table have in common that matter; only for the plan's keys.
 
         Raises:
             ExpressionError: an expression does not fit table and source.
             SchemaError: a column does not exist, is missing in the source, or cannot hold such values.
         """
         ordered = sorted(clauses, key=lambda clause: ("update", "insert", "delete").index(clause.kind))
-        join = _Join(table, manifest, source, condition, ordered, evolving, narrow)
+        join = _Join(table, manifest, source, condition, ordered, evolving, narrow, rows)
         frame, actions = join.frame(clauses)
         assigned = [a for a in join.assigned if a is not None]
         inserts = any(clause.kind == "insert" for clause in clauses)
         ids = {node.id for node in manifest.schema.walk()} if inserts else set()
         ids.update(number for each in assigned for number in each.field_ids)
-        return cls(frame, actions, sorted(ids), join.key() if inserts else None, join.can_narrow())
+        key = join.key() if inserts else None
+        return cls(frame, actions, sorted(ids), key, join.deciding_pairs(), join.can_narrow())
 
 
 @dataclass
@@ -165,6 +172,7 @@ class _Join:
     clauses: Sequence[Clause]
     evolving: bool
     narrow: bool
+    rows: SourceKeys | None
     assigned: list[Assignments | None] = field(init=False)
     early: dict[str, list[Column]] = field(default_factory=lambda: {NEW: [], MISSING: []})
 
@@ -229,7 +237,9 @@ class _Join:
             expressions += [] if clause.values is None else clause.values.values()
             partly += [] if assigned is None else assigned.partly
         named = needed_columns([ROW_ADDRESS], expressions, self.table.aliased)
-        frame = read_needed(self.table, self.manifest, [*expressions, *map(quoted, partly)])
+        pairs = self.deciding_pairs()
+        only = self.rows.condition if pairs and self.rows is not None and self.rows.pairs == pairs else None
+        frame = read_needed(self.table, self.manifest, [*expressions, *map(quoted, partly)], only)
         old = [F.col(quoted(name)).alias(f"{_OLD}{name}") for name in dict.fromkeys(partly)]
         frame = frame.select("*", F.col(ROW_ADDRESS).alias(_ADDRESS), *old)
         return frame if named else frame.drop(ROW_ADDRESS)
@@ -243,6 +253,12 @@ class _Join:
     def can_narrow(self) -> bool:
         """See `MergePlan`."""
         return self._how() in ("new", "left_outer") and bool(self._pairs_of_keys())
+
+    def deciding_pairs(self) -> list[KeyPair]:
+        """See `MergePlan.pairs`."""
+        if self._how() not in ("inner", "new", "left_outer"):
+            return []
+        return key_pairs(self.manifest.schema, self.source.schema, self._pairs_of_keys())
 
     def _pairs_of_keys(self) -> list[tuple[str, str]]:
         names = [top.name for top in self.manifest.schema.fields]

@@ -11,6 +11,7 @@ from spark_lance.spark.jobs import gather
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
+from spark_lance.spark.lance_table.merge_pruning import SourceKeys, keys_of
 from spark_lance.spark.lance_table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
@@ -23,6 +24,7 @@ from spark_lance.spark.lance_table.row_tasks import ChangeRows
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.rows.row_rewrites import check_movable
+from spark_lance.table.writing.align import check_added_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["MergeBuilder", "Merging"]
 
 _EVOLUTIONS = 5
-# For tables from this many rows on it pays to keep the source and pick the rows that have its keys; with a
+# For tables from this many rows on it pays to keep the source and read only rows that may have its keys.
+_PRUNED_ROWS = 1 << 21
+# For tables from this many rows on it pays to pick the rows that have its keys before they are joined; with a
 # source of this many rows at most, for its keys are held by every task.
 _MANY_ROWS = 1 << 24
 _FEW_ROWS = 1 << 21
@@ -74,6 +78,7 @@ class MergeBuilder:
         self._planned: tuple[int, MergePlan] | None = None
         self._kept: DataFrame | None = None
         self._narrow = False
+        self._rows: SourceKeys | None = None
 
     def whenMatchedUpdate(
         self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
@@ -117,7 +122,8 @@ class MergeBuilder:
         """Let the table take in columns that only the source has, and let the source lack some.
 
         The new columns are added, null everywhere, by a version of their own before that of the merge.
-        Fields inside columns are not added.
+        Fields inside columns are not added. Columns that a read of a table adds, such as `_change_type`, are
+        refused.
         """
         self._evolving, self._planned = True, None
         return self
@@ -135,9 +141,12 @@ class MergeBuilder:
 
         Of two merges that insert the same key at once the later one begins anew and finds the key. For that
         it tells its keys with its commit, if the condition says that columns are equal and the inserts store
-        these; otherwise any concurrent insert makes it begin anew. The source is evaluated once in each
-        attempt; merged into a large table to insert rows, it is evaluated once for all and kept by Spark
-        (local checkpoint) until this object goes.
+        these; otherwise any concurrent insert makes it begin anew.
+
+        The source is evaluated once in each attempt. Merged into a large table by columns that are equal, it
+        is evaluated once for all and kept by Spark (local checkpoint) until this object goes. Its keys are
+        looked at first, and only rows of the table are read that may have them, with the indices that there
+        are; not so if a clause is about rows that the source does not match.
 
         Returns:
             One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,
@@ -177,18 +186,23 @@ class MergeBuilder:
                 self._clauses,
                 self._evolving,
                 self._narrow,
+                self._rows,
             )
             self._planned = manifest.version, plan
         return self._planned[1]
 
     def _ready(self, manifest: Manifest) -> MergePlan:
-        """Return the plan for a version; for a large table with the source kept, if that saves sorting it."""
+        """Return the plan for a version; for a large table with the source kept, if that saves work."""
         plan = self._plan(manifest)
         rows = sum(fragment.physical_rows for fragment in manifest.fragments)
-        if self._kept is not None or not plan.can_narrow or rows < _MANY_ROWS:
+        prunes = bool(plan.pairs) and rows >= _PRUNED_ROWS
+        narrows = plan.can_narrow and rows >= _MANY_ROWS
+        if self._kept is not None or not (prunes or narrows):
             return plan
         self._kept = self._source.localCheckpoint()
-        self._narrow = self._kept.count() <= _FEW_ROWS
+        if prunes:
+            self._rows = keys_of(self._table.spark, self._kept, plan.pairs)
+        self._narrow = narrows and self._kept.count() <= _FEW_ROWS
         self._planned = None
         return self._plan(manifest)
 
@@ -218,6 +232,7 @@ class MergeBuilder:
             ]
             if not fresh:
                 return
+            check_added_names(field.name for field in fresh)
             try:
                 dataset.add_columns(fresh)
             except SchemaError:

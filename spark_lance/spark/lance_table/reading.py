@@ -21,15 +21,25 @@ _MANY_ROWS = 1 << 25
 _FRAGMENT = "__lance_fragment"
 
 
-def read_needed(table: TableBase, manifest: Manifest, expressions: list[Expression]) -> DataFrame:
-    """Return a version's row addresses with the columns that expressions need, under the table's alias."""
+def read_needed(
+    table: TableBase, manifest: Manifest, expressions: list[Expression], condition: str | None = None
+) -> DataFrame:
+    """Return a version's row addresses with the columns that expressions need, under the table's alias.
+
+    Args:
+        table: the table.
+        manifest: the version.
+        expressions: what the caller computes.
+        condition: in the words of the read option `filter`; only rows that meet it.
+    """
     known = [field.name for field in manifest.schema.fields]
     system = [name for name in SYSTEM_COLUMNS if name not in known]
     names = needed_columns([*known, *system], expressions, table.aliased)
     if len(names) == len(known) + len(system):
         names = known
     columns = list(dict.fromkeys([*names, ROW_ADDRESS]))
-    frame = table._read(version=manifest.version, columns=columns_option(columns))
+    only = {} if condition is None else {"filter": condition}
+    frame = table._read(version=manifest.version, columns=columns_option(columns), **only)
     return frame if table.aliased is None else frame.alias(table.aliased)
 
 

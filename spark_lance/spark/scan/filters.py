@@ -18,7 +18,7 @@ from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
-__all__ = ["translate"]
+__all__ = ["is_same_in_spark", "translate"]
 
 
 def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | None:
@@ -46,7 +46,7 @@ def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | 
     field = found[-1]
     if name in _NULL_TESTS:
         return _FILTERS[name](column, None)
-    if not _is_same_in_spark(field) or _has_collation(path, seen):
+    if not is_same_in_spark(field) or _has_collation(path, seen):
         return None
     return _FILTERS[name](_as_in_spark(column, field), filter.value)
 
@@ -88,7 +88,7 @@ def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:
     return isinstance(kind, st.StringType) and kind != st.StringType()
 
 
-def _is_same_in_spark(field: Field) -> bool:
+def is_same_in_spark(field: Field) -> bool:
     """Whether Spark sees the values of a field as they are stored, and compares them as Arrow does."""
     if EXTENSION_NAME in field.metadata:
         return False

@@ -37,7 +37,7 @@ def spark_schema_of(
         blob_handling: as what blob columns are read, see `blobs`.
 
     Raises:
-        SchemaError: a column does not exist, or Spark has no type for it.
+        SchemaError: a column does not exist, is named twice, or Spark has no type for it.
     """
     names = [field.name for field in schema.fields] if columns is None else list(columns)
     system = system_names(field.name for field in schema.fields)
@@ -46,11 +46,14 @@ def spark_schema_of(
             f"the table has a column {taken[0]!r} of its own: leave out the option that adds it"
         )
     fields, reasons = [], []
+    meant: dict[str, str] = {}
     for name in [*names, *(name for name in extra if name not in names)]:
         if name in system:
             fields.append(system_field(name))
             continue
         field = find_column(schema, name)
+        if (other := meant.setdefault(field.name, name)) != name:
+            raise SchemaError(f"{other!r} and {name!r} are one column, {field.name!r}: name it once")
         try:
             if has_blobs(field):
                 seen = blob_column_type(field, blob_handling)

@@ -31,7 +31,7 @@ from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
 from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.schema.keys import check_keys
 from spark_lance.table.versions.versions import load_latest, load_version
-from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.align import Aligner, check_added_names
 from spark_lance.table.writing.location import check_location
 from spark_lance.table.writing.write import delete_fragment_files
 
@@ -136,6 +136,7 @@ def plan_write(
     table = manifest.schema
     if new_columns is not None:
         lacking = missing_columns(Schema.from_arrow(new_columns), table)
+        check_added_names(lacking.names)
         table = add_fields(manifest, lacking)[0] if lacking.names else table
     merges = new_columns is not None
     if mode == "append":

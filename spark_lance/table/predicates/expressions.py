@@ -31,7 +31,9 @@ __all__ = [
     "bind",
     "columns",
     "compute",
+    "constant_value",
     "describe",
+    "is_constant",
     "type_of",
 ]
 
@@ -67,6 +69,7 @@ class Call:
     arguments: tuple[Expression, ...]
 
 
+_NO_ROWS = pa.table({})
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
 
 Expression = Union[Column, Literal, Cast, Call]  # noqa: UP007 (evaluated at run time on Python 3.10)
@@ -142,6 +145,25 @@ def type_of(column: Column, schema: pa.Schema) -> pa.DataType:
     for step in column.path[1:]:
         kind = kind.field(step).type
     return kind
+
+
+def is_constant(node: Expression) -> bool:
+    """Whether bounds of values may be compared with a node: a literal, or one in a type such as a date.
+
+    Floats of a type are none: among them zeros and NaN are told apart, which bounds need not do.
+    """
+    if isinstance(node, Cast):
+        return not node.or_null and not pa.types.is_floating(node.type) and is_constant(node.argument)
+    return isinstance(node, Literal)
+
+
+def constant_value(node: Expression) -> Value:
+    """Return the value of a node for which `is_constant` is true: a literal's, or a scalar of a type.
+
+    Raises:
+        ExpressionError: the value does not fit the type.
+    """
+    return _compute(node, _NO_ROWS)
 
 
 def compute(node: Expression, table: pa.Table) -> pa.ChunkedArray:

@@ -25,7 +25,9 @@ from spark_lance.table.predicates.expressions import (
     bind,
     columns,
     compute,
+    constant_value,
     describe,
+    is_constant,
     type_of,
 )
 
@@ -88,8 +90,8 @@ class Condition:
     def comparisons(self) -> list[tuple[tuple[str, ...], str, Any]]:
         """Return comparisons of columns with literals that hold for every row that the condition keeps.
 
-        Each is a column's path, one of `=`, `<`, `<=`, `>` and `>=`, and a literal. There may be others that
-        are not told.
+        Each is a column's path, one of `=`, `<`, `<=`, `>` and `>=`, and a literal or a scalar of a type.
+        There may be others that are not told.
         """
         found = [comparison for part in self._parts for comparison in part.comparisons()]
         waiting = [] if self._tree is None else [self._tree]
@@ -99,10 +101,10 @@ class Condition:
                 waiting += node.arguments
             elif isinstance(node, Call) and node.function in _MIRRORED:
                 left, right = node.arguments
-                if isinstance(left, Column) and isinstance(right, Literal):
-                    found.append((left.path, node.function, right.value))
-                if isinstance(left, Literal) and isinstance(right, Column):
-                    found.append((right.path, _MIRRORED[node.function], left.value))
+                if isinstance(left, Column) and is_constant(right):
+                    found.append((left.path, node.function, constant_value(right)))
+                if is_constant(left) and isinstance(right, Column):
+                    found.append((right.path, _MIRRORED[node.function], constant_value(left)))
         return found
 
     def and_also(self, other: Condition) -> Condition:

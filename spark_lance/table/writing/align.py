@@ -9,7 +9,7 @@ what they name is fetched when it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 from spark_lance.table.writing.differences import Differences, TypeDifference, row_text, rows_do_not_fit
 
-__all__ = ["Aligner"]
+__all__ = ["Aligner", "check_added_names"]
 
 # Columns that reads add to those of a table, and what adds them.
 _MADE = {
@@ -39,6 +39,21 @@ _MADE = {
 }
 
 Cast = Callable[[pa.Array], pa.Array]
+
+
+def check_added_names(names: Iterable[str]) -> None:
+    """Refuse to give a table, just because the data has them, columns that a read of a table adds.
+
+    Raises:
+        SchemaError: there is such a name.
+    """
+    for name in names:
+        # A name without an underscore may well be a column of somebody's own.
+        if name in _MADE and name.startswith("_"):
+            raise SchemaError(
+                f"the table has no column {name!r}, and {_MADE[name]} adds it to what is read: leave it out "
+                "of the data, or rename it"
+            )
 
 
 class Aligner:

@@ -188,6 +188,28 @@ def test_pylance_index_is_used_by_us(name: str, kind: str, stable: bool, tmp_pat
     assert min(pointed) < ROWS
 
 
+TYPED = {
+    "date": ["c = date '2024-01-05'", "c < date '2023-12-01'", "date '2024-02-10' <= c"],
+    "time": ["c >= timestamp '2024-01-02 20:00:00'", "timestamp '2024-01-01 07:00:00Z' = c"],
+    "int": ["c = cast(7 as int)", "c > cast('45' as bigint)", "c in (cast(1 as smallint), 2)"],
+    "decimal": ["c > cast(12 as decimal(5, 1))"],
+    "text": ["c = cast('ab' as string)"],
+}
+
+
+@pytest.mark.parametrize("name", ["BTREE", "BITMAP", *BY_ZONE])
+@pytest.mark.parametrize("kind", list(TYPED))
+def test_constants_of_a_type_point_to_rows_as_literals_do(name: str, kind: str, tmp_path: Path) -> None:
+    if (name, kind) not in CASES:
+        pytest.skip(f"{name} does not index {kind}")
+    path = tmp_path / "t"
+    lance.write_dataset(table_of(kind, ordered=True), str(path), max_rows_per_file=9000)
+    table = dataset(path)
+    create_scalar_index(table.snapshot, "c", name)
+    conditions = [c for c in TYPED[kind] if name != "BLOOMFILTER" or not {*"<>"} & {*c}]
+    assert all(pointed < ROWS for pointed in check(path, conditions))
+
+
 STEPS = ["append", "delete", "update", "compact", "rewrite", "extend", "extend_pylance", "compact_defer"]
 
 

@@ -54,9 +54,21 @@ def test_system_columns_and_feeds_are_not_written_back(spark: SparkSession, tmp_
     changes = read(spark, path, readChangeFeed=True, startingVersion=1)
     refused("'_change_type' is not in the table: a change feed adds it; leave it out", changes, path)
     refused("'_distance' is not in the table: a search adds it", read(spark, path, nearest=QUERY), path)
+    fragments = read(spark, path, with_fragment_id=True)
+    for frame, name in (
+        (changes, "_change_type"),
+        (read(spark, path, nearest=QUERY), "_distance"),
+        (fragments, "_fragid"),
+    ):
+        refused(
+            f"the table has no column '{name}', and .* adds it to what is read", frame, path, mergeSchema=True
+        )
+    table = LanceTable.forPath(spark, path)
+    evolving = table.alias("t").merge(changes.alias("s"), "t.id = s.id").whenMatchedUpdateAll()
+    with pytest.raises(SchemaError, match="no column '_change_type', and a change feed adds it"):
+        evolving.withSchemaEvolution().execute()
     assert spark_lance.dataset(path).version == 1
     assert not (tmp_path / "n").exists()
-    table = LanceTable.forPath(spark, path)
     source = read(spark, path, with_row_id=True).withColumn("t", F.upper("t"))
     # As with Delta, `UPDATE *` takes the table's columns from the source, whatever else that has.
     table.alias("t").merge(source.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
@@ -82,6 +94,26 @@ def test_a_column_called_fragid_is_the_tables(spark: SparkSession, tmp_path: Pat
     assert lance.dataset(copy).to_table().num_rows == read(spark, copy).count() == 8
     with pytest.raises(Exception, match="has a column '_fragid' of its own: leave out the option"):
         read(spark, copy, with_fragment_id=True).count()
+    texts = str(tmp_path / "s")
+    write(
+        spark.createDataFrame([(number, f"f{9 - number}") for number in range(6)], "id long, _fragid string"),
+        texts,
+    )
+    table = LanceTable.forPath(spark, texts)
+    table.addColumns({"twice": "concat(_fragid, _fragid)"})
+    table.updateColumns(spark.createDataFrame([("f9", "nine")], "_fragid string, twice string"), on="_fragid")
+    table.optimize().executeSortBy("_fragid")
+    assert [(row.id, row._fragid, row.twice) for row in table.toDF().collect()] == [
+        (number, f"f{9 - number}", "nine" if number == 0 else f"f{9 - number}" * 2)
+        for number in reversed(range(6))
+    ]
+
+
+def test_a_column_is_named_once(spark: SparkSession, tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    for options in ({}, {"nearest": QUERY}, {"readChangeFeed": True, "startingVersion": 0}):
+        with pytest.raises(Exception, match="'id' and 'ID' are one column, 'id': name it once"):
+            read(spark, path, columns="id,ID", **options)
 
 
 def test_what_a_search_found_can_be_searched_again(spark: SparkSession, tmp_path: Path) -> None:

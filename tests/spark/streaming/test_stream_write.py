@@ -140,6 +140,24 @@ def test_spark_40_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
         write(tmp_path / "t", 0, [batch(0, 1)])
 
 
+def test_columns_that_reads_add_are_not_streamed_into_a_table(tmp_path: Path) -> None:
+    write(tmp_path / "t", 0, [batch(0, 3)])
+    for name, advice in (
+        ("_change_type", "a change feed adds it"),
+        ("_fragid", "an option of the read adds it"),
+    ):
+        wider = st.StructType([*SCHEMA, st.StructField(name, st.StringType())])
+        for more in ({}, {"mergeSchema": "true"}):
+            options = write_options({"path": str(tmp_path / "t"), "streamingQueryId": "q", **more})
+            with pytest.raises(SchemaError, match=advice):
+                stream_write.stream_writer(options, wider, False)
+    reserved = st.StructType([*SCHEMA, st.StructField("_rowid", st.LongType())])
+    with pytest.raises(SchemaError, match="'_rowid' is reserved"):
+        stream_write.stream_writer(
+            write_options({"path": str(tmp_path / "n"), "streamingQueryId": "q"}), reserved, False
+        )
+
+
 def test_rows_that_do_not_fit_stop_the_query(tmp_path: Path) -> None:
     path = tmp_path / "t"
     lance.write_dataset(pa.table({"a": ["text"]}), path)

@@ -28,7 +28,7 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.deletion import read_deletions, write_deletions
+from spark_lance.table.deletion import pack_deletions, read_deletions
 from spark_lance.table.features import DELETION_FILES
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import deletion_path
@@ -69,7 +69,8 @@ def test_deletion_files_read_back(offsets: list[int], many: bool, bitmap: bool) 
     store, root = open_store("memory://deletions")
     deleted = np.union1d(np.array(offsets, np.uint32), np.arange(5001 if many else 0, dtype=np.uint32))
     fragment = table_pb2.DataFragment(id=3, physical_rows=9000)
-    entry = write_deletions(store, root, fragment, deleted.astype(np.uint32), version=7, bitmap=bitmap)
+    entry, data = pack_deletions(fragment, deleted.astype(np.uint32), version=7, bitmap=bitmap)
+    store.put(deletion_path(root, fragment.id, entry), data)
     assert entry.num_deleted_rows == len(deleted)
     assert entry.read_version == 7
     assert entry.file_type == (Kind.BITMAP if bitmap or len(deleted) > 5000 else Kind.ARROW_ARRAY)

@@ -1,0 +1,43 @@
+"""What is installed: which Python, which versions of which packages, and how."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = (ROOT / "pyproject.toml").read_text()
+# A line is "name==version", or that with a condition on the version of Python.
+PIN = re.compile(r'([\w.-]+)==([\w.]+)(?: ; python_version (<|>=) "3\.11")?')
+PINS = [PIN.fullmatch(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
+
+
+def required() -> set[str]:
+    """Return the names of the packages that the package and its extras need."""
+    lists = PROJECT.partition("\ndependencies = [")[2].partition("\n[project.scripts]")[0]
+    return {name.lower() for name in re.findall(r'"([\w.-]+)(?:\[[\w,]+\])?[<>=]=?\d', lists)}
+
+
+def test_the_oldest_python() -> None:
+    assert 'requires-python = ">=3.10"' in PROJECT
+    assert 'target-version = "py310"' in PROJECT
+
+
+def test_pins_can_be_read() -> None:
+    assert all(PINS)
+
+
+@pytest.mark.parametrize("python", ["<", ">="], ids=["3.10", "newer"])
+def test_every_package_has_one_version_for_each_python(python: str) -> None:
+    names = [pin[1].lower() for pin in PINS if pin is not None and pin[3] in (None, python)]
+    assert sorted(set(names)) == sorted(names)
+    assert len(required()) > 20
+    assert required() <= set(names)
+
+
+def test_an_editable_install_is_an_entry_of_the_path() -> None:
+    """An import hook would hide `pyspark_lance`, by which Spark finds the format."""
+    assert re.search(r'^package-dir = \{ "" = "\." \}$', PROJECT, re.MULTILINE)
+    assert (ROOT / "pyspark_lance.py").is_file()
