@@ -22,7 +22,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate clean
-.PHONY: bench bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench bench-report bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -133,6 +133,9 @@ bench-index: $(VENV)/.installed-bench ## measure indices against pylance, and lo
 
 bench-delta: .venv-spark-4.2.0/.installed ## measure changes of tables against Delta Lake, which is downloaded
 	.venv-spark-4.2.0/bin/python -m benchmarks.bench_delta $(ARGS)
+
+bench-report: $(VENV)/.installed-bench ## draw the figures that benchmarks have kept, into docs/pictures
+	$(BIN)/python -m benchmarks.report $(ARGS)
 
 clean: ## remove what these commands made, the environment included
 	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
