@@ -62,7 +62,7 @@ test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two
 test-spark-versions: $(SPARK_VERSIONS:%=test-spark-%) ## run the tests of the Spark layer with older releases of Spark
 
 test-spark-%: .venv-spark-%/.installed
-	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark $(ARGS)
+	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
 	$(BIN)/python -m pytest -m "not benchmark and not stores and not site" $(ARGS)

@@ -1,9 +1,9 @@
 """Draws what benchmarks have kept: `python -m benchmarks.report`, or make bench-report.
 
-For each benchmark of the newest file in `benchmarks/results` one picture, docs/pictures/NAME.svg: a bar for
-each case, as long as the ratio to the other side, with both figures beside it; and, where a benchmark measures
-recall and time of the same cases, recall against time. Machine, load, versions and date stand in each picture.
-Cases that have no other side are listed with their figure.
+For each benchmark of the newest file in `benchmarks/results` one picture, docs/pictures/NAME.svg: a
+bar for each case, as long as the ratio to the other side, with both figures beside it; where a benchmark
+measures recall and time of the same cases, recall against time. Each picture says machine, load, versions and
+date. What has no other side is listed with its figure.
 """
 
 from __future__ import annotations

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_lance import errors
+    from spark_lance.datasets.building import write_fragments
     from spark_lance.datasets.dataset import LanceDataset, LanceFragment, dataset, write_dataset
+    from spark_lance.datasets.fragment_metadata import FragmentMetadata
+    from spark_lance.datasets.operations import LanceOperation, Transaction
+    from spark_lance.datasets.ordering import ColumnOrdering
+    from spark_lance.datasets.scanner import LanceScanner
+    from spark_lance.index.text import queries as query
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
     from spark_lance.spark.lance_table.table import LanceTable
@@ -21,39 +27,57 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "ColumnOrdering",
+    "FragmentMetadata",
     "LanceDataSource",
     "LanceDataset",
     "LanceFragment",
+    "LanceOperation",
+    "LanceScanner",
     "LanceTable",
     "RetryPolicy",
+    "Transaction",
     "__version__",
     "batch_udf",
     "commit_options",
     "dataset",
     "enable",
     "errors",
+    "query",
     "write_dataset",
+    "write_fragments",
 ]
 
 _HOMES = {
+    "ColumnOrdering": "spark_lance.datasets.ordering",
+    "FragmentMetadata": "spark_lance.datasets.fragment_metadata",
     "LanceDataSource": "spark_lance.spark.source",
     "LanceDataset": "spark_lance.datasets.dataset",
     "LanceFragment": "spark_lance.datasets.dataset",
+    "LanceOperation": "spark_lance.datasets.operations",
+    "LanceScanner": "spark_lance.datasets.scanner",
     "LanceTable": "spark_lance.spark.lance_table.table",
     "RetryPolicy": "spark_lance.io.retry",
+    "Transaction": "spark_lance.datasets.operations",
     "batch_udf": "spark_lance.table.columns.new_columns",
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.datasets.dataset",
     "enable": "spark_lance.spark.enable",
     "write_dataset": "spark_lance.datasets.dataset",
+    "write_fragments": "spark_lance.datasets.building",
 }
+_MODULES = {"errors": "spark_lance.errors", "query": "spark_lance.index.text.queries"}
 
 
 def __getattr__(name: str) -> Any:
     # Spark imports this package in every planning worker; what is not asked for is not loaded.
-    if name == "errors":
-        return import_module("spark_lance.errors")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.table.columns.alter import alter_columns, drop_columns
+from spark_lance.table.columns.checkpoints import Checkpoints
 from spark_lance.table.columns.evolve import BATCH_ROWS, add_columns, add_null_columns
 from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
 from spark_lance.table.columns.update_in_place import update_columns
@@ -80,6 +81,11 @@ class ColumnsMixin(DatasetBase):
             if names is None:
                 names = [field.name for field in self.manifest.schema.fields]
             source = function(transforms, names, lambda: _sample(self, names))
+            if (file := getattr(transforms, "checkpoint_file", None)) is not None:
+                kept = Checkpoints(file)
+                found = self._at(add_columns(self.snapshot, kept.around(source), batch_rows=rows))
+                kept.remove()
+                return found
         else:
             source = Stream(as_reader(transforms, reader_schema))
         return self._at(add_columns(self.snapshot, source, batch_rows=rows))

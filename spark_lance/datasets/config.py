@@ -9,6 +9,8 @@ from spark_lance.datasets.base import DatasetBase
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.update_config import Texts, text_updates
+from spark_lance.table.versions.auto_cleanup import PREFIX as AUTO_CLEANUP
+from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 
 __all__ = ["ConfigMixin"]
 
@@ -43,6 +45,18 @@ class ConfigMixin(DatasetBase):
     def delete_config_keys(self: _Same, keys: Sequence[str]) -> _Same:
         """Delete settings of the table, whether or not they exist; errors as `update_config`."""
         return self.update_config(dict.fromkeys(keys))
+
+    def enable_auto_cleanup(self: _Same, options: Mapping[str, int]) -> _Same:
+        """Let the table clean up by itself from now on; options as `auto_cleanup_options` of `write_dataset`.
+
+        Raises:
+            OptionError: an option is missing, unknown or cannot be used.
+        """
+        return self.update_config(auto_cleanup_config(options))
+
+    def disable_auto_cleanup(self: _Same) -> _Same:
+        """Let the table clean up by itself no more."""
+        return self.delete_config_keys([key for key in self.config() if key.startswith(AUTO_CLEANUP)])
 
     def update_metadata(self: _Same, values: Texts, *, replace: bool = False) -> _Same:
         """Set metadata of the table; arguments and errors as `update_config`."""

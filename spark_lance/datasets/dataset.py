@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
+from spark_lance.datasets.base import DatasetBase
+from spark_lance.datasets.building import commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
-from spark_lance.datasets.index import IndexMixin
+from spark_lance.datasets.hybrid import HybridMixin
+from spark_lance.datasets.operations import Operation, Transaction
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
+from spark_lance.datasets.show import ShowMixin
+from spark_lance.datasets.sql import SqlMixin
+from spark_lance.datasets.stats import StatsMixin
 from spark_lance.datasets.versions import VersionsMixin
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
+from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
 from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 from spark_lance.table.versions.resolve import Reference, version_at
@@ -70,14 +77,88 @@ def dataset(
     return found if version is None or isinstance(version, int) else found.checkout_version(version)
 
 
-@dataclass(frozen=True)
-class LanceDataset(IndexMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin):
-    """One version of a table. Made by `dataset` and `write_dataset`."""
+@dataclass(frozen=True, repr=False)
+class LanceDataset(
+    ShowMixin, SqlMixin, StatsMixin, HybridMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin
+):
+    """One version of a Lance table, without Spark. Made by `dataset` and `write_dataset`.
+
+    It never changes: methods that change the table return its new version, or a result with it.
+
+    Read with `to_table`, `to_batches`, `scanner`, `take`, `sample`, `sql`; search with
+    `to_table(nearest=...)`, `to_table(full_text_query=...)` and `hybrid_search`; change with `insert`,
+    `delete`, `update`, `merge_insert`, `add_columns`; look after it with `optimize`, `create_index`,
+    `cleanup_old_versions`; go through its versions with `versions`, `checkout_version`, `tags`, `branches`.
+    """
+
+    def insert(self, data: Any, *, mode: str = "append", **options: Any) -> LanceDataset:
+        """Write data to the table and return the new version; see `write_dataset`."""
+        return write_dataset(data, self, mode, **options)
+
+    @staticmethod
+    def commit(
+        base_uri: str | os.PathLike[str] | DatasetBase,
+        operation: Operation | Transaction,
+        read_version: int | None = None,
+        commit_lock: CommitLock | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        max_retries: int = 20,
+        commit_message: str | None = None,
+        enable_stable_row_ids: bool | None = None,
+    ) -> LanceDataset:
+        """Commit an operation whose files are written, and return the version it became.
+
+        Args:
+            base_uri: the table, or where it is to be.
+            operation: what is done, or a Transaction that tells `read_version` and properties, too.
+            read_version: the version that it was computed from; needed but for Overwrite and Restore.
+            commit_lock, storage_options: as for `dataset`.
+            max_retries: how often to start over when other writers win; 0: at once or not at all.
+            commit_message: why, for readers of the history.
+            enable_stable_row_ids: of a table that this makes.
+
+        Raises:
+            OptionError: an argument cannot be used.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        place = place_of(base_uri, storage_options, commit_lock)
+        manifest = commit(
+            place,
+            operation,
+            read_version,
+            max_retries=max_retries,
+            commit_message=commit_message,
+            enable_stable_row_ids=enable_stable_row_ids,
+        )
+        return LanceDataset(place.uri, place.store, place.root, manifest)
+
+    @staticmethod
+    def commit_batch(
+        dest: str | os.PathLike[str] | DatasetBase,
+        transactions: Sequence[Transaction],
+        commit_lock: CommitLock | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        max_retries: int = 20,
+    ) -> dict[str, Any]:
+        """Commit appends together, as one version.
+
+        Returns:
+            `dataset`, the version, and `merged`, the Transaction.
+
+        Raises:
+            OptionError: a transaction is no append.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        merged = merge_appends(transactions)
+        found = LanceDataset.commit(dest, merged, None, commit_lock, storage_options, max_retries=max_retries)
+        return {"dataset": found, "merged": merged}
 
 
 def write_dataset(
     data: Any,
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | DatasetBase,
     mode: str = "create",
     *,
     schema: pa.Schema | None = None,
@@ -87,23 +168,26 @@ def write_dataset(
     enable_stable_row_ids: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     transaction_properties: Mapping[str, str] | None = None,
+    commit_message: str | None = None,
     commit_lock: CommitLock | None = None,
     auto_cleanup_options: Mapping[str, int] | None = None,
 ) -> LanceDataset:
     """Write a table and return its new version.
 
     Args:
-        data: a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas DataFrame, or an iterable
-            of RecordBatches (which needs `schema`).
-        uri: a path or an fsspec URI.
+        data: a pyarrow Table, RecordBatch, RecordBatchReader or Dataset; a DataFrame of pandas or polars, a
+            relation of DuckDB, or whatever else exports an Arrow stream; a dict of columns; a list of dicts;
+            an iterable of RecordBatches (with `schema`); another LanceDataset.
+        uri: a path or an fsspec URI, or a LanceDataset.
         mode: "create" (fails if the table exists), "append" or "overwrite" (both create it if missing).
         schema: of an iterable of batches.
         max_rows_per_file: rows after which a new file is begun.
         max_bytes_per_file: bytes after which a new file is begun.
-        data_storage_version: "2.0", "2.1" or "2.2"; the table's own or 2.2 by default.
+        data_storage_version: "2.0", "2.1" or "2.2" ("stable"); the table's own or 2.2 by default.
         enable_stable_row_ids: for a new table: rows keep their `_rowid` when they move.
         storage_options: options of the fsspec file system.
         transaction_properties: kept with the transaction.
+        commit_message: why the commit is made, for readers of the history.
         commit_lock: as for `dataset`.
         auto_cleanup_options: for a new table, which then cleans up by itself: `interval` in versions, and
             `older_than_seconds` or `retain_versions` or both.
@@ -115,7 +199,11 @@ def write_dataset(
     """
     config = auto_cleanup_config(auto_cleanup_options)
     reader = as_reader(data, schema)
-    store, root = open_store(uri, storage_options, commit_lock)
+    place = place_of(uri, storage_options, commit_lock)
+    store, root = place.store, place.root
+    properties = dict(transaction_properties or {})
+    if commit_message is not None:
+        properties[COMMIT_MESSAGE] = commit_message
     plan = plan_write(
         store,
         root,
@@ -135,5 +223,5 @@ def write_dataset(
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
     )
-    version = commit_or_discard(store, root, plan, fragments, transaction_properties, config)
-    return LanceDataset(os.fspath(uri), store, root, load_version(store, root, version))
+    version = commit_or_discard(store, root, plan, fragments, properties, config)
+    return LanceDataset(place.uri, store, root, load_version(store, root, version))

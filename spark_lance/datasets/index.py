@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.maintain import MaintainMixin, Optimizer
+from spark_lance.datasets.projection import Columns
 from spark_lance.datasets.read import ReadMixin
-from spark_lance.errors import IndexNotFoundError, OptionError
+from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
 from spark_lance.index.pruners import index_pruners
@@ -22,6 +24,8 @@ from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.search_rows import allowed_rows
+from spark_lance.index.text.compound import CompoundSearch
+from spark_lance.index.text.queries import FullTextQuery
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.create import (
     VECTOR_LABEL,
@@ -183,7 +187,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
 
     def to_table(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Columns = None,
         filter: Predicate | None = None,
         limit: int | None = None,
         offset: int | None = None,
@@ -191,41 +195,69 @@ class IndexMixin(ReadMixin, MaintainMixin):
         with_row_address: bool = False,
         *,
         nearest: Mapping[str, Any] | None = None,
-        full_text_query: str | Mapping[str, Any] | None = None,
+        full_text_query: Any = None,
         prefilter: bool = False,
+        **options: Any,
     ) -> pa.Table:
-        """Return rows as a table, see `ReadMixin.to_table`; with `nearest` the rows nearest to a vector.
+        """Return rows as a table, see `ReadMixin.scanner`; with `nearest` the rows nearest to a vector.
 
         Args:
-            columns: the columns in order; all by default.
+            columns: what to read, see `ReadMixin.scanner`; all columns by default.
             nearest: what is searched, with pylance's keys: `column`, `q` (a vector, or a list of them), `k`
                 (`limit`, or 10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`,
                 `refine_factor`, `ef`, `use_index`, `fast_search`, `distance_range`. The column `_distance` is
                 added; with several vectors also `query_index`, the first column.
             full_text_query: words, a phrase in double quotes, or a dict of `query`, `column` (the one that
-                has an index by default), `operator` ("or" or "and"), `phrase` (False) and `fast_search`. The
-                rows that have them come with the column `_score`, best first; `limit` says how many.
+                has an index by default), `operator` ("or" or "and"), `phrase` (False) and `fast_search`; or a
+                query of `spark_lance.query`. The rows that have them come with the column `_score`, best
+                first; `limit` says how many.
             prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
                 k nearest rows afterwards.
-            filter, limit, offset, with_row_id, with_row_address: see `ReadMixin.to_table`.
+            filter, limit, offset, with_row_id, with_row_address, options: see `ReadMixin.scanner`.
         """
-        if full_text_query is not None:
-            if nearest is not None:
-                raise OptionError("a search is by vector or by text, not by both")
-            asked = {"query": full_text_query} if isinstance(full_text_query, str) else dict(full_text_query)
-            wanted = None if limit is None else limit + (offset or 0)
-            found = self._answering(asked, wanted, columns, filter, prefilter, with_row_id, with_row_address)
-            return found.slice(offset or 0, limit)
-        if nearest is None:
-            return super().to_table(
-                columns, filter, limit, offset, with_row_id=with_row_id, with_row_address=with_row_address
-            )
-        if nearest.get("k") is None and limit is not None:
-            nearest = {**nearest, "k": max(limit, 1)}
-        found = self._nearest(
-            VectorQuery.parse(nearest), columns, filter, prefilter, with_row_id, with_row_address
+        return self.scanner(
+            columns,
+            filter,
+            limit,
+            offset,
+            nearest,
+            full_text_query=full_text_query,
+            prefilter=prefilter,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            **options,
+        ).to_table()
+
+    def _searched(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
+        measured = self._measured(request).names
+        stored = [column for column in columns if column not in measured]
+        chosen = (
+            stored,
+            request.filter,
+            request.prefilter,
+            request.with_row_id,
+            request.with_row_address,
         )
-        return found.slice(offset or 0, limit)
+        if request.full_text_query is not None:
+            wanted = None if request.limit is None else request.limit + (request.offset or 0)
+            if isinstance(request.full_text_query, FullTextQuery):
+                return self._answering_query(request, wanted, stored)
+            return self._answering(_text_query(request), wanted, *chosen)
+        nearest = dict(request.nearest or {})
+        if nearest.get("k") is None and request.limit is not None:
+            nearest["k"] = max(request.limit, 1)
+        if request.fast_search:
+            nearest["fast_search"] = True
+        return self._nearest(VectorQuery.parse(nearest), *chosen)
+
+    def _measured(self, request: ScanRequest) -> pa.Schema:
+        if request.full_text_query is not None:
+            return pa.schema([(SCORE, pa.float32())])
+        if request.nearest is None:
+            return pa.schema([])
+        several = len(VectorQuery.parse(request.nearest).vectors) > 1
+        first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
+        return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
 
     def _nearest(
         self,
@@ -269,13 +301,23 @@ class IndexMixin(ReadMixin, MaintainMixin):
             found.addresses, {SCORE: found.scores}, columns, later, with_row_id, with_row_address
         )
 
+    def _answering_query(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
+        """Return the rows that answer a query that is an object."""
+        condition = self._condition(request.filter)
+        search = CompoundSearch(self.snapshot, request.fast_search)
+        allowed = allowed_rows(self.snapshot, condition if request.prefilter else None)
+        found = search.run(request.full_text_query, k, allowed)
+        later = None if request.prefilter else condition
+        flags = request.with_row_id, request.with_row_address
+        return self._rows_of(found.addresses, {SCORE: found.scores}, columns, later, *flags)
+
     def _condition(self, filter: Predicate | None) -> Condition | None:
         return None if filter is None else compile_predicate(filter, nameable(self.lance_schema))
 
     def _rows_of(
         self,
         addresses: npt.NDArray[np.uint64],
-        measured: Mapping[str, npt.NDArray[Any]],
+        measured: Mapping[str, npt.NDArray[Any] | pa.Array],
         columns: Sequence[str] | None,
         condition: Condition | None,
         with_row_id: bool,
@@ -291,7 +333,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         names = dict.fromkeys([*scan.names, *flagged, *extra, ROW_ADDRESS])
         rows = take_addresses(self.snapshot.scan(list(names)), addresses)
         for name, values in measured.items():
-            rows = rows.append_column(name, pa.array(values))
+            rows = rows.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
@@ -302,6 +344,15 @@ class IndexMixin(ReadMixin, MaintainMixin):
     def _searches(self) -> dict[str, VectorSearch]:
         """What was opened for searching columns of this version."""
         return {}
+
+
+def _text_query(request: ScanRequest) -> dict[str, Any]:
+    """Return the text query of a read with the keys that it may have."""
+    given = request.full_text_query
+    if not isinstance(given, str | Mapping):
+        raise OptionTypeError(f"full_text_query is text, a dict or a query object, not {given!r}")
+    asked = {"query": given} if isinstance(given, str) else dict(given)
+    return {**asked, "fast_search": True} if request.fast_search else asked
 
 
 def known_indices(manifest: Manifest) -> list[str]:

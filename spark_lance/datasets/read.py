@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase
-from spark_lance.errors import OptionError, RowNotFoundError
-from spark_lance.file.extensions import known_batch, known_schema, known_table
+from spark_lance.datasets.fragment_changes import FragmentChanges
+from spark_lance.datasets.ordering import OrderBy, orderings
+from spark_lance.datasets.projection import Columns, Projection
+from spark_lance.datasets.scan_request import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    BlobHandling,
+    ScanRequest,
+    check_hints,
+)
+from spark_lance.datasets.scanner import LanceScanner, ScanSource
+from spark_lance.errors import OptionError, OptionTypeError, RowNotFoundError
+from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import fragments_of
@@ -18,109 +30,185 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
 from spark_lance.table.reading.changes_feed import Changes, changes_between
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, rows_without_columns
-from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
 from spark_lance.table.versions.resolve import Reference, resolve
 from spark_lance.table.versions.versions import load_version
 
 __all__ = ["LanceFragment", "ReadMixin"]
 
-_BATCH_BYTES = 8 << 20
-_BATCH_ROWS = 1 << 17
-_TABLE_BYTES = 64 << 20
 
-
-class _Readable(ABC):
+class _Readable(ScanSource):
     """What can be read of a version and of one of its fragments alike."""
 
-    @abstractmethod
-    def _scan(
-        self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
-    ) -> Scan:
-        """Plan to read columns of the rows that this stands for."""
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema, with the extension types that pyarrow knows."""
+        return known_schema(self.snapshot.schema.to_arrow())
 
-    def count_rows(self, filter: Predicate | None = None) -> int:
+    def scanner(
+        self,
+        columns: Columns = None,
+        filter: Predicate | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        nearest: Mapping[str, Any] | None = None,
+        batch_size: int | None = None,
+        *,
+        full_text_query: Any = None,
+        prefilter: bool = False,
+        order_by: OrderBy = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        fragments: Iterable[Any] | None = None,
+        batch_bytes: int | None = None,
+        use_scalar_index: bool = True,
+        fast_search: bool = False,
+        blob_handling: BlobHandling = "blobs_descriptions",
+        include_deleted_rows: bool = False,
+        disable_scoring_autoprojection: bool = False,
+        **hints: Any,
+    ) -> LanceScanner:
+        """Describe a read, to be run, counted or explained later: `scanner(...).to_table()`.
+
+        Args:
+            columns: what to read: names of top-level columns, paths into structs such as "s.x", or a dict
+                from names to SQL expressions such as {"twice": "2 * n"}; all columns by default. The system
+                columns `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and
+                `_row_last_updated_at_version` can be named too.
+            filter: SQL or a pyarrow expression over any columns of the table, and over system columns but
+                `_rowoffset`. Other columns are read only for rows that pass it.
+            limit: the maximal number of rows, after the first `offset` rows were skipped.
+            offset: rows to pass over.
+            nearest, full_text_query, prefilter: a search; see `LanceDataset.to_table`.
+            batch_size: the most rows of one batch.
+            order_by: columns to sort by, as names or `ColumnOrdering`s. With a limit only as many rows are
+                held in memory.
+            with_row_id: add the column `_rowid` (uint64).
+            with_row_address: add the column `_rowaddr` (uint64: fragment id << 32 | physical row).
+            fragments: read only these, in this order.
+            batch_bytes: about how many bytes a batch has.
+            use_scalar_index: False reads without the help of indices of values.
+            fast_search: a search leaves out rows that are not indexed.
+            blob_handling: "blobs_descriptions" tells where the bytes of blobs are, "all_binary" reads them.
+            include_deleted_rows: read rows that are deleted but still stored, too; their `_rowid` is null.
+            disable_scoring_autoprojection: a search gives `_distance` or `_score` only if `columns` names it.
+            hints: arguments of other implementations that change no result, such as `batch_readahead`.
+
+        Raises:
+            OptionError: an argument cannot be used.
+        """
+        check_hints(hints)
+        request = ScanRequest(
+            columns=columns,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            nearest=nearest,
+            full_text_query=full_text_query,
+            prefilter=bool(prefilter),
+            order_by=orderings(order_by),
+            with_row_id=bool(with_row_id),
+            with_row_address=bool(with_row_address),
+            fragments=None if fragments is None else [_message(fragment) for fragment in fragments],
+            batch_size=BATCH_ROWS if batch_size is None else batch_size,
+            batch_bytes=BATCH_BYTES if batch_bytes is None else batch_bytes,
+            use_scalar_index=use_scalar_index is not False,
+            fast_search=bool(fast_search),
+            blob_handling=blob_handling or "blobs_descriptions",
+            include_deleted_rows=bool(include_deleted_rows),
+            disable_scoring_autoprojection=bool(disable_scoring_autoprojection),
+            hints=hints,
+        )
+        return LanceScanner(self, request)
+
+    def count_rows(self, filter: Predicate | None = None, **hints: Any) -> int:
         """Count rows; without a filter from the manifest alone."""
-        scan = self._scan([])
-        if filter is None:
-            return sum(scan.live_rows(fragment) for fragment in scan.fragments)
-        return sum(table.num_rows for table in scan.tables(filter))
+        return self.scanner([], filter, **hints).count_rows()
 
     def to_table(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Columns = None,
         filter: Predicate | None = None,
         limit: int | None = None,
         offset: int | None = None,
         with_row_id: bool = False,
         with_row_address: bool = False,
+        **options: Any,
     ) -> pa.Table:
         """Read rows into memory.
 
         Columns have the extension types that pyarrow knows, built in or registered.
 
         Args:
-            columns: top-level columns in the wanted order; all by default. The system columns `_rowid`,
-                `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` can be
-                named too.
-            filter: SQL or a pyarrow expression over any columns of the table, and over system columns but
-                `_rowoffset`. Other columns are read only for rows that pass it.
-            limit: the maximal number of rows, after the first `offset` rows were skipped.
-            offset: rows to pass over.
-            with_row_id: add the column `_rowid` (uint64).
-            with_row_address: add the column `_rowaddr` (uint64: fragment id << 32 | physical row).
+            columns, filter, limit, offset, with_row_id, with_row_address, options: see `scanner`.
 
         Raises:
             SchemaError: a column does not exist.
             ExpressionError: the filter does not fit.
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
         """
-        scan = self._scan(columns, with_row_id, with_row_address)
-        tables = list(_tables(scan, filter, offset or 0, limit, _TABLE_BYTES))
-        if not tables:
-            return known_table(pa.Table.from_batches([], scan.arrow_schema))
-        if not scan.names:
-            return rows_without_columns(sum(table.num_rows for table in tables))
-        return known_table(pa.concat_tables(tables).replace_schema_metadata(scan.arrow_schema.metadata))
+        options |= {"with_row_id": with_row_id, "with_row_address": with_row_address}
+        return self.scanner(columns, filter, limit, offset, **options).to_table()
 
     def to_batches(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Columns = None,
         filter: Predicate | None = None,
         limit: int | None = None,
         offset: int | None = None,
         with_row_id: bool = False,
         with_row_address: bool = False,
-        batch_size: int = _BATCH_ROWS,
-        batch_bytes: int = _BATCH_BYTES,
+        batch_size: int | None = None,
+        batch_bytes: int | None = None,
+        **options: Any,
     ) -> Iterator[pa.RecordBatch]:
         """Stream rows as record batches of about `batch_bytes` bytes and at most `batch_size` rows.
 
         The other arguments and the errors are those of `to_table`.
         """
-        scan = self._scan(columns, with_row_id, with_row_address)
-        tables = _tables(scan, filter, offset or 0, limit, batch_bytes)
-        for batch in in_batches(tables, batch_size):
-            yield known_batch(batch.replace_schema_metadata(scan.arrow_schema.metadata))
+        options |= {"batch_size": batch_size, "batch_bytes": batch_bytes}
+        options |= {"with_row_id": with_row_id, "with_row_address": with_row_address}
+        return self.scanner(columns, filter, limit, offset, **options).to_batches()
 
-    def take(self, indices: RowNumbers, columns: Sequence[str] | None = None) -> pa.Table:
+    def to_pandas(self, columns: Columns = None, filter: Predicate | None = None, **options: Any) -> Any:
+        """Read rows into a pandas DataFrame; the options are those of `scanner`."""
+        return self.to_table(columns, filter, **options).to_pandas()
+
+    def head(self, num_rows: int, **options: Any) -> pa.Table:
+        """Read the first `num_rows` rows; the options are those of `scanner`."""
+        return self.scanner(**options).head(num_rows)
+
+    def take(self, indices: RowNumbers, columns: Columns = None) -> pa.Table:
         """Return the rows at positions `indices` (0-based, in scan order), in that order.
 
         Raises:
             IndexError: a position is outside the rows.
             SchemaError: a column does not exist.
         """
-        return known_table(take_positions(self._scan(columns), indices))
+        chosen = Projection.of(columns, self.snapshot.schema)
+        return known_table(chosen.apply(take_positions(self._scan(chosen.reads), indices)))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export all rows by Arrow's C stream interface: `pa.table(ds)`, `pl.DataFrame(ds)`, and the like."""
+        return self.scanner().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Export the schema by Arrow's C data interface."""
+        return self.scanner().__arrow_c_schema__()
+
+
+def _message(fragment: Any) -> table_pb2.DataFragment:
+    """Return the message of a fragment of a version, of this module or one that wraps it."""
+    message = getattr(fragment, "message", fragment)
+    if not isinstance(message, table_pb2.DataFragment):
+        raise OptionTypeError(f"fragments takes what get_fragments gives, not {type(fragment).__name__}")
+    return message
 
 
 class ReadMixin(DatasetBase, _Readable):
     """What can be read of one version."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema, with the extension types that pyarrow knows."""
-        return known_schema(self.lance_schema.to_arrow())
 
     @property
     def lance_schema(self) -> Schema:
@@ -146,16 +234,32 @@ class ReadMixin(DatasetBase, _Readable):
     ) -> Scan:
         return self.snapshot.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
 
-    def take_rows(self, row_ids: RowNumbers, columns: Sequence[str] | None = None) -> pa.Table:
+    def take_rows(self, row_ids: RowNumbers, columns: Columns = None) -> pa.Table:
         """Return the rows with the given `_rowid`s, in that order; ids without a live row are passed over.
 
         Raises:
             IndexError: row ids are addresses here, and an existing fragment has no such physical row.
             SchemaError: a column does not exist.
         """
-        return known_table(take_row_ids(self._scan(columns), row_ids))
+        chosen = Projection.of(columns, self.lance_schema)
+        return known_table(chosen.apply(take_row_ids(self._scan(chosen.reads), row_ids)))
 
     _take_rows = take_rows  # pylance's name
+
+    def sample(
+        self, num_rows: int, columns: Columns = None, randomize_order: bool = True, *, seed: int | None = None
+    ) -> pa.Table:
+        """Return rows chosen at random, each at most once; all if there are fewer.
+
+        Args:
+            num_rows: how many.
+            columns: as for `scanner`.
+            randomize_order: whether they come in random order, or in the table's.
+            seed: the same number chooses the same rows of a version.
+        """
+        total = self.count_rows()
+        chosen = random.Random(seed).sample(range(total), min(num_rows, total))
+        return self.take(chosen if randomize_order else sorted(chosen), columns)
 
     def diff(self, from_version: Reference, to_version: Reference | None = None) -> Changes:
         """Return what changed from one version, exclusive, to another, inclusive.
@@ -241,27 +345,35 @@ class ReadMixin(DatasetBase, _Readable):
         return open_blobs(self.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
 
 
-@dataclass(frozen=True)
-class LanceFragment(_Readable):
+@dataclass(frozen=True, repr=False)
+class LanceFragment(FragmentChanges, _Readable):
     """One fragment of a version. `_rowoffset` counts the rows of the whole table."""
 
     parent: ReadMixin
-    metadata: table_pb2.DataFragment
+    message: table_pb2.DataFragment
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version that the fragment is a part of."""
+        return self.parent.snapshot
 
     @property
     def fragment_id(self) -> int:
         """The fragment's id."""
-        return self.metadata.id
+        return self.message.id
 
     @property
     def physical_rows(self) -> int:
         """Rows stored, deleted ones included."""
-        return self.parent.snapshot.physical_rows(self.metadata)
+        return self.parent.snapshot.physical_rows(self.message)
 
     @property
     def num_deletions(self) -> int:
         """Rows deleted."""
-        return int(self.metadata.deletion_file.num_deleted_rows)
+        return int(self.message.deletion_file.num_deleted_rows)
+
+    def __repr__(self) -> str:
+        return f"LanceFragment(id={self.fragment_id}, rows={self.count_rows()}, of={self.parent.uri!r})"
 
     def _scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
@@ -270,29 +382,5 @@ class LanceFragment(_Readable):
             columns,
             with_row_id=with_row_id,
             with_row_address=with_row_address,
-            fragments=[self.metadata],
+            fragments=[self.message],
         )
-
-
-def _tables(
-    scan: Scan, filter: Predicate | None, offset: int, limit: int | None, target_bytes: int
-) -> Iterator[pa.Table]:
-    if offset < 0 or (limit is not None and limit < 0):
-        raise OptionError("limit and offset cannot be negative")
-    if filter is None:
-        return scan.slice(offset, limit, target_bytes)
-    return _cut(scan.tables(filter, target_bytes), offset, limit)
-
-
-def _cut(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[pa.Table]:
-    """Pass over `offset` rows of a stream of tables, then let `limit` rows through."""
-    for part in parts:
-        if limit == 0:
-            return
-        skipped = min(offset, part.num_rows)
-        offset -= skipped
-        rows = part.num_rows - skipped
-        kept = part.slice(skipped, rows if limit is None else min(rows, limit))
-        if kept.num_rows:
-            limit = None if limit is None else limit - kept.num_rows
-            yield kept

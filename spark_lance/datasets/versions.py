@@ -205,6 +205,15 @@ class VersionsMixin(DatasetBase):
         operation = transaction_pb2.Transaction.UpdateBases(new_bases=messages)
         return self._at(commit_operation(self.store, self.root, operation, read_version=self.version))
 
+    def base_paths(self) -> list[DatasetBasePath]:
+        """Return the places in which this version may have files, besides its own root."""
+        return [
+            DatasetBasePath(
+                base.path, base.name if base.HasField("name") else None, base.is_dataset_root, base.id
+            )
+            for base in self.manifest.message.base_paths
+        ]
+
     def migrate_manifest_paths_v2(self) -> None:
         """Rename the manifests of an old table so that the newest is listed first.
 

@@ -1,16 +1,8 @@
-"""The statements of the .sql files here give the answers that stand below them.
-
-    SELECT ...;             a statement, on as many lines as it needs
-    > 1 | a                 a row of its answer; nothing is compared if there are none, nor an error told
-    ! text                  it fails, and says this
-
-{root} stands for a folder that is not the catalog's.
-"""
+"""The statements of the .sql files here give the answers that stand below them; see answers.py."""
 
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,23 +12,10 @@ from pyspark.errors import PySparkException
 import spark_lance
 from spark_lance.spark.sql import register as register_module
 from tests.spark.session.test_threads import foreign_launcher, plainly
+from tests.sql.answers import ALL_FILES, reason_to_skip, wrong_answers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-HERE = Path(__file__).parent
-FILES = sorted(HERE.glob("*.sql"))
-
-
-def statements(text: str) -> list[tuple[str, list[str], str]]:
-    """Return each statement with the rows and the error that are expected of it."""
-    text = re.sub(r"^--.*\n", "", text, flags=re.MULTILINE)
-    found = []
-    for sql, told in re.findall(r"(.+?);\n((?:[>!] [^\n]*\n)*)", text, flags=re.DOTALL):
-        lines = told.splitlines()
-        rows = [line[2:] for line in lines if line[0] == ">"]
-        found.append((sql.strip(), rows, "".join(line[2:] for line in lines if line[0] == "!")))
-    return found
 
 
 @pytest.fixture(params=["enabled", "made later"])
@@ -49,17 +28,12 @@ def session(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path)
     return spark.newSession()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", ALL_FILES, ids=lambda file: file.stem)
 def test_statements(session: SparkSession, file: Path, tmp_path: Path) -> None:
-    for sql, rows, error in statements(file.read_text().replace("{root}", str(tmp_path / "paths"))):
-        if error:
-            with pytest.raises(PySparkException) as caught:
-                session.sql(sql).collect()
-            assert error in str(caught.value), sql
-            continue
-        answer = [" | ".join(map(str, row)) for row in session.sql(sql).collect()]
-        if rows or sql.startswith(("SELECT", "SHOW")):
-            assert answer == rows, sql
+    if reason := reason_to_skip(file):
+        pytest.skip(reason)
+    text = file.read_text().replace("{root}", str(tmp_path / "paths"))
+    assert not wrong_answers(session, text)
 
 
 def test_catalogs_have_roots_options_and_no_paths_if_told_so(spark: SparkSession, tmp_path: Path) -> None:
@@ -91,8 +65,9 @@ def test_a_catalog_without_root_has_paths_only(spark: SparkSession, tmp_path: Pa
     assert session.table(f"bare.`{tmp_path}/t`").collect() == [(5,)]
     with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
         session.table("bare.t").collect()
-    with pytest.raises(PySparkException, match="SCHEMA_NOT_FOUND"):
+    with pytest.raises(PySparkException, match="SCHEMA_NOT_FOUND") as caught:
         session.sql("CREATE TABLE bare.t (a INT)").collect()
+    assert "set spark.sql.catalog.bare.root" in str(caught.value)
 
 
 def test_the_writer_and_reader_of_frames_take_names(spark: SparkSession, tmp_path: Path) -> None:

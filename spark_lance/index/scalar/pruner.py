@@ -27,6 +27,7 @@ from spark_lance.table.addresses import row_addresses, rows_by_fragment
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.predicates.texts import expression_text
 from spark_lance.table.reading.pruning import RowSelection
 from spark_lance.table.reading.snapshot import Snapshot
 
@@ -82,6 +83,25 @@ class ScalarPruner:
         found: RowSelection | None = None
         for tree in condition.trees():
             found = _both(found, self._known(tree, present))
+        return found
+
+    def explain(self, condition: Condition) -> list[tuple[str, str, str]]:
+        """Return the parts of a condition that indices may answer: text, name and kind of the index."""
+        found = []
+        waiting = condition.trees() if self._indices else []
+        while waiting:
+            tree = waiting.pop(0)
+            if isinstance(tree, Call) and tree.function in ("and", "or"):
+                waiting = [*tree.arguments, *waiting]
+                continue
+            probe = probe_of(tree)
+            fields = None if probe is None else self._manifest.schema.along(probe.path)
+            if probe is None or fields is None:
+                continue
+            for index in self._indices.get(fields[-1].id, ()):
+                if index.find(probe) is not None:
+                    found.append((expression_text(tree), index.segment.name, index.name))
+                    break
         return found
 
     def _known(self, tree: Expression, present: BitMap) -> RowSelection | None:

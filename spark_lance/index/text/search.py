@@ -24,6 +24,7 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.scores import weights
+from spark_lance.index.text.similar import letters_by_length, similar_words
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
 from spark_lance.table.index_kinds import label_of
@@ -33,7 +34,15 @@ from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["TextQuery", "TextSearch", "TextTopK", "parse_text_query"]
+__all__ = [
+    "TextQuery",
+    "TextSearch",
+    "TextTopK",
+    "best_first",
+    "indexed_text_columns",
+    "parse_text_query",
+    "united",
+]
 
 Ints = npt.NDArray[np.int64]
 _WINDOW_BYTES = 32 << 20
@@ -51,6 +60,10 @@ class TextQuery:
         phrase: whether they must stand side by side, in this order; where the index leaves out a word of the
             query any word may stand.
         fast_search: leave out rows that are not indexed.
+        slop: other words that may stand between those of a phrase, in all.
+        fuzziness: letters by which a word of a row may differ from one of the query; None by its length.
+        max_expansions: the most words of rows that one word of the query stands for then.
+        prefix_length: first letters that must be the same.
     """
 
     text: str
@@ -58,12 +71,24 @@ class TextQuery:
     operator: Literal["or", "and"] = "or"
     phrase: bool = False
     fast_search: bool = False
+    slop: int = 0
+    fuzziness: int | None = 0
+    max_expansions: int = 50
+    prefix_length: int = 0
 
     def __post_init__(self) -> None:
         if self.operator not in ("or", "and"):
             raise OptionError(f"the operator of a text search is 'or' or 'and', not {self.operator!r}")
         if self.k is not None and self.k < 1:
             raise OptionError(f"k of a text search must be 1 or more, not {self.k}")
+
+
+def indexed_text_columns(manifest: Manifest) -> list[str]:
+    """Return the columns of a version that have an index of text."""
+    entries = [entry for entry in manifest.indices if label_of(entry) == INVERTED_LABEL]
+    ids = {number for entry in entries for number in entry.fields}
+    known = [field.id for field in manifest.schema.walk() if field.id in ids]
+    return [manifest.schema.path_of(number) for number in known]
 
 
 def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None) -> tuple[str, TextQuery]:
@@ -82,11 +107,7 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
     if unknown or not isinstance(asked.get("query"), str):
         raise OptionError(f"a text query needs the text `query`, and has no {', '.join(unknown) or 'other'}")
     named = [asked["column"]] if asked.get("column") else list(asked.get("columns") or ())
-    if not named:
-        entries = [entry for entry in manifest.indices if label_of(entry) == INVERTED_LABEL]
-        ids = {number for entry in entries for number in entry.fields}
-        known = [field.id for field in manifest.schema.walk() if field.id in ids]
-        named = [manifest.schema.path_of(number) for number in known]
+    named = named or indexed_text_columns(manifest)
     if len(named) != 1:
         raise OptionError(
             f"a text query is for one column: say which (indexed: {', '.join(named) or 'none'})"
@@ -167,6 +188,11 @@ class TextSearch:
         self._segments = newest_index(usable)
         self._rows = RowResolver(snapshot)
 
+    @property
+    def index_name(self) -> str | None:
+        """The name of the index that searches use, None if they use none."""
+        return self._segments[0].entry.name if self._segments else None
+
     @cached_property
     def _parts(self) -> list[TextPart]:
         return [part for segment in self._segments for part in text_parts(segment)]
@@ -189,6 +215,8 @@ class TextSearch:
         words = [str(cut.distinct[int(number)]) for number in cut.word]
         if not words:
             return TextTopK(np.empty(0, np.uint64), np.empty(0, np.float32))
+        if query.fuzziness != 0:
+            return self._fuzzy(query, words, allowed)
         distinct = list(dict.fromkeys(words))
         texts = [self._indexed(part, distinct) for part in self._parts]
         texts += self._scanned(unindexed(self._scan.fragments, self._segments, query.fast_search), distinct)
@@ -199,9 +227,9 @@ class TextSearch:
         times = [words.count(word) for word in distinct]
         rarity = _Rarity(average, count, having, times)
         found = [self._scored(part, needed, rarity, allowed) for part in texts]
-        best = _best(found)
+        best = best_first(found)
         if query.phrase and len(words) > 1:
-            best = self._with_phrase(best, words, cut.position - cut.position[0], query.k)
+            best = self._with_phrase(best, words, cut.position - cut.position[0], query)
         return TextTopK(best.addresses[: query.k], best.scores[: query.k])
 
     def _indexed(self, part: TextPart, words: Sequence[str]) -> _Texts:
@@ -263,8 +291,49 @@ class TextSearch:
             counts = counts & contains(allowed, addresses)
         return TextTopK(addresses[counts], scores[hits][counts])
 
-    def _with_phrase(self, found: TextTopK, words: Sequence[str], places: Ints, k: int | None) -> TextTopK:
+    def _fuzzy(self, query: TextQuery, words: Sequence[str], allowed: Addresses | None) -> TextTopK:
+        """Return the rows that have words like those of the query; the best of the like ones counts."""
+        found: list[TextTopK] = []
+        vocabulary = self._vocabulary(query.fast_search)
+        for word in dict.fromkeys(words):
+            letters = letters_by_length(word) if query.fuzziness is None else query.fuzziness
+            like = similar_words(word, vocabulary, letters, query.prefix_length, query.max_expansions)
+            parts = [self._one_word(other, allowed, query.fast_search) for other in like]
+            found.append(united(parts, np.maximum))
+        whole = united(found, np.add)
+        if query.operator == "and":
+            keep = np.ones(len(whole.addresses), np.bool_)
+            for part in found:
+                keep &= np.isin(whole.addresses, part.addresses)
+            whole = TextTopK(whole.addresses[keep], whole.scores[keep])
+        best = best_first([whole])
+        return TextTopK(best.addresses[: query.k], best.scores[: query.k])
+
+    def _one_word(self, word: str, allowed: Addresses | None, fast: bool) -> TextTopK:
+        texts = [self._indexed(part, [word]) for part in self._parts]
+        texts += self._scanned(unindexed(self._scan.fragments, self._segments, fast), [word])
+        count = sum(len(part.lengths) for part in texts)
+        average = sum(int(part.lengths.sum()) for part in texts) / max(count, 1)
+        rarity = _Rarity(average, count, [sum(len(part.postings[0][0]) for part in texts)], [1])
+        return best_first([self._scored(part, 1, rarity, allowed) for part in texts])
+
+    def _vocabulary(self, fast: bool) -> set[str]:
+        """Return all words of the index, and of the rows that it does not cover."""
+        words: set[str] = set()
+        for part in self._parts:
+            words.update(part.words)
+        fragments = unindexed(self._scan.fragments, self._segments, fast)
+        scan = self._scan
+        rest = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
+        for table in rest.tables(target_bytes=_WINDOW_BYTES):
+            column = plain(column_values(table, self._column)).combine_chunks()
+            texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+            words.update(self._tokenizer.cut(texts).distinct.to_pylist())
+        return words
+
+    def _with_phrase(self, found: TextTopK, words: Sequence[str], places: Ints, query: TextQuery) -> TextTopK:
         """Return the rows in whose texts the words stand as in the query, the first at place 0."""
+        k = query.k
         kept: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
         count = 0
         step = max(_MARGIN, 4 * (k or 0))
@@ -272,7 +341,7 @@ class TextSearch:
             part = found.addresses[start : start + step]
             texts = plain(column_values(take_addresses(self._scan, part), self._column)).combine_chunks()
             one = texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
-            hits = np.flatnonzero(_have_phrase(self._tokenizer, one, words, places))
+            hits = np.flatnonzero(_have_phrase(self._tokenizer, one, words, places, query.slop))
             kept.append(hits + start)
             count += len(hits)
             if k is not None and count >= k:
@@ -282,23 +351,43 @@ class TextSearch:
 
 
 def _have_phrase(
-    tokenizer: Tokenizer, texts: pa.Array, words: Sequence[str], places: Ints
+    tokenizer: Tokenizer, texts: pa.Array, words: Sequence[str], places: Ints, slop: int = 0
 ) -> npt.NDArray[np.bool_]:
-    """Return which texts have words that stand so far from the first of them."""
+    """Return which texts have words that stand so far from the first of them, or up to `slop` further."""
     cut = tokenizer.cut(texts)
     numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
     # One number for a place in any of the texts, with room behind the longest.
-    width = int(cut.position.max(initial=0)) + int(places[-1]) + 1
+    width = int(cut.position.max(initial=0)) + int(places[-1]) + slop + 1
     there = cut.text * width + cut.position
     begins = there[cut.word == numbers.get(words[0], -1)]
-    for word, place in zip(words[1:], places[1:].tolist(), strict=True):
-        begins = begins[np.isin(begins + place, there[cut.word == numbers.get(word, -1)])]
+    # Where the last word stands of phrases that begin well, by how many other words stood between so far.
+    ends = {0: begins}
+    for word, step in zip(words[1:], np.diff(places).tolist(), strict=True):
+        here = there[cut.word == numbers.get(word, -1)]
+        further: dict[int, list[Ints]] = {}
+        for used, known in ends.items():
+            for more in range(slop - used + 1):
+                hits = known[np.isin(known + step + more, here)] + step + more
+                further.setdefault(used + more, []).append(hits)
+        ends = {used: np.unique(np.concatenate(hits)) for used, hits in further.items()}
     found = np.zeros(len(texts), np.bool_)
-    found[begins // width] = True
+    for known in ends.values():
+        found[known // width] = True
     return found
 
 
-def _best(parts: Sequence[TextTopK]) -> TextTopK:
+def united(parts: Sequence[TextTopK], combine: np.ufunc) -> TextTopK:
+    """Return the rows of any of the parts, by address, with their scores put together."""
+    addresses = np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)])
+    scores = np.concatenate([np.empty(0, np.float32), *(part.scores for part in parts)])
+    rows, back = np.unique(addresses, return_inverse=True)
+    whole = np.zeros(len(rows), np.float32)
+    combine.at(whole, back.reshape(-1), scores)
+    return TextTopK(rows, whole)
+
+
+def best_first(parts: Sequence[TextTopK]) -> TextTopK:
+    """Return the rows of all parts by score; equal ones by address."""
     addresses = np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)])
     scores = np.concatenate([np.empty(0, np.float32), *(part.scores for part in parts)])
     order = np.lexsort((addresses, -scores))

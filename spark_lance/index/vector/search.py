@@ -95,6 +95,11 @@ class VectorSearch:
             return self._segments[0][1].metric
         return "hamming" if self.kind.value_type == pa.uint8() else "l2"
 
+    def index_name(self, query: VectorQuery) -> str | None:
+        """Return the name of the index that a query uses, None if it uses none."""
+        used = self._used(self.metric(query)) if query.use_index else []
+        return used[0][0].entry.name if used else None
+
     def plan(self, query: VectorQuery, *, apart: bool = False) -> list[SearchTask]:
         """Decide what a query searches: at least one task, which may be empty.
 

@@ -3,6 +3,8 @@
 package spark_lance.sql;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -12,6 +14,7 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.unsafe.Platform;
 import spark_lance.LanceUnits;
@@ -47,12 +50,39 @@ public final class Bridge {
     if (answer.containsKey("error")) {
       Object name = answer.get("name");
       Platform.throwException(
-          problem((String) answer.get("error"), (String) answer.get("message"), name == null ? new String[0] : texts(name)));
+          problem((String) answer.get("error"), (String) answer.get("message"), name == null ? new String[0] : texts(name), (String) answer.get("hint")));
     }
     return answer.get("answer");
   }
 
-  private static Throwable problem(String kind, String message, String[] name) {
+  // Lets what is cached of a table by name be computed from its newest version when it is next asked for. Spark 4.0
+  // never finds a table of a catalog in its cache again, so there is nothing to do.
+  public static void recache(SparkSession session, List name) {
+    Object cache = session.sharedState().cacheManager();
+    Class[] types = {SparkSession.class, scala.collection.immutable.Seq.class, boolean.class};
+    scala.collection.immutable.Seq parts = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
+    for (int i = 0; i < name.size(); i++) {
+      parts = (scala.collection.immutable.Seq) parts.appended(name.get(i));
+    }
+    try {
+      Method method = cache.getClass().getMethod("recacheTableOrView", types);
+      method.invoke(cache, new Object[] {session, parts, Boolean.FALSE});
+    } catch (NoSuchMethodException spark40) {
+      return;
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    } catch (InvocationTargetException problem) {
+      Platform.throwException(problem.getCause());
+    }
+  }
+
+  private static Throwable problem(String kind, String message, String[] name, String hint) {
+    if (kind.equals("NoSuchNamespace") && hint != null) {
+      // Spark's sentence has no room for a reason but beside the name.
+      String shown = "`" + String.join("`.`", Arrays.asList(name)) + "` (" + hint + ")";
+      return new NoSuchNamespaceException(
+          "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1("schemaName", shown));
+    }
     if (kind.equals("NoSuchNamespace")) {
       return new NoSuchNamespaceException(name);
     }

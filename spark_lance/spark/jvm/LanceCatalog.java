@@ -77,7 +77,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     return question;
   }
 
-  private Map question(String verb, String[] parts) {
+  Map question(String verb, String[] parts) {
     Map question = question(verb);
     question.put("name", Bridge.list(parts));
     return question;
@@ -382,6 +382,13 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       for (int i = 0; i < ABILITIES.length; i++) {
         if (writable || ABILITIES[i] == TableCapability.BATCH_READ || ABILITIES[i] == TableCapability.MICRO_BATCH_READ) {
           found.add(ABILITIES[i]);
+        }
+      }
+      // Spark adds the columns of MERGE WITH SCHEMA EVOLUTION by alterTable, where it knows of that.
+      TableCapability[] known = TableCapability.values();
+      for (int i = 0; writable && i < known.length; i++) {
+        if (known[i].name().equals("AUTOMATIC_SCHEMA_EVOLUTION")) {
+          found.add(known[i]);
         }
       }
       return found;

@@ -14,6 +14,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.MapData;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
 import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
@@ -82,7 +83,14 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     Map asked = new HashMap(question);
     asked.put("verb", "call_procedure");
     asked.put("arguments", values);
-    return Collections.singletonList(new Result((Map) Bridge.ask(asked, null))).iterator();
+    // Spark binds procedures while it analyses, and then the session that called is the active one.
+    SparkSession session = SparkSession.active();
+    asked.put("session", session.sessionUUID());
+    Map answer = (Map) Bridge.ask(asked, session);
+    if (answer.get("changed") != null) {
+      Bridge.recache(session, (List) answer.get("changed"));
+    }
+    return Collections.singletonList(new Result(answer)).iterator();
   }
 
   // Spark's value of an argument as a text, number, truth value, list or map of texts.

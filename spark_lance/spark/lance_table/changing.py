@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from spark_lance.errors import OptionError
+from spark_lance.io.retry import RetryPolicy
 from spark_lance.spark.jobs import gather
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression, text_of
@@ -37,7 +38,13 @@ from spark_lance.table.rows.row_rewrites import check_movable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Changing"]
+__all__ = ["Changing", "delete_rows", "update_rows"]
+
+Widened: TypeAlias = "Callable[[DataFrame], DataFrame]"
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame
 
 
 class Changing(TableBase):
@@ -69,16 +76,8 @@ class Changing(TableBase):
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table needs a feature that is not written here.
         """
-
-        def attempt(at: Attempt) -> Changed:
-            if condition is None:
-                return at.delete_all(find_rows(at.base.snapshot, None))
-            frame = _where(self, at.manifest, condition, [])
-            marked = frame.select(quoted(ROW_ADDRESS))
-            return at.delete_rows(gather(marked, MarkRows()), text_of(condition))
-
         reruns = policy(conflict_retries, retry_timeout)
-        return run_attempts(self._dataset(), attempt, reruns).frame(self.spark)
+        return delete_rows(self, condition, reruns).frame(self.spark)
 
     def update(
         self,
@@ -112,31 +111,69 @@ class Changing(TableBase):
         """
         if not set:
             raise OptionError('an update needs at least one column: update(condition, set={"a": "a + 1"})')
-
-        def attempt(at: Attempt) -> Changed:
-            check_movable(at.manifest)
-            assigned = Assignments.of(at.manifest.schema, set, self.aliased)
-            needed = [*assigned.expressions, *map(quoted, assigned.partly)]
-            frame = _where(self, at.manifest, condition, needed)
-            changed = _new_values(self, frame, assigned)
-            names = tuple(field.name for field in assigned.fields)
-            action = Action("update", names, tuple(range(len(names))))
-            work = ChangeRows(at.pinned(), (action,), at.operation)
-            packed = few_partitions(changed, at.manifest, functions_of(self.spark))
-            answers = at.run(lambda: gather(packed, work))
-            return at.change_rows(answers, assigned.field_ids)
-
         reruns = policy(conflict_retries, retry_timeout)
-        return run_attempts(self._dataset(), attempt, reruns).frame(self.spark)
+        return update_rows(self, condition, set, reruns).frame(self.spark)
+
+
+def delete_rows(
+    table: TableBase, condition: Expression | None, reruns: RetryPolicy, widened: Widened = _as_it_is
+) -> Changed:
+    """Delete the rows for which a condition is true, all rows without one; see `Changing.delete`.
+
+    Args:
+        table: the table.
+        condition: see `Changing.delete`.
+        reruns: how often to look for the rows again because another writer changed them.
+        widened: adds columns that the condition names beside those of the table.
+    """
+
+    def attempt(at: Attempt) -> Changed:
+        if condition is None:
+            return at.delete_all(find_rows(at.base.snapshot, None))
+        frame = _where(table, at.manifest, condition, [], widened)
+        marked = frame.select(quoted(ROW_ADDRESS))
+        return at.delete_rows(gather(marked, MarkRows()), text_of(condition))
+
+    return run_attempts(table._dataset(), attempt, reruns)
+
+
+def update_rows(
+    table: TableBase,
+    condition: Expression | None,
+    values: Mapping[str, Expression],
+    reruns: RetryPolicy,
+    widened: Widened = _as_it_is,
+) -> Changed:
+    """Set columns of the rows for which a condition is true; see `Changing.update` and `delete_rows`."""
+
+    def attempt(at: Attempt) -> Changed:
+        check_movable(at.manifest)
+        assigned = Assignments.of(at.manifest.schema, values, table.aliased)
+        needed = [*assigned.expressions, *map(quoted, assigned.partly)]
+        frame = _where(table, at.manifest, condition, needed, widened)
+        changed = _new_values(table, frame, assigned)
+        names = tuple(field.name for field in assigned.fields)
+        action = Action("update", names, tuple(range(len(names))))
+        work = ChangeRows(at.pinned(), (action,), at.operation)
+        packed = few_partitions(changed, at.manifest, functions_of(table.spark))
+        answers = at.run(lambda: gather(packed, work))
+        return at.change_rows(answers, assigned.field_ids)
+
+    return run_attempts(table._dataset(), attempt, reruns)
 
 
 def _where(
-    table: TableBase, manifest: Manifest, condition: Expression | None, values: list[Expression]
+    table: TableBase,
+    manifest: Manifest,
+    condition: Expression | None,
+    values: list[Expression],
+    widened: Widened,
 ) -> DataFrame:
     """Return the rows for which a condition is true, with what it and the values need."""
     functions = functions_of(table.spark)
     named = values if condition is None else [condition, *values]
-    frame = read_needed(table, manifest, named)
+    with analysed("the subqueries"):
+        frame = widened(read_needed(table, manifest, named))
     if condition is None:
         return frame
     known = [field.name for field in manifest.schema.fields]

@@ -11,15 +11,37 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["Expression", "columns_option", "needed_columns", "text_of"]
+__all__ = ["Expression", "Resolved", "columns_option", "needed_columns", "text_of"]
 
-# What users give: SQL text, or a Column of their session, classic or of Spark Connect.
-Expression: TypeAlias = "str | Column"
+
+@dataclass(frozen=True)
+class Resolved:
+    """An expression of a SQL statement that Spark has resolved, with what is known of it for sure.
+
+    Attributes:
+        column: the expression, in which columns of the table and of a source are behind their aliases.
+        needs: the columns of the table that it needs, system columns too.
+        text: the expression for people.
+        of_source: the column of the source, in lower case, that it is if it is nothing else.
+        equal: pairs of a column of the table and one of the source, in lower case, that must be equal for
+            it to be true.
+    """
+
+    column: Column
+    needs: frozenset[str]
+    text: str
+    of_source: str | None = None
+    equal: tuple[tuple[str, str], ...] = ()
+
+
+# SQL text, or a Column of the user's session, classic or of Spark Connect; or a part of a SQL statement.
+Expression: TypeAlias = "str | Column | Resolved"
 
 _REPR = re.compile(r"Column<'(.*)'>", re.DOTALL)
 # The end of a text before a name with a qualifier.
@@ -32,6 +54,8 @@ def text_of(expression: Expression) -> str:
     """Return an expression as text: that of the user, or Spark's for a Column."""
     if isinstance(expression, str):
         return expression
+    if isinstance(expression, Resolved):
+        return expression.text
     text = str(expression)
     found = _REPR.fullmatch(text)
     return found[1] if found else text
@@ -49,10 +73,17 @@ def needed_columns(
         expressions: conditions and values.
         alias: the table's; a word behind a dot is a column of the table only if that stands before the dot.
     """
-    text = "\n".join(text_of(expression) for expression in expressions)
+    texts: list[str] = []
+    sure: set[str] = set()
+    for expression in expressions:
+        if isinstance(expression, Resolved):
+            sure |= {name.lower() for name in expression.needs}
+        else:
+            texts.append(text_of(expression))
+    text = "\n".join(texts)
     if _OPAQUE.search(text):
         return list(names)
-    return [name for name in names if _named(name, text, alias)]
+    return [name for name in names if name.lower() in sure or _named(name, text, alias)]
 
 
 def _named(name: str, text: str, alias: str | None) -> bool:

@@ -304,7 +304,7 @@ def _matching(rows: DataFrame, where: Expression | None) -> DataFrame:
     if where is None:
         return rows
     with analysed("the condition"):
-        chosen = rows.where(where)
+        chosen = rows.where(as_column(functions_of(rows.sparkSession), where))
         _ = chosen.schema
     return chosen
 

@@ -16,7 +16,7 @@ import pyspark.sql.types as st
 from pyspark.errors import AnalysisException
 
 from spark_lance.errors import ExpressionError, SchemaError
-from spark_lance.spark.lance_table.column_references import Expression
+from spark_lance.spark.lance_table.column_references import Expression, Resolved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,6 +57,8 @@ def analysed(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
 
 def as_column(functions: Any, expression: Expression) -> Column:
     """Return an expression as a Column; SQL text is parsed."""
+    if isinstance(expression, Resolved):
+        return expression.column
     column: Column = functions.expr(expression) if isinstance(expression, str) else expression
     return column
 

@@ -18,7 +18,7 @@ from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.clustering import Clustering
 from spark_lance.spark.lance_table.column_references import Expression, columns_option, needed_columns
-from spark_lance.spark.lance_table.expressions import analysed
+from spark_lance.spark.lance_table.expressions import analysed, as_column, functions_of
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
@@ -271,7 +271,7 @@ class Optimizing:
         rows = self.table._read(version=dataset.version, columns=columns_option(columns))
         with analysed("the condition of optimize().where"):
             for condition in self.conditions:
-                rows = rows.where(condition)
+                rows = rows.where(as_column(functions_of(self.table.spark), condition))
         found = rows.selectExpr(f"shiftright(`{ROW_ADDRESS}`, 32) AS fragment").distinct().collect()
         return {row.fragment for row in found}
 

@@ -15,7 +15,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from spark_lance.spark.lance_table.column_references import Expression, text_of
+from spark_lance.spark.lance_table.column_references import Expression, Resolved, text_of
 
 if TYPE_CHECKING:
     _Name = tuple[str, ...]
@@ -39,6 +39,8 @@ def equal_columns(
     Returns:
         Lower-cased names without qualifiers.
     """
+    if isinstance(condition, Resolved):
+        return list(condition.equal)
     own, others = {name.lower() for name in target}, {name.lower() for name in source}
     pairs = []
     for left, right in _equalities(condition):
@@ -52,6 +54,8 @@ def equal_columns(
 
 def column_path(expression: Expression) -> tuple[str, ...] | None:
     """Return the lower-cased parts of the name if an expression is nothing but a column."""
+    if isinstance(expression, Resolved):
+        return None if expression.of_source is None else (expression.of_source,)
     if not isinstance(expression, str):
         text = text_of(expression)
         return _parts(text) if _REFERENCE.fullmatch(text) else None

@@ -160,6 +160,10 @@ class MergeBuilder:
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table uses what is not written here.
         """
+        return self.run().frame(self._table.spark)
+
+    def run(self) -> Changed:
+        """Merge as `execute` does, and return what was done as an object."""
         _check_order(self._clauses)
         dataset = self._table._dataset()
         # Errors come before anything is done.
@@ -168,7 +172,7 @@ class MergeBuilder:
             self._evolve()
             dataset = self._table._dataset()
         reruns = policy(self._retries, self._timeout)
-        return run_attempts(dataset, self._attempt, reruns).frame(self._table.spark)
+        return run_attempts(dataset, self._attempt, reruns)
 
     def _with(self, clause: Clause) -> MergeBuilder:
         self._clauses.append(clause)

@@ -47,7 +47,18 @@ from spark_lance.table.reading.take import take_addresses
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Searching"]
+__all__ = [
+    "FOUND",
+    "SCORED",
+    "Searching",
+    "TextPlan",
+    "answer_text",
+    "fetch_rows",
+    "run_search",
+    "shown_columns",
+    "vector_query",
+    "with_measured",
+]
 
 _QUERY_ID = "query_id"
 # Queries that are compared with a partition at once, and rows that are fetched at once.
@@ -98,16 +109,16 @@ class Searching(TableBase):
             SchemaError: a column does not exist.
         """
         table = self._dataset()
-        query = _query(
+        query = vector_query(
             vector, column, k, metric, nprobes, refineFactor, ef, fastSearch=fastSearch, useIndex=useIndex
         )
         plan = plan_search(table.snapshot, query, filter if prefilter else None)
         later = None if prefilter else filter
-        schema = _shown(table.manifest, columns, DISTANCE)
-        wanted = schema if later is None else _shown(table.manifest, None, DISTANCE)
+        schema = shown_columns(table.manifest, columns, DISTANCE)
+        wanted = schema if later is None else shown_columns(table.manifest, None, DISTANCE)
         tasks = [(plan, piece) for piece in plan.tasks]
-        best = scatter(self.spark, tasks, _run, _FOUND).orderBy(DISTANCE, "_address").limit(k)
-        found = best.coalesce(1).mapInArrow(_fetch(plan, wanted, ()), _with(wanted, ()))
+        best = scatter(self.spark, tasks, run_search, FOUND).orderBy(DISTANCE, "_address").limit(k)
+        found = best.coalesce(1).mapInArrow(fetch_rows(plan, wanted, ()), with_measured(wanted, ()))
         found = found.orderBy(DISTANCE)
         return found if later is None else found.where(later).select(*schema.names, DISTANCE)
 
@@ -146,7 +157,7 @@ class Searching(TableBase):
         """
         table = self._dataset()
         dimension = getattr(leaf_field(table.manifest.schema, column).arrow_type(), "list_size", 1)
-        query = _query(
+        query = vector_query(
             [0.0] * dimension,
             column,
             k,
@@ -158,12 +169,12 @@ class Searching(TableBase):
             useIndex=useIndex,
         )
         plan = plan_search(table.snapshot, query, filter)
-        schema = _shown(table.manifest, columns, DISTANCE, _QUERY_ID)
+        schema = shown_columns(table.manifest, columns, DISTANCE, _QUERY_ID)
         best = _answered(plan, queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector)))
         fragment = F.shiftright(F.col("_address"), 32)
         best = best.repartition(fragment).sortWithinPartitions("_address")
         identity = (best.schema[_QUERY_ID],)
-        return best.mapInArrow(_fetch(plan, schema, identity), _with(schema, identity))
+        return best.mapInArrow(fetch_rows(plan, schema, identity), with_measured(schema, identity))
 
     def textSearch(
         self,
@@ -199,15 +210,17 @@ class Searching(TableBase):
         asked = {"query": query, "column": column, "operator": operator, "phrase": phrase}
         column, parsed = parse_text_query(table.manifest, {**asked, "fast_search": fastSearch}, k)
         TextSearch(table.snapshot, column)
-        schema = _shown(table.manifest, columns, SCORE)
-        plan = _TextPlan(table.snapshot.ref(), column, parsed, filter)
-        found = scatter(self.spark, [plan], _answer_text, _SCORED)
-        fetched = found.coalesce(1).mapInArrow(_fetch(plan, schema, (), SCORE), _with(schema, (), SCORE))
+        schema = shown_columns(table.manifest, columns, SCORE)
+        plan = TextPlan(table.snapshot.ref(), column, parsed, filter)
+        found = scatter(self.spark, [plan], answer_text, SCORED)
+        fetched = found.coalesce(1).mapInArrow(
+            fetch_rows(plan, schema, (), SCORE), with_measured(schema, (), SCORE)
+        )
         return fetched.orderBy(F.desc(SCORE))
 
 
 @dataclass(frozen=True)
-class _TextPlan:
+class TextPlan:
     """A search for words in one version of a table."""
 
     table: SnapshotRef
@@ -216,13 +229,14 @@ class _TextPlan:
     filter: str | None
 
 
-def _answer_text(plan: _TextPlan) -> Iterator[pa.RecordBatch]:
+def answer_text(plan: TextPlan) -> Iterator[pa.RecordBatch]:
+    """Yield the addresses and scores of the rows that a search for words finds, best first."""
     snapshot = plan.table.load()
     found = TextSearch(snapshot, plan.column).run(plan.query, allowed_rows(snapshot, plan.filter))
-    yield _batch(found.addresses, found.scores, _SCORED)
+    yield _batch(found.addresses, found.scores, SCORED)
 
 
-def _query(
+def vector_query(
     vector: Sequence[float],
     column: str,
     k: int,
@@ -234,6 +248,7 @@ def _query(
     fastSearch: bool,
     useIndex: bool,
 ) -> VectorQuery:
+    """Return what is searched, with the arguments of `Searching.search`."""
     return VectorQuery.parse(
         {
             "column": column,
@@ -249,9 +264,10 @@ def _query(
     )
 
 
-def _run(task: tuple[SearchPlan, SearchTask]) -> Iterator[pa.RecordBatch]:
+def run_search(task: tuple[SearchPlan, SearchTask]) -> Iterator[pa.RecordBatch]:
+    """Yield the addresses and distances of the best rows of one task."""
     (found,) = run_task(*task)
-    yield _batch(found.addresses, found.distances, _FOUND)
+    yield _batch(found.addresses, found.distances, FOUND)
 
 
 def _batch(
@@ -268,24 +284,27 @@ def _measured(name: str) -> st.StructType:
     )
 
 
-_FOUND, _SCORED = _measured(DISTANCE), _measured(SCORE)
+FOUND, SCORED = _measured(DISTANCE), _measured(SCORE)
 
 
-def _shown(manifest: Manifest, columns: Sequence[str] | None, *made: str) -> st.StructType:
+def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *made: str) -> st.StructType:
     """Return the Spark schema of the table's columns in a result, less those that a search hides."""
     names = [field.name for field in manifest.schema.fields] if columns is None else columns
     return spark_schema_of(manifest.schema, tuple(name for name in names if name not in made), ())
 
 
-def _with(schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE) -> st.StructType:
+def with_measured(
+    schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE
+) -> st.StructType:
+    """Return the schema of what `fetch_rows` makes: what comes along, the table's columns, a measure."""
     return st.StructType([*before, *schema.fields, _measured(name).fields[1]])
 
 
 _Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def _fetch(
-    plan: SearchPlan | _TextPlan,
+def fetch_rows(
+    plan: SearchPlan | TextPlan,
     schema: st.StructType,
     before: tuple[st.StructField, ...],
     measure: str = DISTANCE,
@@ -298,7 +317,7 @@ def _fetch(
             names, _ = resolve_projection(snapshot.schema, schema)
             scan = snapshot.scan(names)
             convert: BatchConverter | None = None
-            target = arrow_schema(_with(schema, before, measure))
+            target = arrow_schema(with_measured(schema, before, measure))
             for batch in batches:
                 for start in range(0, batch.num_rows, _FETCH):
                     part = batch.slice(start, _FETCH)
@@ -341,7 +360,7 @@ def _answered(plan: SearchPlan, queries: DataFrame) -> DataFrame:
     asked = queries.select(_QUERY_ID, F.col(given.name).cast(vectors).alias("_vector"))
     place = st.StructField("_home", st.LongType(), False)
     sent = st.StructType([place, identity, st.StructField("_vector", vectors, False)])
-    answered = st.StructType([identity, *_FOUND.fields])
+    answered = st.StructType([identity, *FOUND.fields])
     homes = asked.where("_vector is not null").mapInArrow(_assign(plan), sent)
     homes = homes.repartition("_home").sortWithinPartitions("_home")
     found = homes.mapInArrow(_answer(plan, arrow_schema(answered)), answered)

@@ -10,10 +10,10 @@ from spark_lance.spark.lance_table.builder import TableBuilder, option_texts
 from spark_lance.spark.lance_table.changing import Changing
 from spark_lance.spark.lance_table.describing import Describing
 from spark_lance.spark.lance_table.evolving import Evolving
+from spark_lance.spark.lance_table.hybrid import HybridSearching
 from spark_lance.spark.lance_table.indexing import Indexing
 from spark_lance.spark.lance_table.maintaining import Maintaining
 from spark_lance.spark.lance_table.merging import Merging
-from spark_lance.spark.lance_table.searching import Searching
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ __all__ = ["LanceTable"]
 
 
 @dataclass(frozen=True)
-class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing, Searching):
+class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing, HybridSearching):
     """A Lance table in a Spark session: changed, evolved and looked after by Spark jobs.
 
     Made by `forPath`. All work on rows is done by DataFrames, so a session of Spark Connect does as well;

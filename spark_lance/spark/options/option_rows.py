@@ -205,6 +205,16 @@ ROWS = (
         "`operator`, `phrase`. `filter` comes before the search.",
     ),
     Option(
+        "hybrid_search",
+        _search,
+        "a JSON object",
+        None,
+        "read",
+        "Read the rows that a vector and words rank best together, with `_distance`, `_score` and "
+        '`_relevance_score`: JSON such as `{"nearest": {"column": "v", "q": [1, 2]}, "full_text_query": '
+        '"words", "k": 10}`. `filter` comes before the search.',
+    ),
+    Option(
         "columns",
         _column_list,
         "names separated by commas, or a JSON list of names (for names with commas or backquotes)",

@@ -36,7 +36,7 @@ _BY_NAME = {name.lower(): option for option in ROWS for name in (option.name, *o
 # How the names of options of columns end.
 _SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)
 
-_SEARCHES = ("nearest", "full_text_query")
+_SEARCHES = ("nearest", "full_text_query", "hybrid_search")
 
 # What has no meaning for a metadata table.
 _OF_ROWS = (
@@ -72,6 +72,7 @@ class ReadOptions:
     filter: str | None
     nearest: Mapping[str, Any] | None
     full_text_query: Mapping[str, Any] | None
+    hybrid_search: Mapping[str, Any] | None
     batch_size: int
     batch_bytes: int
     partition_bytes: int | None
@@ -100,7 +101,7 @@ class ReadOptions:
         """What is read: a key of the table of reads in `source`."""
         if self.table is not None:
             return "metadata"
-        if self.nearest is not None or self.full_text_query is not None:
+        if any(getattr(self, name) is not None for name in _SEARCHES):
             return "nearest"
         return "changes" if self.readChangeFeed else "rows"
 
@@ -161,7 +162,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     searches = [name for name in _SEARCHES if values[name] is not None]
     if len(searches) > 1:
         raise OptionError(
-            "a search is by vector or by text: give one of the options nearest, full_text_query"
+            f"a search is by vector, by text or by both: give one of the options {', '.join(_SEARCHES)}"
         )
     for name in ("readChangeFeed", "fragments"):
         if searches and values[name] != OPTIONS[name].default:

@@ -1,4 +1,4 @@
-"""Reading what a search finds: option `nearest` names a vector, option `full_text_query` words.
+"""What a search finds: `nearest` is by vector, `full_text_query` by words, `hybrid_search` by both.
 
 One task searches and fetches the rows, so exactly the k best come, also where Spark filters them afterwards.
 `LanceTable.search` is the same search as many tasks.
@@ -15,6 +15,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.blob_writer import has_blobs
@@ -47,7 +48,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     What is measured of a row comes last, or where option `columns` names it.
 
     Args:
-        options: what the read was asked for; `nearest` or `full_text_query` is given.
+        options: what the read was asked for; one of the searches is given.
         ref: the version if it has been resolved before.
 
     Raises:
@@ -58,14 +59,18 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     ref = pin(options) if ref is None else ref
     manifest = _manifest(options, ref)
     _check(options, manifest)
-    measure = _measure(options)
+    measured = _measured(options)
+    names = measured.fieldNames()
     asked = options.columns
     # As without Spark, what is measured hides a column of that name.
     stored = asked if asked is not None else [field.name for field in manifest.schema.fields]
-    rest = tuple(name for name in stored if name != measure)
+    rest = tuple(name for name in stored if name not in names)
     fields = spark_schema_of(manifest.schema, rest, options.system_columns, options.blob_handling).fields
-    at = asked.index(measure) if asked is not None and measure in asked else len(fields)
-    return ref, st.StructType([*fields[:at], st.StructField(measure, st.FloatType(), False), *fields[at:]])
+    shown = {field.name: field for field in (*fields, *measured)}
+    first = [name for name in asked or () if name in shown]
+    # Columns that options add stand between those that are asked for and what is measured.
+    order = [*first, *(name for name in shown if name not in first)]
+    return ref, st.StructType([shown[name] for name in order])
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> SearchReader:
@@ -79,8 +84,13 @@ def _manifest(options: ReadOptions, ref: VersionRef) -> Manifest:
     return load_version(store, ref.root, ref.version)
 
 
-def _measure(options: ReadOptions) -> str:
-    return SCORE if options.nearest is None else DISTANCE
+def _measured(options: ReadOptions) -> st.StructType:
+    """Return the columns of what is measured; a hybrid search does not measure everything of every row."""
+    if options.hybrid_search is not None:
+        names = {DISTANCE: True, SCORE: True, RELEVANCE: False}
+    else:
+        names = {SCORE if options.nearest is None else DISTANCE: False}
+    return st.StructType([st.StructField(name, st.FloatType(), nullable) for name, nullable in names.items()])
 
 
 def _words(options: ReadOptions) -> tuple[Mapping[str, Any], int | None]:
@@ -105,7 +115,12 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
         query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
     else:
         store, root = open_store(options.path, options.storage)
-        column, _ = parse_text_query(manifest, *_words(options))
+        if options.hybrid_search is not None:
+            both = HybridQuery.parse(manifest, options.hybrid_search)
+            both.vector.fitted(leaf_field(manifest.schema, both.vector.column).arrow_type())
+            column = both.text_column
+        else:
+            column, _ = parse_text_query(manifest, *_words(options))
         TextSearch(indexed_snapshot(store, root, manifest), column)
     if options.filter is not None:
         compile_predicate(options.filter, nameable(manifest.schema))
@@ -130,11 +145,11 @@ class SearchReader(DataSourceReader):
         self._schema = schema
         manifest = _manifest(options, ref)
         _check(options, manifest)
-        measure = _measure(options)
-        columns = [field for field in schema if field.name != measure]
-        wrong = [f for f in schema if f.name == measure and f.dataType != st.FloatType()]
+        measured = _measured(options).fieldNames()
+        columns = [field for field in schema if field.name not in measured]
+        wrong = [f for f in schema if f.name in measured and f.dataType != st.FloatType()]
         if wrong:
-            raise SchemaError(f"column {measure!r} is float, not {wrong[0].dataType.simpleString()}")
+            raise SchemaError(f"column {wrong[0].name!r} is float, not {wrong[0].dataType.simpleString()}")
         names, _ = resolve_projection(manifest.schema, st.StructType(columns))
         blobs = {field.name for field in manifest.schema.fields if has_blobs(field)}
         for name, column in zip(names, columns, strict=True):
@@ -142,7 +157,7 @@ class SearchReader(DataSourceReader):
             if name in blobs and wants_bytes:
                 raise OptionError(f"a search reads blobs as descriptions, not the bytes of column {name!r}")
         rest = iter(names)
-        self._names = [measure if field.name == measure else next(rest) for field in schema]
+        self._names = [field.name if field.name in measured else next(rest) for field in schema]
         self._blobs = [name for name in self._names if name in blobs]
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -166,13 +181,16 @@ class SearchReader(DataSourceReader):
         store, _ = open_store(options.path, options.storage)
         manifest = _manifest(options, self.ref)
         table = LanceDataset(options.path, store, self.ref.root, manifest)
-        measure = _measure(options)
+        measured = _measured(options).fieldNames()
         # A table without columns would have no rows.
-        names = [name for name in self._names if name != measure] or [ROW_ADDRESS]
+        names = [name for name in self._names if name not in measured] or [ROW_ADDRESS]
         if self._blobs and ROW_ADDRESS not in names:
             names.append(ROW_ADDRESS)
         if options.nearest is not None:
             found = table.to_table(names, options.filter, nearest=options.nearest, prefilter=True)
+        elif options.hybrid_search is not None:
+            both = {name: value for name, value in options.hybrid_search.items() if value is not None}
+            found = table.hybrid_search(**both, columns=names, filter=options.filter)
         else:
             asked, k = _words(options)
             found = table.to_table(names, options.filter, k, full_text_query=asked, prefilter=True)

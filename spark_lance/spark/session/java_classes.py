@@ -26,7 +26,9 @@ __all__ = ["cache_folder", "can_publish", "load", "open_loader", "source"]
 # Class -> its source, which may hold nested classes, too.
 _SOURCES = {
     "lance.DefaultSource": "DefaultSource.java",
+    "spark_lance.LanceLate": "LanceLate.java",
     "spark_lance.LancePruning": "LancePruning.java",
+    "spark_lance.LanceStatements": "LanceStatements.java",
     "spark_lance.LanceUnits": "LanceUnits.java",
 }
 _FOLDER = Path(__file__).parent.parent / "jvm"

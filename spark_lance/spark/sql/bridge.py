@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
-from spark_lance.spark.sql import definitions, namespaces, procedures, tables
+from spark_lance.spark.sql import definitions, namespaces, procedures, row_level, search, tables
 from spark_lance.spark.sql.catalogs import Question
 
 __all__ = ["VERBS", "Bridge"]
@@ -34,6 +34,7 @@ VERBS: dict[str, Answer] = {
     "alter_table": tables.alter_table,
     "truncate_table": tables.truncate_table,
     "delete_where": tables.delete_where,
+    "change_rows": row_level.change_rows,
     "create_table": definitions.create_table,
     "stage_table": definitions.stage_table,
     "commit_staged": definitions.commit_staged,
@@ -41,6 +42,8 @@ VERBS: dict[str, Answer] = {
     "list_procedures": procedures.list_procedures,
     "load_procedure": procedures.load_procedure,
     "call_procedure": procedures.call_procedure,
+    "search": search.search,
+    "nearest": search.nearest,
 }
 
 # Errors that Spark has a class of its own for, by which IF EXISTS and the like work.
@@ -83,4 +86,11 @@ def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     logger.debug("%s failed: %s", asked["verb"], error)
     if asked["verb"].endswith("_procedure"):
         kind = "Refused"  # the name is the procedure's
-    return {"error": kind, "message": str(error), "name": asked.get("name", [])}
+    name = list(asked.get("name", []))
+    if kind != "NoSuchNamespace":
+        return {"error": kind, "message": str(error), "name": name}
+    if asked["verb"].endswith("_table"):
+        name = name[:-1] or [asked["catalog"]]
+    # A name that is only missing needs no more words than Spark has for it.
+    hint = None if "root" in asked.get("options", {}) else str(error)
+    return {"error": kind, "message": str(error), "name": name, "hint": hint}

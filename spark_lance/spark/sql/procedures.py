@@ -1,22 +1,25 @@
 """Procedures: CALL <catalog>.system.<name>(...), which do what `LanceTable` does.
 
-Every procedure takes the name of a table first, as it stands in SQL ("db.t", "`t@dev`", a path).
+Those about a table take its name first, as it stands in SQL ("db.t", "`t@dev`", a path).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import pyspark.sql.types as st
+from pyspark.sql import SparkSession
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
+from spark_lance.spark.sql.row_level import last_change
 from spark_lance.spark.sql.tables import table_at
+from spark_lance.table.maintenance.verify import verify
 
 __all__ = ["PROCEDURES", "Procedure", "call_procedure", "list_procedures", "load_procedure"]
 
@@ -39,11 +42,18 @@ class Procedure:
         run: called with the question, the table and the arguments by name; returns a DataFrame or None.
         parameters: behind `table`.
         doc: what it does, in a sentence.
+        on_table: whether there is a parameter `table`. Without one, `run` gets no table.
     """
 
-    run: Callable[[Question, LanceTable, Mapping[str, Any]], Any]
+    run: Callable[[Question, Any, Mapping[str, Any]], Any]
     parameters: tuple[Parameter, ...]
     doc: str
+    on_table: bool = True
+
+    @property
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """The parameters, `table` first."""
+        return (_TABLE, *self.parameters) if self.on_table else self.parameters
 
 
 _TABLE = Parameter("table", "string", "the table, as SQL names it inside of the catalog")
@@ -92,6 +102,29 @@ def _clone(question: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
         catalog.names.add(target, uri, {})
 
 
+def _add_columns_from(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    source, keys = question.spark.table(a["source"]), _texts(a["keys"])
+    if a["columns"] is not None:
+        source = source.select(*keys, *_texts(a["columns"]))
+    return table.addColumns(source, on=keys)
+
+
+def _verify(question: Question, table: LanceTable, _: Mapping[str, Any]) -> Any:
+    dataset = table._dataset()
+    found = verify(dataset.snapshot)
+    rows = [(finding.level, finding.where, finding.message) for finding in found.findings]
+    return question.spark.createDataFrame(rows, "level string, place string, message string")
+
+
+def _last_change(question: Question, _: None, __: Mapping[str, Any]) -> Any:
+    change = last_change(question.asked["session"])
+    return question.spark.createDataFrame([] if change is None else [change.row()], _LAST_CHANGE)
+
+
+_LAST_CHANGE = (
+    "statement string, table string, version bigint, num_updated_rows bigint, num_deleted_rows bigint, "
+    "num_inserted_rows bigint, bytes_written bigint, seconds double"
+)
 _VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
 _TAG = Parameter("tag", "string", "its name")
 _BRANCH = Parameter("branch", "string", "its name")
@@ -181,6 +214,26 @@ PROCEDURES: dict[str, Procedure] = {
         ),
         "Make a table that begins as a version of this one.",
     ),
+    "add_columns_from": Procedure(
+        _add_columns_from,
+        (
+            Parameter(
+                "source", "string", "the table or view with the values, as SQL names it in this session"
+            ),
+            Parameter("keys", "string", "the columns by which rows are found, with commas between them"),
+            Parameter("columns", "string", "the columns to add; all but the keys by default", "NULL"),
+        ),
+        "Add columns with values from another table or view; existing files stay as they are.",
+    ),
+    "verify": Procedure(
+        _verify, (), "Read everything and check it; a row for each thing that is not as it should be."
+    ),
+    "last_change": Procedure(
+        _last_change,
+        (),
+        "Tell what the last DELETE, UPDATE or MERGE of this session did; no row if there was none.",
+        on_table=False,
+    ),
 }
 
 
@@ -212,21 +265,29 @@ def load_procedure(question: Question) -> dict[str, Any]:
                 "comment": one.comment,
                 "default": one.default,
             }
-            for one in (_TABLE, *procedure.parameters)
+            for one in procedure.all_parameters
         ],
     }
 
 
 def call_procedure(question: Question) -> dict[str, Any]:
-    """Run a procedure; return the schema and rows of its result."""
+    """Run a procedure in the session that called it.
+
+    Returns:
+        The schema and rows of its result, and the full name of the table that it may have changed.
+    """
     procedure = PROCEDURES[question.name[-1].lower()]
-    names = [one.name for one in (_TABLE, *procedure.parameters)]
+    question = replace(question, spark=SparkSession(question.spark._sc, question.subject))
+    names = [one.name for one in procedure.all_parameters]
     given = dict(zip(names, question.asked["arguments"], strict=True))
+    if not procedure.on_table:
+        return _rows(procedure.run(question, None, given))
     text = given.pop("table")
     if text is None:
         raise OptionError(f"{question.name[-1]} needs the name of a table")
-    table = table_at(question, catalog_name(question.catalog, str(text)))
-    return _rows(procedure.run(question, table, given))
+    name = catalog_name(question.catalog, str(text))
+    found = _rows(procedure.run(question, table_at(question, name), given))
+    return {**found, "changed": [question.catalog.name, *name]}
 
 
 def _rows(result: Any) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pyspark import java_gateway
 
 from spark_lance.spark.session.enable import first_line
 from spark_lance.spark.sql.bridge import Bridge
-from spark_lance.spark.sql.units import publish
+from spark_lance.spark.sql.functions import register_functions
+from spark_lance.spark.sql.units import publish, take_statements
 
 __all__ = ["register"]
 
@@ -41,8 +42,14 @@ def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> 
             spark._jsparkSession.conf().set(key, value)
             if new_sessions:
                 spark._jsparkSession.sharedState().conf().set(key, value)
+        register_functions(spark, name, new_sessions=new_sessions)
     except Py4JError as error:
         _tell_of_no_catalog(first_line(error), asked=True)
+        return
+    try:
+        take_statements(spark)
+    except Py4JError as error:
+        _tell_of_no_statements(first_line(error))
 
 
 @cache
@@ -50,3 +57,9 @@ def _tell_of_no_catalog(reason: str, *, asked: bool) -> None:
     """Say once that tables have no names here; it is no more than a note to those who asked for none."""
     level = logging.WARNING if asked else logging.INFO
     logger.log(level, "Lance has no SQL catalog here, only paths: %s", reason)
+
+
+@cache
+def _tell_of_no_statements(reason: str) -> None:
+    """Say once that Spark refuses what it cannot do itself."""
+    logger.warning("UPDATE, MERGE and DELETE with subqueries are missing in SQL here: %s", reason)

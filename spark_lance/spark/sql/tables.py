@@ -39,6 +39,7 @@ __all__ = [
     "list_tables",
     "load_table",
     "rename_table",
+    "resolve_table",
     "table_at",
     "truncate_table",
 ]
@@ -64,7 +65,7 @@ def list_tables(question: Question) -> list[str]:
 def load_table(question: Question) -> dict[str, Any]:
     """Return what Spark has to know of a table."""
     catalog, name = question.catalog, question.name
-    options, table = _resolve(catalog, name)
+    options, table = resolve_table(catalog, name)
     travel: dict[str, str] = {}
     if "version" in question.asked:
         text = str(question.asked["version"])
@@ -108,7 +109,7 @@ def table_at(question: Question, name: Name | None = None) -> LanceTable:
         TableNotFoundError: there is none.
         UnsupportedFormatError: it is a metadata table.
     """
-    options, table = _resolve(question.catalog, question.name if name is None else name)
+    options, table = resolve_table(question.catalog, question.name if name is None else name)
     if table:
         raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be changed")
     return LanceTable.forPath(question.spark, options.pop("path"), **options)
@@ -222,8 +223,12 @@ _CHANGES: dict[str, Any] = {
 }
 
 
-def _resolve(catalog: OpenCatalog, name: Name) -> tuple[dict[str, str], str | None]:
-    """Return the options that lead to a table, and the metadata table of it that a name means."""
+def resolve_table(catalog: OpenCatalog, name: Name) -> tuple[dict[str, str], str | None]:
+    """Return the options that lead to a table, and the metadata table of it that a name means.
+
+    Raises:
+        TableNotFoundError, NamespaceNotFoundError: there is none.
+    """
     try:
         return _options(catalog, name), None
     except (TableNotFoundError, NamespaceNotFoundError):

@@ -12,14 +12,23 @@ from typing import Any
 
 from spark_lance.spark.session import java_classes
 
-__all__ = ["UNITS", "publish"]
+__all__ = ["UNITS", "publish", "take_statements"]
 
 _FIRST = "spark_lance.LanceUnits"
 _ADDRESS = "lance-units:/"
+_STATEMENTS = "spark_lance.LanceStatements"
 
 # A source file each, named like its class in the package spark_lance.sql. One that does not fit a release of
 # Spark is missing there, and nothing else.
-UNITS = ("Bridge", "LanceCatalog", "LanceProcedures")
+UNITS = (
+    "Bridge",
+    "LanceCatalog",
+    "LanceProcedures",
+    "LanceRowLevel",
+    "LanceSearch",
+    "LanceDistance",
+    "LanceNearest",
+)
 
 
 @cache
@@ -52,3 +61,18 @@ def publish(spark: Any, answers: Any) -> bool:
         loader.addURL(jvm.java.net.URL(None, _ADDRESS, units))
     units.answerBy(answers)
     return True
+
+
+def take_statements(spark: Any) -> None:
+    """Let DELETE, UPDATE and MERGE on Lance tables be taken by the unit LanceRowLevel, in all sessions.
+
+    Args:
+        spark: a classic session whose JVM has the units.
+
+    Raises:
+        Py4JError: this release of Spark does not take what is needed for that.
+    """
+    jvm = spark._jvm
+    none = spark._sc._gateway.new_array(jvm.java.lang.Object, 0)
+    statements = java_classes.load(jvm, _STATEMENTS).getConstructors()[0].newInstance(none)
+    statements.enter(spark._jsparkSession.extensions())

@@ -37,7 +37,14 @@ from spark_lance.table.schema.changes import add_fields, schema_protos
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import delete_column_files, each_fragment, write_live_rows
 
-__all__ = ["ColumnFiles", "add_columns", "add_null_columns", "commit_files", "refuse_mem_wal"]
+__all__ = [
+    "ColumnFiles",
+    "add_columns",
+    "add_null_columns",
+    "commit_files",
+    "extend_fragment",
+    "refuse_mem_wal",
+]
 
 BATCH_BYTES = 32 << 20
 BATCH_ROWS = 1 << 20
@@ -243,6 +250,27 @@ class _Adding:
             live = fragment.physical_rows - fragment.deletion_file.num_deleted_rows
             return _counted(live, self._batch_rows)
         return self._scan.task(fragment).batches(BATCH_BYTES, self._batch_rows)
+
+
+def extend_fragment(
+    snapshot: Snapshot,
+    fragment: table_pb2.DataFragment,
+    source: Computation | Stream,
+    batch_rows: int = BATCH_ROWS,
+) -> tuple[table_pb2.DataFragment, Schema]:
+    """Write columns of one fragment and commit nothing: return it with the new file, and the new schema.
+
+    Raises:
+        SchemaError: the values do not fit the new columns or the number of rows; or see `add_fields`.
+        UnsupportedFormatError: the table uses what is not written here.
+    """
+    refuse_mem_wal(snapshot.manifest)
+    schema, added = add_fields(snapshot.manifest, source.schema)
+    files = ColumnFiles(snapshot.store, snapshot.root)
+    extended = _Adding(files, snapshot, added, source, batch_rows).extended(fragment)
+    if isinstance(source, Stream):
+        source.finish()
+    return extended, schema
 
 
 def _counted(rows: int, limit: int) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ and turns batches of the rows of a fragment into batches of as many rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,6 +127,7 @@ class BatchUDF:
 
     func: Callable[[pa.RecordBatch], Any]
     output_schema: pa.Schema | None = None
+    checkpoint_file: str | os.PathLike[str] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
         """Call the function."""
@@ -134,13 +136,16 @@ class BatchUDF:
 
 def batch_udf(
     output_schema: pa.Schema | None = None,
+    checkpoint_file: str | os.PathLike[str] | None = None,
 ) -> Callable[[Callable[[pa.RecordBatch], Any]], BatchUDF]:
     """Return a decorator that makes a function fit for `add_columns`.
 
     Args:
         output_schema: of what the function gives; by default it is called with one row to see.
+        checkpoint_file: keeps what the function gave until all is written, so that a run that failed can be
+            repeated without the batches that were done.
     """
-    return lambda func: BatchUDF(func, output_schema)
+    return lambda func: BatchUDF(func, output_schema, checkpoint_file)
 
 
 def function(
@@ -159,7 +164,13 @@ def function(
         schema = _as_batch(call(sample())).schema.remove_metadata()
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return _as_batch(call(batch), schema)
+        made = _as_batch(call(batch), schema)
+        if made.schema.names != schema.names:
+            raise SchemaError(
+                "Output schema of function does not match the expected schema: it gave "
+                f"{', '.join(made.schema.names)} after {', '.join(schema.names)}"
+            )
+        return made
 
     return Computation(schema, tuple(columns), compute, any_order=False)
 

@@ -31,7 +31,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import known_size
 
-__all__ = ["BlobFile", "blob_path", "descriptors", "open_blobs"]
+__all__ = ["BlobFile", "blob_path", "descriptors", "open_blobs", "read_blobs"]
 
 _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
 
@@ -50,6 +50,17 @@ class BlobFile(io.RawIOBase):
         self._position = position
         self._size = size
         self._at = 0
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """What is the same for blobs in one object of one store."""
+        return id(self._store), self._path
+
+    def read_together(self, blobs: Sequence[BlobFile]) -> list[bytes]:
+        """Return all bytes of blobs of the same `place` as this one."""
+        ranges = [(blob._position, blob._size) for blob in blobs if blob._size]
+        parts = iter(self._store.read_ranges(self._path, ranges) if ranges else ())
+        return [bytes(next(parts)) if blob._size else b"" for blob in blobs]
 
     def size(self) -> int:
         """Return the number of bytes of the blob."""
@@ -227,3 +238,21 @@ class _Place:
         if not size and not position:
             size = store.size(path)
         return BlobFile(store, path, position, size)
+
+
+def read_blobs(files: Sequence[BlobFile | None]) -> list[bytes | None]:
+    """Return the bytes of blobs, None for None; those of one object are fetched together.
+
+    Raises:
+        FormatError: a file is missing or too short.
+    """
+    found: list[bytes | None] = [None] * len(files)
+    by_object: dict[tuple[int, str], list[int]] = {}
+    for number, file in enumerate(files):
+        if file is not None:
+            by_object.setdefault(file.place, []).append(number)
+    for numbers in by_object.values():
+        same = [file for file in (files[number] for number in numbers) if file is not None]
+        for number, data in zip(numbers, same[0].read_together(same), strict=True):
+            found[number] = data
+    return found

@@ -200,6 +200,15 @@ class ScanTask:
         gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
         return rows.take(self._columns, np.delete(offsets, gone))
 
+    def runs(self, condition: Condition) -> tuple[list[tuple[int, int]], int]:
+        """Return the runs of physical rows whose pages a condition may keep, and the rows there are.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        rows = self._open((*self._head(condition).fields, *self.fields))
+        return self._runs(rows, condition), rows.num_rows
+
     def _candidates(
         self, rows: FragmentRows, head: Columns, condition: Condition, target_bytes: int
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:

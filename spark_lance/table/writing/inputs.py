@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -10,17 +12,21 @@ from spark_lance.errors import OptionError
 
 __all__ = ["as_reader"]
 
+_ROWS = 8192
+
 
 def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
     """Return any accepted kind of data as a stream of batches.
 
     Args:
-        data: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner, a pandas DataFrame, or an
-            iterable of RecordBatches (which needs `schema`).
-        schema: of an iterable, or for a DataFrame.
+        data: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a table opened here; a
+            DataFrame of pandas or polars, a relation of DuckDB, a Dataset of Hugging Face, and whatever else
+            exports an Arrow stream; a dict of columns; a list of dicts, one per row; or an iterable of
+            RecordBatches or dicts (which needs `schema`, if it is no list).
+        schema: of an iterable, or for a DataFrame, a dict and dicts.
 
     Raises:
-        OptionError: an iterable comes without a schema.
+        OptionError: data of another kind, or an iterable comes without a schema.
     """
     if isinstance(data, pa.RecordBatchReader):
         return data
@@ -34,6 +40,108 @@ def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReade
         return data.to_reader()
     if hasattr(data, "iloc"):
         return pa.Table.from_pandas(data, schema=schema, preserve_index=False).to_reader()
+    if hasattr(data, "with_format") and hasattr(data, "features"):
+        return _hugging_face(data)
+    if hasattr(data, "collect") and hasattr(data, "sink_parquet"):
+        data = data.collect()
+    if hasattr(data, "__arrow_c_stream__"):
+        return _without_views(pa.RecordBatchReader.from_stream(data))
+    if isinstance(data, Mapping):
+        return _table(lambda: pa.Table.from_pydict(dict(data), schema=schema)).to_reader()
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        return _iterable(data, schema)
+    raise OptionError(
+        f"data of type {type(data).__name__} cannot be written: give an Arrow table or stream, a DataFrame, "
+        "a dict of columns, a list of dicts, or batches with a schema"
+    )
+
+
+def _iterable(data: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
+    if schema is None and isinstance(data, Sequence) and data:
+        if all(isinstance(row, Mapping) for row in data):
+            return _table(lambda: pa.Table.from_pylist(list(data))).to_reader()
+        schema = getattr(data[0], "schema", None)
     if schema is None:
         raise OptionError("an iterable of record batches needs the argument schema")
-    return pa.RecordBatchReader.from_batches(schema, data)
+    return pa.RecordBatchReader.from_batches(schema, _batches(iter(data), schema))
+
+
+def _batches(items: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield what an iterable gives as batches: batches, tables, and dicts of one row each."""
+    for item in items:
+        if isinstance(item, pa.RecordBatch):
+            yield item
+        elif isinstance(item, pa.Table):
+            yield from item.to_batches()
+        elif isinstance(item, Mapping):
+            yield from _rows(chain([item], items), schema)
+        elif hasattr(item, "iloc"):
+            yield pa.RecordBatch.from_pandas(item, schema=schema, preserve_index=False)
+        else:
+            raise OptionError(
+                f"an iterable gave {type(item).__name__}, where record batches or dicts of rows are taken"
+            )
+
+
+def _rows(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    part: list[Any] = []
+    for row in rows:
+        part.append(row)
+        if len(part) == _ROWS:
+            yield _from_rows(part, schema)
+            part = []
+    if part:
+        yield _from_rows(part, schema)
+
+
+def _from_rows(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    made = _table(lambda: pa.RecordBatch.from_pylist(rows, schema=schema))
+    assert isinstance(made, pa.RecordBatch)
+    return made
+
+
+def _table(make: Any) -> Any:
+    """Return the Arrow data that a function makes of Python's values.
+
+    Raises:
+        OptionError: the values of a column are of several types, or columns differ in length.
+    """
+    try:
+        return make()
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise OptionError(f"these values make no Arrow table: {error}") from error
+
+
+def _hugging_face(data: Any) -> pa.RecordBatchReader:
+    """Read a Dataset of Hugging Face in the order that its selections and shuffles gave it."""
+    schema = data.features.arrow_schema.remove_metadata()
+    tables = data.with_format("arrow").iter(batch_size=_ROWS)
+    return pa.RecordBatchReader.from_batches(
+        schema, (batch for table in tables for batch in table.cast(schema).to_batches())
+    )
+
+
+def _without_views(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Return a stream without view types, which the format does not store and polars exports."""
+    target = pa.schema(
+        [field.with_type(_stored(field.type)) for field in reader.schema], reader.schema.metadata
+    )
+    if target.equals(reader.schema):
+        return reader
+    return pa.RecordBatchReader.from_batches(target, (batch.cast(target) for batch in reader))
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([child.with_type(_stored(child.type)) for child in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_stored(kind.value_type)))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)), kind.list_size)
+    return kind

@@ -1,0 +1,72 @@
+"""Stand-ins for other packages: code that was written for them runs on this one.
+
+`import spark_lance.compat.lance as lance` gives the module that pylance calls `lance`: the same names,
+arguments and answers, datasets that change in place included. Nothing of pylance is used. `install` goes
+further, for libraries that say `import lance` themselves:
+
+    from spark_lance.compat import install
+    install()
+    import lance_ray            # its `import lance` finds the stand-in
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+__all__ = ["install"]
+
+_THEIRS, _OURS = "lance", "spark_lance.compat.lance"
+
+
+class _Alias(MetaPathFinder, Loader):
+    """Finds `lance` and its submodules here."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 (signature of the protocol)
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return where a module is, None for those of others and those that are not there."""
+        if fullname != _THEIRS and not fullname.startswith(f"{_THEIRS}."):
+            return None
+        found = find_spec(_OURS + fullname[len(_THEIRS) :])
+        if found is None:
+            return None
+        return ModuleSpec(fullname, self, is_package=found.submodule_search_locations is not None)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module itself, so that both names mean the same classes."""
+        return import_module(_OURS + spec.name[len(_THEIRS) :])
+
+    def exec_module(self, module: ModuleType) -> None:  # noqa: ARG002
+        """Give what is loaded its second name; the module has run.
+
+        The import system would bind a submodule that it loads by that name in its package, and
+        `lance.dataset` is a function there.
+        """
+        for name, loaded in list(sys.modules.items()):
+            if name.startswith(f"{_OURS}."):
+                sys.modules.setdefault(_THEIRS + name[len(_OURS) :], loaded)
+
+
+def install() -> None:
+    """Let `import lance` give `spark_lance.compat.lance`, in this process from now on.
+
+    Raises:
+        RuntimeError: another module `lance` is loaded already.
+    """
+    loaded = sys.modules.get(_THEIRS)
+    if loaded is not None and not getattr(loaded, "__name__", "").startswith(_OURS):
+        raise RuntimeError(
+            f"another module {_THEIRS!r} is loaded, from {getattr(loaded, '__file__', None)}: call install() "
+            "before anything imports it"
+        )
+    if not any(isinstance(finder, _Alias) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Alias())

@@ -1,0 +1,51 @@
+"""The module that pylance calls `lance`, without pylance: `import spark_lance.compat.lance as lance`.
+
+Datasets change in place, as pylance's do. What is not here is listed in docs/python.md.
+"""
+
+from __future__ import annotations
+
+from spark_lance.compat.lance.blob import BlobColumn
+from spark_lance.compat.lance.dataset import (
+    DatasetBasePath,
+    DataStatistics,
+    FieldStatistics,
+    Index,
+    IndexFile,
+    LanceDataset,
+    LanceOperation,
+    LanceScanner,
+    MergeInsertBuilder,
+    Transaction,
+    dataset,
+    write_dataset,
+)
+from spark_lance.compat.lance.fragment import FragmentMetadata, LanceFragment
+from spark_lance.compat.lance.scanning import ScanStatistics
+from spark_lance.compat.lance.udf import batch_udf
+from spark_lance.table.reading.blobs import BlobFile
+from spark_lance.table.versions.cleanup import CleanupStats
+
+__version__ = "14.0.2"
+__all__ = [
+    "BlobColumn",
+    "BlobFile",
+    "CleanupStats",
+    "DataStatistics",
+    "DatasetBasePath",
+    "FieldStatistics",
+    "FragmentMetadata",
+    "Index",
+    "IndexFile",
+    "LanceDataset",
+    "LanceFragment",
+    "LanceOperation",
+    "LanceScanner",
+    "MergeInsertBuilder",
+    "ScanStatistics",
+    "Transaction",
+    "__version__",
+    "batch_udf",
+    "dataset",
+    "write_dataset",
+]

@@ -1,0 +1,1 @@
+"""Parts of datasets under pylance's private names that scripts import."""

@@ -1,0 +1,63 @@
+"""Answers as pylance gives them, from those of this package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_lance.datasets.operations import Transaction
+from spark_lance.errors import FormatError
+
+__all__ = ["transaction_or_none", "version_dict", "writing_options"]
+
+# Arguments of writes that change no result here.
+_HINTS = frozenset(
+    {
+        "max_rows_per_group",
+        "data_cache_bytes",
+        "max_page_bytes",
+        "use_legacy_format",
+        "enable_v2_manifest_paths",
+        "enable_move_stable_row_ids",
+        "session",
+        "namespace_client",
+        "table_id",
+        "base_store_params",
+        "blob_pack_file_size_threshold",
+        "progress",
+    }
+)
+
+
+def writing_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a write that say something here; None is as not given.
+
+    Raises:
+        NotImplementedError: an argument that would change what is written.
+    """
+    found = {name: value for name, value in given.items() if value is not None and name not in _HINTS}
+    defaults = {"external_blob_mode": "reference", "allow_external_blob_outside_bases": False}
+    for name, default in defaults.items():
+        if found.get(name, default) == default:
+            found.pop(name, None)
+    if given.get("use_legacy_format") is False:
+        found.setdefault("data_storage_version", "stable")
+    for name in ("initial_bases", "target_bases", "target_all_bases", *defaults):
+        if found.get(name):
+            raise NotImplementedError(f"{name} is not taken here: files go under the table's own root")
+        found.pop(name, None)
+    return found
+
+
+def version_dict(version: dict[str, Any]) -> dict[str, Any]:
+    """Return a version with its time as pylance has it: local, without a zone."""
+    when = version["timestamp"]
+    return {**version, "timestamp": when.astimezone().replace(tzinfo=None) if when.tzinfo else when}
+
+
+def transaction_or_none(read: Any) -> Transaction | None:
+    """Return what a function reads as a transaction with classes for its operation; None if it is gone."""
+    try:
+        found = read()
+    except FormatError:
+        return None
+    return None if found is None else Transaction.of(found)

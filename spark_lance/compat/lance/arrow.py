@@ -1,0 +1,136 @@
+"""The type bfloat16: floats of 32 bits without the lower half."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["BFloat16", "BFloat16Array", "BFloat16Scalar", "BFloat16Type", "bfloat16_array"]
+
+
+def _bits(values: npt.ArrayLike) -> npt.NDArray[np.uint16]:
+    """Return floats as bfloat16, rounded to the nearest, halves to even."""
+    whole = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (whole + 0x7FFF + ((whole >> 16) & 1)) >> 16
+    quiet = (whole >> 16) | 0x40
+    return np.where(np.isnan(np.asarray(values, np.float32)), quiet, rounded).astype(np.uint16)
+
+
+def _floats(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@functools.total_ordering
+class BFloat16:
+    """One number."""
+
+    def __init__(self, value: float) -> None:
+        self._value = float(_floats(_bits([value]))[0])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> BFloat16:
+        """Return the number of two bytes."""
+        return cls(float(_floats(np.frombuffer(data, "<u2"))[0]))
+
+    def as_float(self) -> float:
+        """Return it as a float."""
+        return self._value
+
+    def __float__(self) -> float:
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat16) and self._value == other._value
+
+    def __lt__(self, other: BFloat16) -> bool:
+        return self._value < other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __str__(self) -> str:
+        return f"{self._value:g}"
+
+    def __repr__(self) -> str:
+        return f"BFloat16({self._value:g})"
+
+
+class BFloat16Scalar(pa.ExtensionScalar):  # type: ignore[misc]
+    """One number of an array."""
+
+    def as_py(self, **_: Any) -> BFloat16 | None:
+        """Return it as Python's value."""
+        return None if self.value is None else BFloat16.from_bytes(self.value.as_py())
+
+
+class BFloat16Array(pa.ExtensionArray):  # type: ignore[misc]
+    """Numbers."""
+
+    @classmethod
+    def from_numpy(cls, array: npt.NDArray[Any]) -> BFloat16Array:
+        """Return an array of numbers of the numpy type bfloat16, or of others that are rounded to it."""
+        bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else _bits(array)
+        return _from_bits(bits, None)
+
+    def to_numpy(self, zero_copy_only: bool = False) -> npt.NDArray[Any]:
+        """Return the numbers as numpy's float32; nulls are NaN."""
+        bits = np.frombuffer(self.storage.buffers()[1], "<u2")[self.offset : self.offset + len(self)]
+        values: npt.NDArray[Any] = _floats(bits).copy()
+        if self.null_count:
+            values[np.asarray(self.is_null())] = np.nan
+        return values
+
+    def __str__(self) -> str:
+        shown = "".join(f"\n  {value}," for value in self.to_pylist())
+        return f"[{shown.rstrip(',')}\n]"
+
+    def __repr__(self) -> str:
+        return f"<lance.arrow.BFloat16Array object at 0x{id(self):x}>\n{self}"
+
+
+class BFloat16Type(pa.ExtensionType):  # type: ignore[misc]
+    """The type of these numbers: two bytes each."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.binary(2), "lance.bfloat16")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> BFloat16Type:
+        return cls()
+
+    def __arrow_ext_class__(self) -> type[BFloat16Array]:
+        return BFloat16Array
+
+    def __arrow_ext_scalar_class__(self) -> type[BFloat16Scalar]:
+        return BFloat16Scalar
+
+
+def _from_bits(bits: npt.NDArray[np.uint16], nulls: npt.NDArray[np.bool_] | None) -> BFloat16Array:
+    valid = None
+    if nulls is not None and nulls.any():
+        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes())
+    buffers = [valid, pa.py_buffer(bits.astype("<u2").tobytes())]
+    storage = pa.Array.from_buffers(pa.binary(2), len(bits), buffers)
+    made: BFloat16Array = pa.ExtensionArray.from_storage(BFloat16Type(), storage)
+    return made
+
+
+def bfloat16_array(values: Iterable[float | None]) -> BFloat16Array:
+    """Return an array of numbers, None for null."""
+    given = list(values)
+    nulls = np.array([value is None for value in given], np.bool_)
+    return _from_bits(_bits([0.0 if value is None else float(value) for value in given]), nulls)
+
+
+# Another package may have registered a type of this name.
+with suppress(pa.ArrowKeyError):
+    pa.register_extension_type(BFloat16Type())

@@ -1,0 +1,197 @@
+"""Changes of rows, columns, indices and settings; each moves the dataset to the version that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.compat.lance.base import DatasetBase
+from spark_lance.compat.lance.indices import IndexConfig
+from spark_lance.compat.lance.merging import MergeInsertBuilder
+from spark_lance.compat.lance.optimize import DatasetOptimizer
+from spark_lance.table.versions.cleanup import CleanupStats
+from spark_lance.table.versions.versions import load_version
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Changes"]
+
+
+class Changes(DatasetBase):
+    """What can be changed."""
+
+    def delete(
+        self, predicate: Any, *, conflict_retries: int = 10, retry_timeout: timedelta = timedelta(seconds=30)
+    ) -> dict[str, int]:
+        """Delete rows; tell how many."""
+        self.value = self.value.delete(
+            predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout
+        )
+        before = load_version(self.store, self.root, self.version - 1)
+        rows = self.value._at(before).count_rows() - self.value.count_rows()
+        return {"num_deleted_rows": rows}
+
+    def truncate_table(self) -> None:
+        """Delete all rows."""
+        self.delete("true")
+
+    def update(
+        self,
+        updates: Mapping[str, str],
+        where: str | None = None,
+        conflict_retries: int = 10,
+        retry_timeout: timedelta = timedelta(seconds=30),
+    ) -> dict[str, int]:
+        """Set columns; tell of how many rows."""
+        if isinstance(where, pc.Expression):
+            where = str(where)
+        done = self.value.update(updates, where, conflict_retries, retry_timeout)
+        self.value = done.dataset
+        return {"num_rows_updated": done.num_rows_updated}
+
+    def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
+        """Return a builder of a merge."""
+        return MergeInsertBuilder(self, on)
+
+    def add_columns(
+        self,
+        transforms: Any,
+        read_columns: list[str] | None = None,
+        reader_schema: pa.Schema | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """Add columns."""
+        self.value = self.value.add_columns(transforms, read_columns, reader_schema, batch_size)
+
+    def drop_columns(self, columns: list[str]) -> None:
+        """Drop columns."""
+        self.value = self.value.drop_columns(columns)
+
+    def alter_columns(self, *alterations: Mapping[str, Any]) -> None:
+        """Rename columns, change their types or whether they may be null."""
+        self.value = self.value.alter_columns(*alterations)
+
+    def merge(
+        self, data_obj: Any, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+    ) -> None:
+        """Add the columns of other data by key."""
+        self.value = self.value.merge(data_obj, left_on, right_on, schema)
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index."""
+        return self.value.has_index
+
+    def list_indices(self) -> list[dict[str, Any]]:
+        """Return the segments of indices."""
+        return self.value.list_indices()
+
+    def describe_indices(self) -> list[Any]:
+        """Return the indices."""
+        return self.value.describe_indices()
+
+    def index_statistics(self, index_name: str) -> dict[str, Any]:
+        """Return what is known of an index."""
+        return self.value.index_statistics(index_name)
+
+    def create_scalar_index(
+        self, column: str, index_type: Any, name: str | None = None, *, replace: bool = True, **options: Any
+    ) -> None:
+        """Build an index of values."""
+        if isinstance(index_type, IndexConfig):
+            index_type, options = index_type.index_type, {**options, **index_type.parameters}
+        for hint in ("train", "progress_callback", "format_version"):
+            options.pop(hint, None)
+        self.value = self.value.create_scalar_index(
+            _only(column), index_type, name, replace=replace, **options
+        )
+
+    def create_index(
+        self, column: str | list[str], index_type: str, name: str | None = None, **options: Any
+    ) -> Self:
+        """Build an index of vectors."""
+        given = {key: value for key, value in options.items() if value is not None}
+        self.value = self.value.create_index(_only(column), index_type, name, **{"replace": False, **given})
+        return self
+
+    def drop_index(self, name: str) -> None:
+        """Drop an index."""
+        self.value = self.value.drop_index(name)
+
+    def prewarm_index(self, name: str, **_: Any) -> None:
+        """Look whether there is such an index; what searches open, the dataset keeps."""
+        self.value.index_statistics(name)
+
+    @property
+    def optimize(self) -> DatasetOptimizer:
+        """Compaction, and upkeep of indices."""
+        return DatasetOptimizer(self)
+
+    def cleanup_old_versions(
+        self, older_than: timedelta | None = None, retain_versions: int | None = None, **options: Any
+    ) -> CleanupStats:
+        """Delete old versions."""
+        options.pop("delete_concurrency", None)
+        return self.value.cleanup_old_versions(older_than, retain_versions, **options)
+
+    def config(self) -> dict[str, str]:
+        """Return the settings."""
+        return self.value.config()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata of the table."""
+        return self.value.metadata
+
+    def update_config(self, upsert_values: Any, *, replace: bool = False) -> Any:
+        """Set settings."""
+        self.value = self.value.update_config(upsert_values, replace=replace)
+        return self.config()
+
+    def delete_config_keys(self, keys: list[str]) -> None:
+        """Delete settings."""
+        self.value = self.value.delete_config_keys(keys)
+
+    def update_metadata(self, updates: Any, *, replace: bool = False) -> Any:
+        """Set metadata of the table."""
+        self.value = self.value.update_metadata(updates, replace=replace)
+        return self.metadata
+
+    def update_schema_metadata(self, updates: Any, *, replace: bool = False) -> Any:
+        """Set metadata of the schema."""
+        self.value = self.value.update_schema_metadata(updates, replace=replace)
+        return dict(self.value.lance_schema.metadata)
+
+    def replace_schema_metadata(self, new_metadata: Mapping[str, str]) -> None:
+        """Replace the metadata of the schema."""
+        self.value = self.value.update_schema_metadata(dict(new_metadata), replace=True)
+
+    def update_field_metadata(
+        self, field: str | Mapping[str, Any], updates: Any = None, **options: Any
+    ) -> Any:
+        """Set metadata of fields."""
+        given = field if isinstance(field, Mapping) else {field: updates}
+        self.value = self.value.update_field_metadata(given, **options)
+        return None
+
+    def replace_field_metadata(self, field_name: str, new_metadata: Mapping[str, str]) -> None:
+        """Replace the metadata of a field."""
+        self.value = self.value.update_field_metadata({field_name: dict(new_metadata)}, replace=True)
+
+
+def _only(column: str | Sequence[str]) -> str:
+    """Return the one column of an index.
+
+    Raises:
+        NotImplementedError: there are several.
+    """
+    if isinstance(column, str):
+        return column
+    if len(column) != 1:
+        raise NotImplementedError("Creating multi-column indices is not supported")
+    return column[0]

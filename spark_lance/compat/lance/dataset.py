@@ -1,0 +1,262 @@
+"""Datasets that change in place, with pylance's arguments and answers, over values of this package."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+
+import spark_lance.datasets.dataset as values
+from spark_lance.compat.lance.answers import transaction_or_none, version_dict, writing_options
+from spark_lance.compat.lance.changes import Changes
+from spark_lance.compat.lance.merging import MergeInsertBuilder
+from spark_lance.compat.lance.optimize import DatasetOptimizer
+from spark_lance.compat.lance.reading import Reading
+from spark_lance.compat.lance.references import Branches, Tags
+from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder
+from spark_lance.compat.lance.sql import SqlQueryBuilder
+from spark_lance.compat.lance.vector_reader import VectorIndexReader
+from spark_lance.datasets.building import commit as commit_at
+from spark_lance.datasets.building import merge_appends, place_of
+from spark_lance.datasets.operations import Index, IndexFile, LanceOperation, Operation, Transaction
+from spark_lance.datasets.ordering import ColumnOrdering
+from spark_lance.datasets.stats import DataStatistics, FieldStatistics, LanceStats
+from spark_lance.datasets.versions import DatasetBasePath
+from spark_lance.errors import OptionTypeError, TableNotFoundError
+from spark_lance.io.store import open_store
+from spark_lance.table.commits.commit_options import COMMIT_MESSAGE as LANCE_COMMIT_MESSAGE_KEY
+from spark_lance.table.commits.commit_options import commit_options
+
+__all__ = [
+    "LANCE_COMMIT_MESSAGE_KEY",
+    "AutoCleanupConfig",
+    "Branches",
+    "ColumnOrdering",
+    "DataStatistics",
+    "DatasetBasePath",
+    "DatasetOptimizer",
+    "FieldStatistics",
+    "Index",
+    "IndexFile",
+    "LanceDataset",
+    "LanceOperation",
+    "LanceScanner",
+    "LanceStats",
+    "MergeInsertBuilder",
+    "ScannerBuilder",
+    "SqlQueryBuilder",
+    "Tags",
+    "Transaction",
+    "VectorIndexReader",
+    "dataset",
+    "write_dataset",
+]
+
+
+class AutoCleanupConfig(dict[str, int]):
+    """`interval`, and `older_than_seconds` or `retain_versions` or both."""
+
+
+class LanceDataset(Reading, Changes):
+    """A table at a version; what changes the table moves the object to the version that it makes."""
+
+    def insert(self, data: Any, *, mode: str = "append", **options: Any) -> None:
+        """Write data to the table."""
+        self.value = write_dataset(data, self, mode=mode, **options).value
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.value.version
+
+    @property
+    def latest_version(self) -> int:
+        """The newest version."""
+        return self.value.latest_version
+
+    def versions(self) -> list[dict[str, Any]]:
+        """Return the versions."""
+        return [version_dict(version) for version in self.value.versions()]
+
+    def checkout_version(self, version: Any) -> LanceDataset:
+        """Return the table at another version."""
+        return LanceDataset.of(self.value.checkout_version(version), self._default_scan_options)
+
+    def checkout_latest(self) -> None:
+        """Move to the newest version."""
+        self.value = self.value.checkout_latest()
+
+    def restore(self) -> None:
+        """Make this version the newest."""
+        self.value = self.value.restore()
+
+    @property
+    def tags(self) -> Tags:
+        """The tags."""
+        return Tags(self.value.tags)
+
+    @property
+    def branches(self) -> Branches:
+        """The branches."""
+        return Branches(self.value.branches)
+
+    def create_branch(
+        self,
+        branch: str,
+        reference: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> LanceDataset:
+        """Create a branch and return it."""
+        return LanceDataset.of(self.value.create_branch(branch, reference))
+
+    def shallow_clone(
+        self, target_path: Any, reference: Any = None, storage_options: Any = None, **_: Any
+    ) -> LanceDataset:
+        """Create a table that begins as a version of this one and shares its files."""
+        return LanceDataset.of(self.value.shallow_clone(target_path, reference, storage_options))
+
+    def deep_clone(
+        self, target_path: Any, reference: Any = None, storage_options: Any = None, **_: Any
+    ) -> LanceDataset:
+        """Create a table with copies of the files of a version."""
+        return LanceDataset.of(self.value.deep_clone(target_path, reference, storage_options))
+
+    def delta(
+        self,
+        compared_against: int | None = None,
+        *,
+        begin_version: int | None = None,
+        end_version: int | None = None,
+    ) -> Any:
+        """Return what changed between versions."""
+        return self.value.delta(compared_against, begin_version=begin_version, end_version=end_version)
+
+    diff = delta
+
+    def read_transaction(self, version: int) -> Transaction | None:
+        """Return what made a version."""
+        return transaction_or_none(lambda: self.value.read_transaction(version))
+
+    def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
+        """Return what made the newest versions."""
+        found = self.value.get_transactions(recent_transactions)
+        return [None if each is None else Transaction.of(each) for each in found]
+
+    def add_bases(
+        self, new_bases: Sequence[DatasetBasePath], transaction_properties: Any = None
+    ) -> LanceDataset:
+        """Add places for files."""
+        with commit_options(properties=transaction_properties):
+            return LanceDataset.of(self.value.add_bases(new_bases))
+
+    def migrate_manifest_paths_v2(self) -> None:
+        """Rename the manifests of an old table."""
+        self.value.migrate_manifest_paths_v2()
+        self.checkout_latest()
+
+    @staticmethod
+    def drop(
+        base_uri: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        ignore_not_found: bool | None = None,
+    ) -> None:
+        """Delete a table with all its files."""
+        store, root = open_store(base_uri, storage_options)
+        try:
+            values.dataset(base_uri, storage_options=storage_options)
+        except TableNotFoundError:
+            if ignore_not_found:
+                return
+            raise
+        files = [found.path for found in store.list_objects(root, recursive=True)]
+        store.delete_many(files)
+
+    @staticmethod
+    def commit(
+        base_uri: Any,
+        operation: Operation | Transaction,
+        read_version: int | None = None,
+        commit_lock: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+        enable_v2_manifest_paths: bool | None = None,  # noqa: ARG004
+        detached: bool | None = False,
+        max_retries: int = 20,
+        *,
+        commit_message: str | None = None,
+        enable_stable_row_ids: bool | None = None,
+        commit_timeout: timedelta | None = None,
+        **_: Any,
+    ) -> LanceDataset:
+        """Commit an operation whose files are written."""
+        if detached:
+            raise NotImplementedError("detached versions are not written here")
+        place = place_of(base_uri, storage_options, commit_lock)
+        manifest = commit_at(
+            place,
+            operation,
+            read_version,
+            max_retries=max_retries,
+            commit_message=commit_message,
+            enable_stable_row_ids=enable_stable_row_ids,
+            commit_timeout=commit_timeout,
+        )
+        return LanceDataset.of(values.LanceDataset(place.uri, place.store, place.root, manifest))
+
+    @staticmethod
+    def commit_batch(
+        dest: Any, transactions: Sequence[Transaction], commit_lock: Any = None, **options: Any
+    ) -> dict[str, Any]:
+        """Commit appends together."""
+        merged = merge_appends(transactions)
+        found = LanceDataset.commit(dest, merged, commit_lock=commit_lock, **options)
+        return {"dataset": found, "merged": merged}
+
+
+def dataset(
+    uri: str | os.PathLike[str] | None = None,
+    version: Any = None,
+    asof: datetime | str | None = None,
+    block_size: int | None = None,  # noqa: ARG001
+    commit_lock: Any = None,
+    index_cache_size: int | None = None,  # noqa: ARG001
+    storage_options: Mapping[str, str] | None = None,
+    default_scan_options: Mapping[str, Any] | None = None,
+    **_: Any,
+) -> LanceDataset:
+    """Open a table at its latest or a given version."""
+    if uri is None:
+        raise OptionTypeError("a table is opened by its uri; namespaces are not taken here")
+    opened = values.dataset(uri, version, storage_options, asof=asof, commit_lock=commit_lock)
+    return LanceDataset.of(opened, default_scan_options)
+
+
+def write_dataset(
+    data_obj: Any,
+    uri: Any = None,
+    schema: pa.Schema | None = None,
+    mode: str = "create",
+    **options: Any,
+) -> LanceDataset:
+    """Write a table and return it at its new version; an open dataset that is given moves to it.
+
+    A URI of memory names a place of its own each time.
+    """
+    if uri is None:
+        raise OptionTypeError("a table is written to a uri; namespaces are not taken here")
+    progress: Callable[..., Any] | None = options.get("progress")
+    if progress is not None:
+        raise NotImplementedError("progress is told by LanceFragment.create and write_fragments only")
+    opened = uri if isinstance(uri, LanceDataset) else None
+    if isinstance(uri, str) and uri.startswith("memory://"):
+        uri = f"memory://{uuid.uuid4()}/{uri.removeprefix('memory://')}"
+    target = opened.value if opened is not None else uri
+    written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
+    if opened is not None:
+        opened.value = written
+        return opened
+    return LanceDataset.of(written)

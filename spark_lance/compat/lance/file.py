@@ -1,0 +1,387 @@
+"""Single data files, without a table around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_lance.errors import OptionError
+from spark_lance.file.extensions import known_schema, known_table
+from spark_lance.file.reader import FileReader, take_field
+from spark_lance.file.schema import Schema
+from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.file.writer import FileWriter
+from spark_lance.io.store import Store, join, open_store
+from spark_lance.table.writing.align import Aligner
+
+__all__ = [
+    "LanceFileReader",
+    "LanceFileSession",
+    "LanceFileWriter",
+    "ListResult",
+    "ReaderResults",
+    "stable_version",
+]
+
+_MAX_PAGE = 32 << 20
+
+
+def stable_version() -> str:
+    """Return the version of the file format that is written by default."""
+    return DEFAULT_VERSION.text
+
+
+@dataclass(frozen=True)
+class LanceBufferDescriptor:
+    """Where a buffer is in a file."""
+
+    position: int
+    size: int
+
+
+@dataclass(frozen=True)
+class LancePageMetadata:
+    """A page of a column."""
+
+    buffers: list[LanceBufferDescriptor]
+    encoding: str
+
+
+@dataclass(frozen=True)
+class LanceColumnMetadata:
+    """A column of a file."""
+
+    column_buffers: list[LanceBufferDescriptor]
+    pages: list[LancePageMetadata]
+
+
+@dataclass(frozen=True)
+class LanceFileMetadata:
+    """What a file says of itself."""
+
+    schema: pa.Schema
+    num_rows: int
+    num_data_bytes: int
+    num_column_metadata_bytes: int
+    num_global_buffer_bytes: int
+    global_buffers: list[LanceBufferDescriptor]
+    columns: list[LanceColumnMetadata]
+    major_version: int
+    minor_version: int
+
+
+@dataclass(frozen=True)
+class LanceColumnStatistics:
+    """Pages and bytes of a column."""
+
+    num_pages: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class LanceFileStatistics:
+    """Pages and bytes of all columns."""
+
+    columns: list[LanceColumnStatistics]
+
+
+@dataclass(frozen=True)
+class ListResult:
+    """What is right below a folder."""
+
+    common_prefixes: list[str]
+    objects: list[str]
+
+
+@dataclass(frozen=True)
+class ReaderResults:
+    """Rows that were read."""
+
+    table: pa.Table
+    batch_size: int = 1024
+
+    def to_batches(self) -> pa.RecordBatchReader:
+        """Return the rows as a stream."""
+        return self.table.to_reader(max_chunksize=self.batch_size)
+
+    def to_table(self) -> pa.Table:
+        """Return the rows as a table."""
+        return self.table
+
+
+class LanceFileReader:
+    """Reads a data file.
+
+    Args:
+        path: its path or URI.
+        storage_options: of its store.
+        columns: those to read; all by default.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        columns: Sequence[str] | None = None,
+        **_: Any,
+    ) -> None:
+        store, inner = open_store(path, storage_options)
+        self._open(store, inner, columns)
+
+    def _open(self, store: Store, path: str, columns: Sequence[str] | None) -> None:
+        try:
+            self._reader = FileReader(store, path)
+        except FileNotFoundError:
+            raise ValueError(f"File not found: {path} not found") from None
+        fields = self._reader.schema.fields
+        if columns is not None:
+            fields = tuple(self._reader.schema.field(name) for name in columns)
+        self._fields = [one.described() for one in fields]
+
+    @classmethod
+    def at(cls, store: Store, path: str, columns: Sequence[str] | None) -> LanceFileReader:
+        """Return a reader of a file in a store that is open."""
+        made = cls.__new__(cls)
+        made._open(store, path, columns)
+        return made
+
+    def num_rows(self) -> int:
+        """Return the rows of the file."""
+        return self._reader.num_rows
+
+    def read_all(self, *, batch_size: int = 1024, batch_readahead: int = 16) -> ReaderResults:
+        """Read all rows."""
+        return self.read_range(0, self.num_rows(), batch_size=batch_size)
+
+    def read_range(
+        self,
+        start: int,
+        num_rows: int,
+        *,
+        batch_size: int = 1024,
+        batch_readahead: int = 16,
+    ) -> ReaderResults:
+        """Read a range of rows."""
+        if start < 0 or num_rows < 0 or start + num_rows > self.num_rows():
+            raise OptionError(f"rows {start} to {start + num_rows} of a file of {self.num_rows()} rows")
+        table = known_table(self._reader.read(self._fields, start, start + num_rows))
+        return ReaderResults(table.replace_schema_metadata(self._metadata()), batch_size)
+
+    def take_rows(
+        self,
+        indices: Sequence[int],
+        *,
+        batch_size: int = 1024,
+        batch_readahead: int = 16,
+    ) -> ReaderResults:
+        """Read rows by number, ascending."""
+        rows = np.asarray(indices, np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.num_rows() or (np.diff(rows) <= 0).any()):
+            raise OptionError(f"row numbers must ascend, within 0 and {self.num_rows() - 1}")
+        readers = [self._reader.open_field(one) for one in self._fields]
+        columns = [
+            take_field(reader, one, self._reader.path, rows)  # type: ignore[arg-type]
+            for reader, one in zip(readers, self._fields, strict=True)
+        ]
+        schema = pa.schema([one.arrow_field() for one in self._fields], self._metadata())
+        return ReaderResults(known_table(pa.Table.from_arrays(columns, schema=schema)), batch_size)
+
+    def _metadata(self) -> dict[str, str] | None:
+        return dict(self._reader.schema.metadata) or None
+
+    def metadata(self) -> LanceFileMetadata:
+        """Return what the file says of itself."""
+        reader = self._reader
+        columns = [reader.column(number) for number in sorted(reader.columns.values())]
+        pages = [
+            LanceColumnMetadata(
+                [LanceBufferDescriptor(*place) for place in column.buffers],
+                [
+                    LancePageMetadata([LanceBufferDescriptor(*b) for b in page.buffers], f"{page.type_url}")
+                    for page in column.pages
+                ],
+            )
+            for column in columns
+        ]
+        footer = reader._footer
+        sizes = [reader.global_buffer(number).size for number in range(reader.num_global_buffers)]
+        used = sum(b.size for column in pages for page in column.pages for b in page.buffers)
+        return LanceFileMetadata(
+            known_schema(reader.schema.to_arrow()),
+            reader.num_rows,
+            used,
+            footer.column_table_start - footer.column_metadata_start,
+            sum(sizes),
+            [LanceBufferDescriptor(0, size) for size in sizes],
+            pages,
+            *reader.version.footer,
+        )
+
+    def file_statistics(self) -> LanceFileStatistics:
+        """Return the pages and bytes of the columns."""
+        found = []
+        for one in self._reader.schema.fields:
+            numbers = [self._reader.columns[n.id] for n in one.walk() if n.id in self._reader.columns]
+            pages = sum(len(self._reader.column(number).pages) for number in numbers)
+            found.append(LanceColumnStatistics(pages, self._reader.stored_bytes(one)))
+        return LanceFileStatistics(found)
+
+    def read_global_buffer(self, index: int) -> bytes:
+        """Return a buffer that stands beside the columns; 0 is the file's own description."""
+        return bytes(self._reader.global_buffer(index))
+
+
+@dataclass
+class LanceFileWriter:
+    """Writes a data file; it is there when the writer is closed.
+
+    Args:
+        path: its path or URI.
+        schema: of the rows; that of the first batch by default.
+        version: of the file format.
+        storage_options: of its store.
+        max_page_bytes: the most bytes of a page, as the writer cuts them.
+    """
+
+    path: str | os.PathLike[str]
+    schema: pa.Schema | None = None
+    data_cache_bytes: int | None = None
+    version: str | None = None
+    storage_options: Mapping[str, str] | None = None
+    max_page_bytes: int | None = None
+    keep_original_array: bool | None = None
+    place: tuple[Store, str] | None = None
+    _writer: FileWriter | None = field(default=None, repr=False)
+    _aligner: Aligner | None = field(default=None, repr=False)
+    _added: list[tuple[str, str]] = field(default_factory=list, repr=False)
+    _rows: int | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.schema is not None:
+            self._begin(self.schema)
+
+    def _begin(self, schema: pa.Schema) -> FileWriter:
+        store, path = self.place or open_store(self.path, self.storage_options)
+        version = DEFAULT_VERSION if self.version is None else FileVersion.parse(self.version)
+        made = Schema.from_arrow(schema)
+        writer = FileWriter(
+            store, path, made, version, page_bytes=min(self.max_page_bytes or _MAX_PAGE, _MAX_PAGE)
+        )
+        self._aligner = Aligner(schema, made)
+        self._writer = writer
+        for key, value in self._added:
+            writer.add_metadata({key: value})
+        return writer
+
+    def write_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Write rows."""
+        writer = self._writer or self._begin(batch.schema)
+        assert self._aligner is not None
+        for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
+            writer.write(self._aligner.align(part))
+
+    def add_schema_metadata(self, key: str, value: str) -> None:
+        """Add a pair to the metadata of the schema."""
+        self._added.append((key, value))
+        if self._writer is not None:
+            self._writer.add_metadata({key: value})
+
+    def add_global_buffer(self, data: bytes) -> int:
+        """Add a buffer beside the columns and return its number."""
+        if self._writer is None:
+            raise OptionError("say the schema, or write rows, before adding buffers")
+        return self._writer.add_global_buffer(data)
+
+    def close(self) -> int | None:
+        """Finish the file and return its rows.
+
+        Raises:
+            OptionError: nothing said what its columns are.
+        """
+        if self._rows is None:
+            if self._writer is None:
+                raise OptionError("Schema is unknown and file cannot be created")
+            self._rows = self._writer.finish().num_rows
+        return self._rows
+
+    def __enter__(self) -> LanceFileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._abort(kind, error, trace)
+
+    def __del__(self) -> None:
+        if getattr(self, "_rows", None) is None and getattr(self, "_writer", None) is not None:
+            self._abort(None, None, None)
+
+    def _abort(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            lost = error or RuntimeError("the writer was not closed")
+            self._writer.__exit__(kind or type(lost), lost, trace)
+            self._writer = None
+
+
+class LanceFileSession:
+    """Files of one folder.
+
+    Args:
+        base_path: the folder.
+        storage_options: of its store.
+    """
+
+    def __init__(
+        self, base_path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None, **_: Any
+    ) -> None:
+        self._store, self._root = open_store(base_path, storage_options)
+
+    def _path(self, path: str | None) -> str:
+        return join(self._root, path) if path else self._root
+
+    def open_reader(self, path: str, columns: Sequence[str] | None = None) -> LanceFileReader:
+        """Open a data file."""
+        return LanceFileReader.at(self._store, self._path(path), columns)
+
+    def open_writer(self, path: str, *, schema: pa.Schema | None = None, **options: Any) -> LanceFileWriter:
+        """Begin a data file."""
+        return LanceFileWriter(path, schema, place=(self._store, self._path(path)), **options)
+
+    def contains(self, path: str) -> bool:
+        """Return whether there is a file."""
+        return self._store.exists(self._path(path))
+
+    def list(self, path: str | None = None) -> list[str]:
+        """Return the files below a folder, as paths from the session's folder."""
+        found = (one.path for one in self._store.list_objects(self._path(path), recursive=True))
+        return sorted(name.removeprefix(self._root).lstrip("/") for name in found)
+
+    def delete_file(self, path: str) -> None:
+        """Delete a file."""
+        self._store.delete(self._path(path))
+
+    def upload_file(self, local_path: str | os.PathLike[str], remote_path: str) -> None:
+        """Copy a local file into the folder."""
+        with open(local_path, "rb") as source:
+            self._store.put(self._path(remote_path), source.read())
+
+    def download_file(self, remote_path: str, local_path: str | os.PathLike[str]) -> None:
+        """Copy a file of the folder to the local disk."""
+        data = self._store.read(self._path(remote_path))
+        with open(local_path, "wb") as target:
+            target.write(data)
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """Return a part of a file."""
+        return bytes(self._store.read_ranges(self._path(path), [(offset, length)])[0])

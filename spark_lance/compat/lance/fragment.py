@@ -1,0 +1,273 @@
+"""Fragments with pylance's arguments and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.dataset
+
+from spark_lance.compat.lance.answers import writing_options
+from spark_lance.compat.lance.progress import FragmentWriteProgress
+from spark_lance.compat.lance.scanning import LanceScanner, scan_arguments
+from spark_lance.datasets import building
+from spark_lance.datasets import read as values
+from spark_lance.datasets.fragment_metadata import (
+    DataFile,
+    DeletionFile,
+    FragmentMetadata,
+    RowDatasetVersionMeta,
+    RowIdMeta,
+)
+from spark_lance.datasets.lance_schema import LanceSchema
+from spark_lance.datasets.operations import Transaction
+from spark_lance.errors import OptionError
+from spark_lance.table.writing.write import MAX_ROWS_PER_FILE
+
+__all__ = [
+    "DataFile",
+    "DeletionFile",
+    "FragmentMetadata",
+    "LanceFragment",
+    "RowDatasetVersionMeta",
+    "RowIdMeta",
+    "write_fragments",
+]
+
+
+class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
+    """A fragment of a dataset."""
+
+    def __init__(
+        self, dataset: Any, fragment_id: int | None, *, fragment: values.LanceFragment | None = None
+    ) -> None:
+        if fragment is None:
+            if fragment_id is None:
+                raise ValueError("Either fragment or fragment_id must be specified")
+            fragment = dataset.value.get_fragment(fragment_id)
+            if fragment is None:
+                raise ValueError(f"Fragment id does not exist: {fragment_id}")
+        self._ds = dataset
+        self.value = fragment
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self._ds, self.value.fragment_id)
+
+    def __repr__(self) -> str:
+        files = [file.path for file in self.value.data_files()]
+        return f"LanceFileFragment(id={self.fragment_id}, data_files={files})"
+
+    @property
+    def message(self) -> Any:
+        """The message of the manifest."""
+        return self.value.message
+
+    @staticmethod
+    def create_from_file(filename: str, dataset: Any, fragment_id: int) -> FragmentMetadata:
+        """Return a fragment of one file that is in the table's folder of data."""
+        return building.fragment_from_file(filename, dataset.value, fragment_id)
+
+    @staticmethod
+    def create(
+        dataset_uri: Any,
+        data: Any,
+        fragment_id: int | None = None,
+        schema: pa.Schema | None = None,
+        max_rows_per_group: int | None = None,  # noqa: ARG004
+        progress: FragmentWriteProgress | None = None,
+        mode: str = "append",
+        *,
+        data_storage_version: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> FragmentMetadata:
+        """Write data as one fragment and commit nothing."""
+        writing_options(options)
+        begun = FragmentMetadata(fragment_id or 0, [], 0)
+        if progress is not None:
+            progress._do_begin(begun)
+        made = write_fragments(
+            data,
+            dataset_uri,
+            schema,
+            mode=mode,
+            max_rows_per_file=1 << 62,
+            data_storage_version=data_storage_version,
+            storage_options=storage_options,
+        )
+        assert isinstance(made, list)
+        if not made:
+            raise OptionError("there are no rows, and so no fragment")
+        (fragment,) = made
+        fragment.id = fragment_id or 0
+        if progress is not None:
+            progress._do_complete(fragment)
+        return fragment
+
+    @property
+    def fragment_id(self) -> int:
+        """The id."""
+        return self.value.fragment_id
+
+    @property
+    def metadata(self) -> FragmentMetadata:
+        """What the manifest says."""
+        return self.value.metadata
+
+    @property
+    def physical_rows(self) -> int:
+        """Rows stored."""
+        return self.value.physical_rows
+
+    @property
+    def num_deletions(self) -> int:
+        """Rows deleted."""
+        return self.value.num_deletions
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the table."""
+        return self.value.schema
+
+    @property
+    def physical_schema(self) -> pa.Schema:
+        """The columns that the files have."""
+        return self.value.physical_schema
+
+    @property
+    def partition_expression(self) -> NoReturn:
+        """Not there."""
+        raise NotImplementedError("partitioning not yet supported")
+
+    def data_files(self) -> list[DataFile]:
+        """Return the data files."""
+        return self.value.data_files()
+
+    def deletion_file(self) -> str | None:
+        """Return the path of the deletion file."""
+        return self.value.deletion_file()
+
+    def validate(self) -> None:
+        """Check the files."""
+        self.value.validate()
+
+    def count_rows(self, filter: Any = None) -> int:
+        """Count rows."""
+        return self.value.count_rows(filter)
+
+    def scanner(self, columns: Any = None, **options: Any) -> LanceScanner:
+        """Describe a read."""
+        return LanceScanner(self.value.scanner(columns, **scan_arguments(options)), self._ds)
+
+    def to_table(self, columns: Any = None, **options: Any) -> pa.Table:
+        """Read rows into memory."""
+        return self.scanner(columns, **options).to_table()
+
+    def to_batches(self, columns: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Stream rows."""
+        return self.scanner(columns, **options).to_batches()
+
+    def to_pandas(self, columns: Any = None, **options: Any) -> Any:
+        """Read rows into a DataFrame."""
+        options.pop("blob_mode", None)
+        return self.to_table(columns, **options).to_pandas()
+
+    def head(self, num_rows: int, **options: Any) -> pa.Table:
+        """Read the first rows."""
+        return self.scanner(**options).head(num_rows)
+
+    def take(self, indices: Any, columns: Any = None) -> pa.Table:
+        """Return rows by position among those that are not deleted."""
+        return self.value.take(indices, columns)
+
+    def delete(self, predicate: str) -> FragmentMetadata | None:
+        """Write a deletion file and commit nothing."""
+        return self.value.delete(predicate)
+
+    def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
+        """Write a deletion file and commit nothing."""
+        return self.value.delete_rows(offsets)
+
+    def merge_columns(
+        self,
+        value_func: Any,
+        columns: list[str] | None = None,
+        batch_size: int | None = None,
+        reader_schema: pa.Schema | None = None,
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        """Write new columns and commit nothing."""
+        return self.value.merge_columns(value_func, columns, batch_size, reader_schema)
+
+    def merge(
+        self, data_obj: Any, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        """Write columns of other data and commit nothing."""
+        return self.value.merge(data_obj, left_on, right_on, schema)
+
+    def update_columns(
+        self,
+        data_obj: Any,
+        left_on: str = "_rowid",
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> tuple[FragmentMetadata, list[int]]:
+        """Write new values of columns and commit nothing."""
+        return self.value.update_columns(data_obj, left_on, right_on, schema)
+
+    def open_session(self, columns: Any = None, with_row_address: bool | None = None) -> FragmentSession:
+        """Return what takes rows again and again."""
+        return FragmentSession(self, columns, bool(with_row_address))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export all rows by Arrow's C stream interface."""
+        return self.value.__arrow_c_stream__(requested_schema)
+
+
+class FragmentSession:
+    """Takes rows of a fragment."""
+
+    def __init__(self, fragment: LanceFragment, columns: Any, with_row_address: bool) -> None:
+        self._fragment = fragment
+        names = columns if columns is not None else fragment.schema.names
+        self._columns = [*names, "_rowaddr"] if with_row_address else columns
+
+    def take(self, indices: Any) -> pa.Table:
+        """Return rows by position."""
+        return self._fragment.take(indices, self._columns)
+
+
+def _reopened(dataset: Any, fragment_id: int) -> LanceFragment:
+    return LanceFragment(dataset, fragment_id)
+
+
+def write_fragments(
+    data: Any,
+    dataset_uri: Any,
+    schema: pa.Schema | None = None,
+    *,
+    return_transaction: bool = False,
+    mode: str = "append",
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[FragmentMetadata] | Transaction:
+    """Write data as fragments and commit nothing."""
+    progress = options.get("progress")
+    options.pop("enable_stable_row_ids", None)
+    made = building.write_fragments(
+        data,
+        getattr(dataset_uri, "value", dataset_uri),
+        schema,
+        mode=mode,
+        max_rows_per_file=max_rows_per_file,
+        storage_options=storage_options,
+        return_transaction=return_transaction,
+        **writing_options(options),
+    )
+    if progress is not None:
+        fragments = made if isinstance(made, list) else getattr(made.operation, "fragments", [])
+        for fragment in fragments:
+            progress._do_begin(fragment)
+            progress._do_complete(fragment)
+    return made

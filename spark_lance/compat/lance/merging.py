@@ -1,0 +1,65 @@
+"""Merges that move the dataset to the version they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["MergeInsertBuilder"]
+
+
+class MergeInsertBuilder:
+    """A merge in the making; see `spark_lance.datasets.merge.MergeInsertBuilder`."""
+
+    def __init__(self, dataset: Any, on: str | Iterable[str] | None) -> None:
+        self._dataset = dataset
+        self._builder = dataset.value.merge_insert(on)
+
+    def when_matched_update_all(self, condition: str | None = None) -> MergeInsertBuilder:
+        """Replace rows of the same key."""
+        self._builder.when_matched_update_all(condition)
+        return self
+
+    def when_matched_delete(self) -> MergeInsertBuilder:
+        """Delete rows of the same key."""
+        self._builder.when_matched_delete()
+        return self
+
+    def when_matched_fail(self) -> MergeInsertBuilder:
+        """Fail if there is a row of the same key."""
+        self._builder.when_matched_fail()
+        return self
+
+    def when_not_matched_insert_all(self) -> MergeInsertBuilder:
+        """Insert rows of new keys."""
+        self._builder.when_not_matched_insert_all()
+        return self
+
+    def when_not_matched_by_source_delete(self, expr: str | None = None) -> MergeInsertBuilder:
+        """Delete rows of keys that the data lacks."""
+        self._builder.when_not_matched_by_source_delete(expr)
+        return self
+
+    def conflict_retries(self, max_retries: int) -> MergeInsertBuilder:
+        """Set how often to begin anew."""
+        self._builder.conflict_retries(max_retries)
+        return self
+
+    def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder:
+        """Set the time after which no new attempt is begun."""
+        self._builder.retry_timeout(timeout)
+        return self
+
+    def use_index(self, use_index: bool) -> MergeInsertBuilder:
+        """Take notice: keys are looked up by an index where that is less work, with the same result."""
+        return self
+
+    def execute(self, data_obj: Any, *, schema: pa.Schema | None = None) -> dict[str, int]:
+        """Merge the data; tell how many rows."""
+        done = self._builder.execute(data_obj, schema)
+        self._dataset.value = done.dataset
+        names = ("num_inserted_rows", "num_updated_rows", "num_deleted_rows")
+        return {name: getattr(done, name) for name in names}

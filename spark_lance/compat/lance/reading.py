@@ -1,0 +1,107 @@
+"""Reading rows of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from spark_lance.compat.lance.base import DatasetBase
+from spark_lance.compat.lance.fragment import LanceFragment
+from spark_lance.compat.lance.scanning import LanceScanner, scan_arguments
+from spark_lance.compat.lance.sql import SqlQueryBuilder
+
+__all__ = ["Reading"]
+
+
+class Reading(DatasetBase):
+    """What can be read."""
+
+    def scanner(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> LanceScanner:
+        """Describe a read."""
+        names = ("limit", "offset", "nearest", "batch_size")
+        given = {"columns": columns, "filter": filter, **dict(zip(names, args, strict=False)), **options}
+        defaults = self._default_scan_options or {}
+        given = {**defaults, **{name: value for name, value in given.items() if value is not None}}
+        return LanceScanner(self.value.scanner(**scan_arguments(given)), self)
+
+    def to_table(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> pa.Table:
+        """Read rows into memory."""
+        return self.scanner(columns, filter, *args, **options).to_table()
+
+    def to_batches(
+        self, columns: Any = None, filter: Any = None, *args: Any, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Stream rows."""
+        return self.scanner(columns, filter, *args, **options).to_batches()
+
+    def to_pandas(self, columns: Any = None, filter: Any = None, **options: Any) -> Any:
+        """Read rows into a DataFrame."""
+        options.pop("blob_mode", None)
+        return self.to_table(columns, filter, **options).to_pandas()
+
+    def head(self, num_rows: int, **options: Any) -> pa.Table:
+        """Read the first rows."""
+        return self.scanner(**options).head(num_rows)
+
+    def count_rows(self, filter: Any = None, **options: Any) -> int:
+        """Count rows."""
+        if filter is None and not options:
+            return self.value.count_rows()
+        return self.scanner(filter=filter, **options).count_rows()
+
+    def take(self, indices: Any, columns: Any = None) -> pa.Table:
+        """Return rows by position."""
+        return self.value.take(indices, columns)
+
+    def _take_rows(self, row_ids: Any, columns: Any = None, **_: Any) -> pa.Table:
+        return self.value.take_rows(row_ids, columns)
+
+    def take_blobs(
+        self, blob_column: str, ids: Any = None, addresses: Any = None, indices: Any = None
+    ) -> list[Any]:
+        """Return blobs as files; nulls are left out."""
+        found = self.value.take_blobs(blob_column, indices, ids=ids, addresses=addresses)
+        return [blob for blob in found if blob is not None]
+
+    def sample(self, num_rows: int, columns: Any = None, randomize_order: bool = True, **_: Any) -> pa.Table:
+        """Return rows chosen at random."""
+        return self.value.sample(num_rows, columns, randomize_order)
+
+    def sql(self, sql: str) -> SqlQueryBuilder:
+        """Return a query in the making."""
+        return SqlQueryBuilder(self.value, sql)
+
+    def join(self, *_: Any, **__: Any) -> NoReturn:
+        """Not there."""
+        raise NotImplementedError("Versioning not yet supported")
+
+    def replace_schema(self, schema: pa.Schema) -> NoReturn:
+        """Not there."""
+        raise NotImplementedError("Cannot replace the schema of a dataset")
+
+    def filter(self, *_: Any, **__: Any) -> NoReturn:
+        """Not there: `scanner` and `to_table` take filters."""
+        raise NotImplementedError("give the filter to scanner() or to_table()")
+
+    def sort_by(self, *_: Any, **__: Any) -> NoReturn:
+        """Not there: `scanner` and `to_table` take order_by."""
+        raise NotImplementedError("give order_by to scanner() or to_table()")
+
+    join_asof = join
+
+    def get_fragments(self, filter: Any = None) -> list[LanceFragment]:
+        """Return the fragments."""
+        if filter is not None:
+            raise ValueError("get_fragments() does not support filter yet")
+        return [LanceFragment(self, None, fragment=each) for each in self.value.get_fragments()]
+
+    def get_fragment(self, fragment_id: int) -> LanceFragment | None:
+        """Return the fragment of an id."""
+        found = self.value.get_fragment(fragment_id)
+        return None if found is None else LanceFragment(self, None, fragment=found)
+
+    def fragment_ids(self) -> set[int]:
+        """Return the ids of the fragments."""
+        return {fragment.fragment_id for fragment in self.value.get_fragments()}

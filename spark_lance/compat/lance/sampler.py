@@ -1,0 +1,241 @@
+"""Samplers: which rows of a dataset a training process gets, and rows at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from spark_lance.compat.lance.dataset import LanceDataset
+from spark_lance.errors import OptionError
+
+__all__ = [
+    "FragmentSampler",
+    "FullScanSampler",
+    "Sampler",
+    "ShardedBatchSampler",
+    "ShardedFixedBatchSampler",
+    "ShardedFragmentSampler",
+    "maybe_sample",
+    "reservoir_sampling",
+]
+
+T = TypeVar("T")
+
+
+def reservoir_sampling(stream: Iterable[T], k: int) -> list[T]:
+    """Return k items of a stream, each as likely as any other."""
+    chosen: list[T] = []
+    for number, item in enumerate(stream):
+        if number < k:
+            chosen.append(item)
+        elif (place := random.randint(0, number)) < k:
+            chosen[place] = item
+    return chosen
+
+
+def maybe_sample(
+    dataset: Any,
+    n: int,
+    columns: list[str] | str,
+    batch_size: int = 10240,
+    max_takes: int = 2048,
+    filt: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield n rows chosen at random, in batches; all rows if there are not more.
+
+    Args:
+        dataset: a dataset or its URI.
+        n: rows.
+        columns: to read.
+        batch_size: rows of a batch.
+        max_takes: runs of rows that are read; with fewer than n, neighbours come together.
+        filt: only rows for which this is true.
+    """
+    ds = dataset if isinstance(dataset, LanceDataset) else LanceDataset(dataset)
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if filt is not None:
+        rows = ds.to_table(names, filt)
+        if rows.num_rows > n:
+            rows = rows.take(pa.array(sorted(random.sample(range(rows.num_rows), n))))
+        yield from rows.combine_chunks().to_batches(max_chunksize=batch_size)
+        return
+    total = ds.count_rows()
+    if n >= total:
+        yield from ds.to_batches(names, batch_size=batch_size)
+        return
+    run = max(1, -(-n // max(1, max_takes)))
+    blocks = -(-total // run)
+    starts = sorted(random.sample(range(blocks), min(blocks, -(-n // run) + 1)))
+    wanted = np.concatenate([np.arange(s * run, min((s + 1) * run, total)) for s in starts])[:n]
+    for start in range(0, len(wanted), batch_size):
+        yield from ds.take(wanted[start : start + batch_size], names).combine_chunks().to_batches()
+
+
+class Sampler:
+    """Gives the batches of one process: called with a dataset and arguments of scans."""
+
+    def __call__(
+        self, ds: Any, *args: Any, batch_size: int = 128, columns: Any = None, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches."""
+        raise NotImplementedError
+
+
+class FragmentSampler(Sampler):
+    """Gives the rows of the fragments that `iter_fragments` names."""
+
+    def __call__(
+        self,
+        ds: Any,
+        *args: Any,
+        batch_size: int = 128,
+        columns: Any = None,
+        filter: str | None = None,
+        batch_readahead: int = 16,
+        with_row_id: bool = False,
+        **options: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches."""
+        for fragment in self.iter_fragments(ds, *args, **options):
+            yield from fragment.to_batches(
+                columns, batch_size=batch_size, filter=filter, with_row_id=with_row_id
+            )
+
+    def iter_fragments(self, ds: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield fragments."""
+        raise NotImplementedError
+
+
+class FullScanSampler(FragmentSampler):
+    """Gives every row."""
+
+    def iter_fragments(self, ds: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield all fragments."""
+        yield from ds.get_fragments()
+
+
+def _torch_rank() -> tuple[int, int]:
+    distributed = import_module("torch.distributed")
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+class _Ranked:
+    """What samplers of one rank have in common."""
+
+    def __init__(self, rank: int, world_size: int, randomize: bool, seed: int) -> None:
+        if not 0 <= rank < world_size:
+            raise OptionError(f"rank {rank} is not below world_size {world_size}")
+        self._rank, self._world_size = rank, world_size
+        self._randomize, self._seed, self._epoch = randomize, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let another epoch have another order."""
+        self._epoch = epoch
+
+    def _share(self, items: list[T]) -> list[T]:
+        if self._randomize:
+            items = list(items)
+            random.Random(f"{self._seed}-{self._epoch}").shuffle(items)
+        return items[self._rank :: self._world_size]
+
+
+class ShardedFragmentSampler(_Ranked, FragmentSampler):
+    """Gives a rank every n-th fragment, in order or shuffled."""
+
+    def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
+        super().__init__(rank, world_size, randomize, seed)
+
+    @staticmethod
+    def from_torch(randomize: bool = False, seed: int = 0) -> ShardedFragmentSampler:
+        """Return the sampler of this process of torch.distributed."""
+        return ShardedFragmentSampler(*_torch_rank(), randomize, seed)
+
+    def iter_fragments(self, ds: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield the rank's fragments."""
+        yield from self._share(ds.get_fragments())
+
+
+class ShardedBatchSampler(_Ranked, Sampler):
+    """Gives a rank every n-th batch, in order or shuffled."""
+
+    def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
+        super().__init__(rank, world_size, randomize, seed)
+
+    @staticmethod
+    def from_torch(randomize: bool = False, seed: int = 0) -> ShardedBatchSampler:
+        """Return the sampler of this process of torch.distributed."""
+        return ShardedBatchSampler(*_torch_rank(), randomize, seed)
+
+    def __call__(
+        self,
+        ds: Any,
+        *args: Any,
+        batch_size: int = 128,
+        columns: Any = None,
+        filter: str | None = None,
+        batch_readahead: int = 16,
+        with_row_id: bool = False,
+        **_: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches; with a filter, every n-th of those that the rows which pass it make."""
+        if filter is not None:
+            yield from self._filtered(ds, batch_size, columns, filter, with_row_id)
+            return
+        total = ds.count_rows()
+        for start in self._share(list(range(0, total, batch_size))):
+            options = {"with_row_id": with_row_id, "batch_size": batch_size}
+            yield from ds.to_batches(columns, offset=start, limit=batch_size, **options)
+
+    def _filtered(
+        self, ds: Any, batch_size: int, columns: Any, filter: str, with_row_id: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield full batches of the rank's share of the rows that pass a filter."""
+        found = ds.to_table([], filter, with_row_id=True)["_rowid"].to_numpy()
+        for number in self._share(list(range(0, len(found), batch_size))):
+            ids = found[number : number + batch_size]
+            rows = ds._take_rows(ids, columns)
+            if with_row_id:
+                rows = rows.append_column("_rowid", pa.array(ids, pa.uint64()))
+            yield from rows.combine_chunks().to_batches()
+
+
+class ShardedFixedBatchSampler(_Ranked):
+    """Yields lists of row numbers, as many batches of one size for every rank."""
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        randomize: bool = False,
+        seed: int = 0,
+        batch_size: int = 0,
+        total_num_rows: int = 0,
+    ) -> None:
+        super().__init__(rank, world_size, randomize, seed)
+        if batch_size < 1 or total_num_rows < 1:
+            raise OptionError("batch_size and total_num_rows must be at least 1")
+        self._batch_size, self._rows = batch_size, total_num_rows
+
+    @staticmethod
+    def from_torch(
+        batch_size: int, total_num_rows: int, randomize: bool = False, seed: int = 0
+    ) -> ShardedFixedBatchSampler:
+        """Return the sampler of this process of torch.distributed."""
+        return ShardedFixedBatchSampler(*_torch_rank(), randomize, seed, batch_size, total_num_rows)
+
+    def __len__(self) -> int:
+        return -(-(self._rows // self._world_size) // self._batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = self._rows // self._world_size
+        first = self._rank * rows
+        numbers = list(range(first, first + rows))
+        if self._randomize:
+            random.Random(f"{self._seed}-{self._epoch}").shuffle(numbers)
+        for start in range(0, rows, self._batch_size):
+            yield numbers[start : start + self._batch_size]

@@ -1,0 +1,190 @@
+"""Scanners with pylance's arguments, and the builder of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+
+from spark_lance.datasets import scanner as values
+from spark_lance.datasets.scan_request import check_hints
+
+__all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "scan_arguments"]
+
+# Arguments of scans that other names stand for here.
+_RENAMED = {"batch_size_bytes": "batch_bytes"}
+_TAKEN = frozenset(
+    {
+        "columns",
+        "filter",
+        "limit",
+        "offset",
+        "nearest",
+        "batch_size",
+        "batch_bytes",
+        "fragments",
+        "full_text_query",
+        "prefilter",
+        "with_row_id",
+        "with_row_address",
+        "fast_search",
+        "blob_handling",
+        "use_scalar_index",
+        "include_deleted_rows",
+        "order_by",
+        "disable_scoring_autoprojection",
+    }
+)
+
+
+@dataclass(frozen=True)
+class ScanStatistics:
+    """What a scan did, as it is told to a callback."""
+
+    iops: int = 0
+    requests: int = 0
+    bytes_read: int = 0
+    indices_loaded: int = 0
+    parts_loaded: int = 0
+    all_counts: Mapping[str, int] | None = None
+
+
+def scan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a scan with the names they have here; None is as not given.
+
+    Raises:
+        OptionTypeError: an argument does not exist.
+    """
+    found = {_RENAMED.get(name, name): value for name, value in given.items() if value is not None}
+    for name in ("index_segments", "scan_stats_callback"):
+        found.pop(name, None)
+    check_hints({name: value for name, value in found.items() if name not in _TAKEN})
+    return {name: value for name, value in found.items() if name in _TAKEN}
+
+
+class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
+    """A read that can be run, counted and explained."""
+
+    def __init__(self, scanner: values.LanceScanner, dataset: Any = None) -> None:
+        self._scanner = scanner
+        self._dataset = dataset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._scanner, self._dataset)
+
+    @property
+    def dataset_schema(self) -> pa.Schema:
+        """The schema of the table."""
+        return self._scanner.dataset_schema
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        return self._scanner.projected_schema
+
+    def to_table(self) -> pa.Table:
+        """Read the rows into memory."""
+        return self._scanner.to_table()
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Stream the rows."""
+        found: Iterator[pa.RecordBatch] = self.to_reader()
+        return found
+
+    def scan_batches(self) -> Iterator[pa.RecordBatch]:
+        """Stream the rows."""
+        return self.to_batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Stream the rows as a RecordBatchReader."""
+        return self._scanner.to_reader()
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Read the rows into a DataFrame."""
+        options.pop("blob_mode", None)
+        return self._scanner.to_pandas(**options)
+
+    def count_rows(self) -> int:
+        """Count the rows."""
+        return self._scanner.count_rows()
+
+    def head(self, num_rows: int) -> pa.Table:
+        """Read the first rows."""
+        return self._scanner.head(num_rows)
+
+    def take(self, indices: Any) -> pa.Table:
+        """Return rows of the result by position."""
+        return self._scanner.take(indices)
+
+    def explain_plan(self, verbose: bool = False) -> str:
+        """Return how the rows are read."""
+        return self._scanner.explain_plan(verbose)
+
+    def analyze_plan(self, count_rows: bool = False) -> str:
+        """Run the read and return its plan with what came out."""
+        return self._scanner.analyze_plan()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows by Arrow's C stream interface."""
+        return self._scanner.__arrow_c_stream__(requested_schema)
+
+
+class ScannerBuilder:
+    """A scanner in the making: each method says one argument of `LanceDataset.scanner`."""
+
+    def __init__(self, ds: Any) -> None:
+        self._ds = ds
+        self._given: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., ScannerBuilder]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in _SETTERS:
+            raise AttributeError(f"a scan has no argument {name}")
+        return partial(self._set, name)
+
+    def _set(self, name: str, value: Any = True) -> ScannerBuilder:
+        self._given[_SETTERS[name]] = value
+        return self
+
+    def nearest(self, column: str, q: Any, k: int | None = None, **options: Any) -> ScannerBuilder:
+        """Search the rows nearest to a vector."""
+        self._given["nearest"] = {"column": column, "q": q, "k": k, **options}
+        return self
+
+    def full_text_search(self, query: Any, columns: Iterable[str] | None = None) -> ScannerBuilder:
+        """Search words."""
+        text = {"query": query, "columns": list(columns)} if columns is not None else query
+        self._given["full_text_query"] = text
+        return self
+
+    def apply_defaults(self, default_opts: Mapping[str, Any]) -> ScannerBuilder:
+        """Take arguments from a dict."""
+        self._given.update(default_opts)
+        return self
+
+    def to_scanner(self) -> LanceScanner:
+        """Return the scanner."""
+        found: LanceScanner = self._ds.scanner(**self._given)
+        return found
+
+
+# Method of the builder -> argument of a scan.
+_SETTERS = {
+    **{name: name for name in _TAKEN - {"nearest", "full_text_query", "batch_bytes", "fragments"}},
+    "with_fragments": "fragments",
+    "with_index_segments": "index_segments",
+    "batch_size_bytes": "batch_size_bytes",
+    "batch_readahead": "batch_readahead",
+    "fragment_readahead": "fragment_readahead",
+    "io_buffer_size": "io_buffer_size",
+    "late_materialization": "late_materialization",
+    "scan_in_order": "scan_in_order",
+    "strict_batch_size": "strict_batch_size",
+    "use_stats": "use_stats",
+    "scan_stats_callback": "scan_stats_callback",
+}

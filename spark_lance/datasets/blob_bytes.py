@@ -1,0 +1,57 @@
+"""Blob columns of a read as bytes instead of descriptions of where the bytes are."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.file.schema import Schema
+from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import fragments_of
+from spark_lance.table.reading.blobs import descriptors, open_blobs, read_blobs
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
+
+__all__ = ["blob_columns", "with_blob_bytes"]
+
+
+def blob_columns(schema: Schema, names: tuple[str, ...]) -> list[str]:
+    """Return those of some top-level columns that hold blobs.
+
+    Raises:
+        UnsupportedFormatError: a column has blobs in structs or lists.
+    """
+    found = []
+    for field in schema.fields:
+        if field.name not in names:
+            continue
+        if field.is_blob:
+            found.append(field.name)
+        elif any(node.is_blob for node in field.walk()):
+            raise UnsupportedFormatError(
+                f"column {field.name!r} has blobs inside: read them with take_blobs, as `{field.name}.name`"
+            )
+    return found
+
+
+def with_blob_bytes(table: pa.Table, snapshot: Snapshot, columns: list[str]) -> pa.Table:
+    """Return rows with blob columns as large_binary; reads the bytes of all of them.
+
+    Args:
+        table: rows with `_rowaddr`.
+        snapshot: the version they are of.
+        columns: top-level blob columns.
+
+    Raises:
+        FormatError: a description points outside its file, or names a file that does not exist.
+        FileNotFoundError: an object outside the table does not exist.
+    """
+    by_id: dict[int, table_pb2.DataFragment] = {fragment.id: fragment for fragment in snapshot.fragments}
+    fragments = [by_id[number] for number in fragments_of(table[ROW_ADDRESS].to_numpy()).tolist()]
+    for name in columns:
+        field = snapshot.schema.field(name)
+        files = open_blobs(snapshot.bases, field, descriptors(table[name], (field,)), fragments)
+        place = table.schema.get_field_index(name)
+        values = pa.array(read_blobs(files), pa.large_binary())
+        table = table.set_column(place, pa.field(name, pa.large_binary(), field.nullable), values)
+    return table

@@ -1,0 +1,252 @@
+"""Making files and committing them as two steps, for programs that run them on different machines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
+from spark_lance.datasets.lance_schema import LanceSchema
+from spark_lance.datasets.operations import LanceOperation, Operation, Transaction
+from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
+from spark_lance.file.opening import open_file
+from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.io.manifest_store import CommitLock
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store, join, open_store
+from spark_lance.proto import table_pb2
+from spark_lance.table.commits.commit import commit_operation, create_table
+from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
+from spark_lance.table.inserts.write_plan import find_latest, plan_write
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.paths import DATA_DIR
+from spark_lance.table.versions.versions import load_version
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.inputs import as_reader
+from spark_lance.table.writing.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
+from spark_lance.table.writing.write import write_fragments as write_files
+
+__all__ = ["Place", "commit", "fragment_from_file", "merge_appends", "place_of", "write_fragments"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table is, or is to be: its URI as given, its store and root path."""
+
+    uri: str
+    store: Store
+    root: str
+
+
+def place_of(
+    target: Any, storage_options: Mapping[str, Any] | None = None, commit_lock: CommitLock | None = None
+) -> Place:
+    """Return the place of a URI, a path, or a table that is open.
+
+    Raises:
+        OptionTypeError: it is none of these.
+    """
+    if isinstance(target, str | os.PathLike):
+        return Place(os.fspath(target), *open_store(target, storage_options, commit_lock))
+    if hasattr(target, "store") and hasattr(target, "root"):
+        if storage_options is None and commit_lock is None:
+            return Place(target.uri, target.store, target.root)
+        store, _ = open_store(target.uri, storage_options or target.store.options, commit_lock)
+        return Place(target.uri, store, target.root)
+    raise OptionTypeError(f"a table is given by its URI or as a LanceDataset, not as {type(target).__name__}")
+
+
+def write_fragments(
+    data: Any,
+    dataset_uri: Any,
+    schema: pa.Schema | None = None,
+    *,
+    mode: str = "append",
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+    data_storage_version: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    return_transaction: bool = False,
+) -> list[FragmentMetadata] | Transaction:
+    """Write data as files of a table and commit nothing.
+
+    Args:
+        data: any kind of data that `write_dataset` takes.
+        dataset_uri: the table, which need not exist: a URI, or a LanceDataset.
+        schema: of an iterable of batches.
+        mode: "append": for an append, to the columns of the table; "create" or "overwrite": for another
+            schema.
+        max_rows_per_file, max_bytes_per_file, data_storage_version: as for `write_dataset`.
+        storage_options: options of the fsspec file system.
+        return_transaction: return a Transaction for `LanceDataset.commit`.
+
+    Returns:
+        The fragments, one per file, of id 0: the commit numbers them. Files of fragments that are not
+        committed go with the table's clean-up.
+
+    Raises:
+        SchemaError: the data has no columns, does not fit the table, or Lance cannot store a type.
+    """
+    place = place_of(dataset_uri, storage_options)
+    reader = as_reader(data, schema)
+    if not len(reader.schema):
+        raise SchemaError("Cannot write with an empty schema.")
+    latest = find_latest(place.store, place.root)
+    kind = "overwrite" if mode == "create" and latest is not None else mode
+    plan = plan_write(
+        place.store, place.root, latest, reader.schema, kind, data_storage_version=data_storage_version
+    )
+    aligner = Aligner(reader.schema, plan.schema)
+    written = write_files(
+        (aligner.align(batch) for batch in reader),
+        place.store,
+        place.root,
+        plan.schema,
+        version=plan.version,
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+    )
+    fragments = [FragmentMetadata.of(table_pb2.DataFragment.FromString(data)) for data in written]
+    if not return_transaction:
+        return fragments
+    if plan.operation == "append":
+        return Transaction(plan.read_version, LanceOperation.Append(fragments))
+    made = LanceOperation.Overwrite(LanceSchema(plan.schema), fragments)
+    return Transaction(plan.read_version, made)
+
+
+def commit(
+    place: Place,
+    operation: Operation | Transaction,
+    read_version: int | None = None,
+    *,
+    max_retries: int = 20,
+    commit_message: str | None = None,
+    enable_stable_row_ids: bool | None = None,
+    commit_timeout: timedelta | None = None,
+) -> Manifest:
+    """Commit an operation whose files are written, and return the version it became.
+
+    Args:
+        place: the table.
+        operation: what is done, or a transaction that says from which version and with which properties.
+        read_version: the version that it was computed from; needed but for Overwrite and Restore.
+        max_retries: how often to start over when other writers win; 0 commits as the next version or fails.
+        commit_message: why, for readers of the history.
+        enable_stable_row_ids: of a table that this makes.
+        commit_timeout: no new attempt is begun after this time.
+
+    Raises:
+        OptionError: the version that it was computed from is not said.
+        CommitError: other writers were in the way; see its subclasses.
+    """
+    properties: dict[str, str] = {}
+    if isinstance(operation, Transaction):
+        if read_version is not None:
+            raise OptionError("a transaction tells its read_version: give one or the other")
+        properties = dict(operation.transaction_properties or {})
+        read_version, operation = operation.read_version, operation.operation
+    if not isinstance(operation, Operation):
+        raise OptionTypeError(
+            f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}"
+        )
+    if commit_message is not None:
+        properties[COMMIT_MESSAGE] = commit_message
+    store, root = place.store, place.root
+    latest = find_latest(store, root)
+    seconds = RetryPolicy().total_seconds if commit_timeout is None else commit_timeout.total_seconds()
+    retry = RetryPolicy(attempts=max_retries + 1, total_seconds=seconds)
+    if latest is None:
+        return _create(place, operation, properties, bool(enable_stable_row_ids), retry)
+    anew = isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore)
+    if read_version is None and not anew:
+        raise OptionError("read_version is needed: the version that the operation was computed from")
+    base = latest if read_version in (None, 0) else load_version(store, root, read_version or 0)
+    message = operation.message(base)
+    strict = max_retries == 0
+    return commit_operation(
+        store, root, message, read_version=base.version, properties=properties, strict=strict, retry=retry
+    )
+
+
+def _create(
+    place: Place,
+    operation: Operation,
+    properties: Mapping[str, str],
+    stable_row_ids: bool,
+    retry: RetryPolicy,
+) -> Manifest:
+    if not isinstance(operation, LanceOperation.Overwrite):
+        kind = type(operation).__name__
+        raise TableNotFoundError(f"there is no table at {place.uri}: {kind} needs one, Overwrite makes one")
+    fragments = messages_of(operation.fragments)
+    versions = {(f.file_major_version, f.file_minor_version) for one in fragments for f in one.files}
+    version = FileVersion.from_manifest(*versions.pop()) if len(versions) == 1 else DEFAULT_VERSION
+    return create_table(
+        place.store,
+        place.root,
+        operation.schema(None),
+        fragments,
+        version=version,
+        stable_row_ids=stable_row_ids,
+        properties=properties,
+        retry=retry,
+    )
+
+
+def fragment_from_file(filename: str, dataset: Any, fragment_id: int) -> FragmentMetadata:
+    """Return a fragment of one data file that is in the table's folder `data`, with the ids of its columns.
+
+    Args:
+        filename: in the folder `data` of the table.
+        dataset: the LanceDataset.
+        fragment_id: of the fragment.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        SchemaError: the table lacks a column of the file.
+    """
+    path = join(dataset.root, DATA_DIR, filename)
+    opened = open_file(dataset.store, path)
+    own = opened.schema
+    ids: dict[int, int] = {}
+    for field in own.walk():
+        ids[field.id] = dataset.lance_schema.find(own.path_of(field.id))[-1].id
+    columns = sorted(opened.columns.items(), key=lambda item: item[1])
+    major, minor = opened.version.manifest
+    file = DataFile(
+        filename,
+        [ids[number] for number, _ in columns],
+        [place for _, place in columns],
+        major,
+        minor,
+        dataset.store.size(path),
+    )
+    return FragmentMetadata(fragment_id, [file], opened.num_rows)
+
+
+def merge_appends(transactions: Sequence[Transaction]) -> Transaction:
+    """Return appends as one.
+
+    Raises:
+        OptionError: there is none, or one of them is no append.
+    """
+    if not transactions:
+        raise OptionError("there is no transaction to commit")
+    fragments: list[FragmentMetadata] = []
+    properties: dict[str, str] = {}
+    for transaction in transactions:
+        if not isinstance(transaction.operation, LanceOperation.Append):
+            kind = type(transaction.operation).__name__
+            raise OptionError(f"only appends can be committed together, not {kind}")
+        fragments += [
+            FragmentMetadata.of(message) for message in messages_of(transaction.operation.fragments)
+        ]
+        properties |= transaction.transaction_properties or {}
+    first = min(transactions, key=lambda transaction: transaction.read_version)
+    return replace(first, operation=LanceOperation.Append(fragments), transaction_properties=properties)

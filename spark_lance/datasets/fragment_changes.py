@@ -1,0 +1,217 @@
+"""Changes of one fragment that write files and commit nothing, for `LanceDataset.commit` later."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata
+from spark_lance.datasets.lance_schema import LanceSchema
+from spark_lance.errors import FormatError, OptionError, RowNotFoundError, SchemaError
+from spark_lance.file.extensions import known_schema
+from spark_lance.file.opening import open_file
+from spark_lance.proto import table_pb2
+from spark_lance.table.columns.evolve import ColumnFiles, extend_fragment
+from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
+from spark_lance.table.columns.update_in_place import NewValues, update_fragment
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.writing.inputs import as_reader
+
+__all__ = ["FragmentChanges"]
+
+_WINDOW_BYTES = 64 << 20
+_BATCH_ROWS = 1 << 20
+
+
+class FragmentChanges(ABC):
+    """What programs that commit by themselves do to one fragment."""
+
+    message: table_pb2.DataFragment
+
+    @property
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """The version that the fragment is a part of."""
+
+    @property
+    def metadata(self) -> FragmentMetadata:
+        """What the manifest says of the fragment."""
+        return FragmentMetadata.of(self.message)
+
+    def data_files(self) -> list[DataFile]:
+        """Return the data files."""
+        return [DataFile.of(file) for file in self.message.files]
+
+    def deletion_file(self) -> str | None:
+        """Return the path of the deletion file from the table's root; None if no row is deleted."""
+        deletion = self.metadata.deletion_file
+        return None if deletion is None else deletion.path(self.message.id)
+
+    @property
+    def physical_schema(self) -> pa.Schema:
+        """The columns that the fragment's files have; the others are null in it."""
+        ids = {number for file in self.message.files for number in file.fields}
+        return known_schema(self.snapshot.schema.prune(ids).to_arrow())
+
+    def validate(self) -> None:
+        """Check that the files are there and have the rows that the manifest tells.
+
+        Raises:
+            FormatError: they have not.
+        """
+        snapshot = self.snapshot
+        rows = snapshot.physical_rows(self.message)
+        for file in self.message.files:
+            store, path = snapshot.bases.data_file(file)
+            try:
+                found = open_file(store, path).num_rows
+            except FileNotFoundError:
+                raise FormatError("a data file of the table is missing", path) from None
+            if found != rows:
+                raise FormatError(f"the file has {found} rows, the fragment {rows}", path)
+        snapshot.deletions(self.message)
+
+    def delete(self, predicate: Predicate) -> FragmentMetadata | None:
+        """Write a deletion file for the rows for which a predicate is true.
+
+        Returns:
+            The fragment with it, as it is if no row matches, None if no row is left. Commit it with
+            `LanceOperation.Delete`.
+
+        Raises:
+            ExpressionError: the predicate does not fit the columns.
+        """
+        snapshot = self.snapshot
+        scan = snapshot.scan([ROW_ADDRESS], fragments=[self.message])
+        found = [table[ROW_ADDRESS].to_numpy() for table in scan.tables(predicate, _WINDOW_BYTES)]
+        offsets = np.concatenate([np.empty(0, np.uint64), *found]).astype(np.uint32)
+        return self._without(offsets)
+
+    def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
+        """Write a deletion file for rows by physical number; see `delete`.
+
+        Raises:
+            RowNotFoundError: the fragment has no such row.
+        """
+        rows = BitMap(offsets)
+        total = self.snapshot.physical_rows(self.message)
+        if rows and rows.max() >= total:
+            raise RowNotFoundError(f"row {rows.max()} of fragment {self.message.id}, which has {total} rows")
+        gone = BitMap(self.snapshot.deletions(self.message))
+        return self._without(np.asarray((rows - gone).to_array(), np.uint32))
+
+    def _without(self, offsets: np.ndarray[Any, np.dtype[np.uint32]]) -> FragmentMetadata | None:
+        if not len(offsets):
+            return self.metadata
+        at = self.snapshot
+        outcome = RowChanges(at, {self.message.id: offsets}).apply()
+        return FragmentMetadata.of(outcome.updated[0]) if outcome.updated else None
+
+    def merge_columns(
+        self,
+        value_func: Mapping[str, str] | Callable[[pa.RecordBatch], Any] | Any,
+        columns: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        reader_schema: pa.Schema | None = None,
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        """Write new columns of the fragment.
+
+        Args:
+            value_func: where the values come from, as for `LanceDataset.add_columns`.
+            columns: what a function gets to see, `_rowid` and `_rowaddr` too; all columns by default.
+            batch_size: the most rows that a function gets at once.
+            reader_schema: of an iterable of RecordBatches.
+
+        Returns:
+            The fragment with the new file, and the new schema of the table. Commit them for all fragments
+            with `LanceOperation.Merge`.
+
+        Raises:
+            SchemaError: a column exists already, or the values do not fit.
+            ExpressionError: an expression does not fit the columns.
+        """
+        at = self.snapshot
+        source: Computation | Stream
+        if isinstance(value_func, Mapping):
+            source = expressions(value_func, nameable(at.schema))
+        elif callable(value_func):
+            if getattr(value_func, "checkpoint_file", None) is not None:
+                raise OptionError("A checkpoint file cannot be used with the columns of one fragment")
+            names = [field.name for field in at.schema.fields] if columns is None else list(columns)
+            source = function(value_func, names, lambda: self._first_row(names))
+        else:
+            source = Stream(as_reader(value_func, reader_schema))
+        return self._extended(source, batch_size)
+
+    def merge(
+        self, data_obj: Any, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        """Write the columns of other data, row by row where a key is the same; returns as `merge_columns`.
+
+        Args:
+            data_obj: any kind of data that `write_dataset` takes; kept in memory.
+            left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
+            right_on: the data's column with the keys; `left_on` by default.
+            schema: of an iterable of RecordBatches.
+
+        Raises:
+            SchemaError: see `LanceDataset.merge`.
+        """
+        kind = pa.uint64()
+        if left_on not in (ROW_ID, ROW_ADDRESS):
+            kind = self.snapshot.schema.field(left_on).arrow_type()
+        join = Join(as_reader(data_obj, schema).read_all(), right_on or left_on, kind)
+        return self._extended(join.computation(left_on), None)
+
+    def update_columns(
+        self,
+        data_obj: Any,
+        left_on: str = ROW_ID,
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> tuple[FragmentMetadata, list[int]]:
+        """Write columns of the fragment with new values where a key is the same as in other data.
+
+        Args:
+            data_obj: keys and new values, in columns named as the table's.
+            left_on, right_on, schema: as for `merge`.
+
+        Returns:
+            The fragment with the new file, and the ids of the fields that it changes. Commit them with
+            `LanceOperation.Update(updated_fragments=, fields_modified=)`.
+
+        Raises:
+            SchemaError: a column does not exist, or values do not fit it.
+        """
+        at = self.snapshot
+        data = as_reader(data_obj, schema).read_all()
+        values = NewValues(at.manifest, data, left_on, right_on or left_on)
+        outcome = update_fragment(ColumnFiles(at.store, at.root), at, self.message, values)
+        if outcome is None:
+            return self.metadata, []
+        return FragmentMetadata.of(outcome.fragment), list(outcome.field_ids)
+
+    def _extended(
+        self, source: Computation | Stream, batch_size: int | None
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        at = self.snapshot
+        if not len(source.schema):
+            raise SchemaError("the data has no new columns")
+        rows = _BATCH_ROWS if batch_size is None else batch_size
+        message, schema = extend_fragment(at, self.message, source, rows)
+        return FragmentMetadata.of(message), LanceSchema(schema)
+
+    def _first_row(self, columns: Sequence[str]) -> pa.RecordBatch:
+        scan = self.snapshot.scan(columns, fragments=[self.message])
+        for batch in scan.batches(1 << 20, 1):
+            return batch
+        return pa.RecordBatch.from_pylist([], scan.arrow_schema)

@@ -1,0 +1,222 @@
+"""Searching by a vector and by words at once: both rankings become one (`spark_lance/index/fusion.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.datasets.index import DISTANCE, SCORE, IndexMixin
+from spark_lance.errors import OptionError
+from spark_lance.index.fusion import RANK_CONSTANT, reciprocal_rank_fusion
+from spark_lance.index.search_rows import Addresses, allowed_rows
+from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import VectorSearch
+from spark_lance.index.vector.top_k import TopK
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.predicate import Predicate
+
+__all__ = ["CANDIDATES", "RELEVANCE", "HybridMixin", "HybridQuery", "HybridTopK", "fuse"]
+
+RELEVANCE = "_relevance_score"
+# Rows that each of the two searches ranks, unless more are wanted.
+CANDIDATES = 100
+
+_WEIGHTS = ("vector_weight", "text_weight", "rank_constant")
+_COUNTS = ("k", "candidates")
+_KEYS = {"nearest", "full_text_query", *_COUNTS, *_WEIGHTS}
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class HybridQuery:
+    """The rows that are near to a vector, have some words, or both.
+
+    Attributes:
+        vector: the search by vector; its `k` is the number of candidates.
+        text_column: the column of the words.
+        text: the search by words, with as many candidates.
+        k: rows.
+        weights: of the ranks by vector and by words.
+        rank_constant: see `reciprocal_rank_fusion`.
+    """
+
+    vector: VectorQuery
+    text_column: str
+    text: TextQuery
+    k: int
+    weights: tuple[float, float]
+    rank_constant: float
+
+    @classmethod
+    def parse(cls, manifest: Manifest, asked: Mapping[str, Any]) -> HybridQuery:
+        """Return the query of a dict.
+
+        Args:
+            manifest: the version that is searched.
+            asked: `nearest` and `full_text_query` as of `LanceDataset.to_table`, and perhaps `k` (10),
+                `candidates`, `vector_weight` (1), `text_weight` (1) and `rank_constant` (60).
+
+        Raises:
+            OptionError: a key or value that a search does not have.
+        """
+        unknown = sorted(set(asked) - _KEYS)
+        nearest, words = asked.get("nearest"), asked.get("full_text_query")
+        if unknown or not isinstance(nearest, Mapping) or not isinstance(words, str | Mapping):
+            raise OptionError(
+                f"a hybrid search has {', '.join(sorted(_KEYS))}, and needs nearest (a dict) and "
+                f"full_text_query (words or a dict); not known: {', '.join(unknown) or 'none'}"
+            )
+        numbers = {name: _number(name, asked.get(name)) for name in (*_COUNTS, *_WEIGHTS)}
+        k = 10 if numbers["k"] is None else int(numbers["k"])
+        candidates = max(CANDIDATES, k) if numbers["candidates"] is None else int(numbers["candidates"])
+        if candidates < k:
+            raise OptionError(f"candidates of a hybrid search must be k ({k}) or more, not {candidates}")
+        for name, part in (("nearest", nearest), ("full_text_query", words)):
+            if isinstance(part, Mapping) and "k" in part:
+                raise OptionError(
+                    f"k stands beside {name} in a hybrid search: how many rows each ranks is candidates"
+                )
+        vector = VectorQuery.parse({**nearest, "k": candidates})
+        if len(vector.vectors) > 1:
+            raise OptionError("a hybrid search is for one vector")
+        words = {"query": words} if isinstance(words, str) else words
+        column, text = parse_text_query(manifest, words, candidates)
+        weights = [1.0 if numbers[name] is None else float(numbers[name]) for name in _WEIGHTS[:2]]
+        constant = numbers["rank_constant"]
+        return cls(
+            vector, column, text, k, (weights[0], weights[1]), RANK_CONSTANT if constant is None else constant
+        )
+
+
+@dataclass(frozen=True)
+class HybridTopK:
+    """Rows by relevance, best first.
+
+    Attributes:
+        addresses: (n,) uint64.
+        relevance: (n,) float32.
+        distances, scores: (n,) float32; NaN for a row that is no candidate by vector, or by words.
+    """
+
+    addresses: Addresses
+    relevance: Floats
+    distances: Floats
+    scores: Floats
+
+    def measured(self) -> dict[str, pa.Array]:
+        """Return the columns of what was measured; what was not is null."""
+        return {
+            DISTANCE: pa.array(self.distances, mask=np.isnan(self.distances)),
+            SCORE: pa.array(self.scores, mask=np.isnan(self.scores)),
+            RELEVANCE: pa.array(self.relevance),
+        }
+
+
+def fuse(query: HybridQuery, vector: TopK, text: TextTopK) -> HybridTopK:
+    """Return the k best rows of both searches, which are given best first."""
+    addresses, relevance = reciprocal_rank_fusion(
+        [vector.addresses, text.addresses], query.weights, query.rank_constant
+    )
+    addresses = addresses[: query.k]
+    return HybridTopK(
+        addresses,
+        relevance[: query.k],
+        _looked_up(addresses, vector.addresses, vector.distances),
+        _looked_up(addresses, text.addresses, text.scores),
+    )
+
+
+class HybridMixin(IndexMixin):
+    """The search by vector and words."""
+
+    def hybrid_search(
+        self,
+        nearest: Mapping[str, Any],
+        full_text_query: str | Mapping[str, Any],
+        k: int = 10,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,
+        prefilter: bool = True,
+        vector_weight: float = 1.0,
+        text_weight: float = 1.0,
+        rank_constant: float = RANK_CONSTANT,
+        candidates: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+    ) -> pa.Table:
+        """Return the k rows that a search by vector and one by words rank best together.
+
+        A row's relevance is `vector_weight / (rank_constant + rank)` by vector plus `text_weight /
+        (rank_constant + rank)` by words; a row that one of the searches has not among its candidates gets
+        nothing from it. The columns `_distance`, `_score` (null where there is none) and `_relevance_score`
+        are added, and the best row is the first.
+
+        Args:
+            nearest: the vector, as for `to_table`, without `k`.
+            full_text_query: the words, as for `to_table`.
+            k: rows.
+            columns: the columns in order; all by default.
+            filter: only rows that it keeps are found.
+            prefilter: whether the filter is applied before the searches, or to the k rows afterwards.
+            vector_weight, text_weight, rank_constant: of the formula; not negative, the constant above 0.
+            candidates: rows that each search ranks; by default 100, or k if that is more.
+            with_row_id, with_row_address: see `to_table`.
+
+        Raises:
+            OptionError: an option cannot be used.
+            SchemaError, ExpressionError: a column does not exist, or the filter does not fit.
+        """
+        asked: dict[str, Any] = {"nearest": nearest, "full_text_query": full_text_query, "k": k}
+        asked |= {"vector_weight": vector_weight, "text_weight": text_weight}
+        asked |= {"rank_constant": rank_constant, "candidates": candidates}
+        query = HybridQuery.parse(self.manifest, asked)
+        condition = self._condition(filter)
+        allowed = allowed_rows(self.snapshot, condition if prefilter else None)
+        near = self._searches.setdefault(
+            query.vector.column, VectorSearch(self.snapshot, query.vector.column)
+        )
+        (by_vector,) = near.run(query.vector, allowed)
+        by_words = TextSearch(self.snapshot, query.text_column).run(query.text, allowed)
+        found = fuse(query, by_vector, by_words)
+        later = None if prefilter else condition
+        return self._rows_of(found.addresses, found.measured(), columns, later, with_row_id, with_row_address)
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return a number, or None as it is.
+
+    Raises:
+        OptionError: it cannot be used.
+    """
+    if value is None:
+        return None
+    whole = isinstance(value, int | np.integer)
+    if isinstance(value, bool) or not (whole or isinstance(value, float | np.floating)):
+        raise OptionError(f"{name} of a hybrid search must be a number, not {value!r}")
+    if name in _COUNTS and (not whole or value < 1):
+        raise OptionError(f"{name} of a hybrid search must be a whole number of 1 or more, not {value}")
+    if not np.isfinite(value) or value < 0 or (name == "rank_constant" and value == 0):
+        raise OptionError(
+            f"{name} of a hybrid search must be a finite number that is not negative, not {value}"
+        )
+    return value
+
+
+def _looked_up(asked: Addresses, addresses: Addresses, values: Floats) -> Floats:
+    """Return the values of some of the addresses; NaN where there is none."""
+    found = np.full(len(asked), np.nan, np.float32)
+    order = np.argsort(addresses)
+    places = np.searchsorted(addresses, asked, sorter=order)
+    there = np.flatnonzero(places < len(addresses))
+    rows = order[places[there]]
+    same = addresses[rows] == asked[there]
+    found[there[same]] = values[rows[same]]
+    return found

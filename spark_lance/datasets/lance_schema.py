@@ -1,0 +1,111 @@
+"""A schema with the ids of its fields, as programs that commit by parts need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_lance.errors import ColumnNotFoundError
+from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
+from spark_lance.file.extensions import known_schema
+from spark_lance.file.schema import Field, Schema
+from spark_lance.file.version import DEFAULT_VERSION
+
+__all__ = ["LanceField", "LanceSchema"]
+
+
+@dataclass(frozen=True)
+class LanceField:
+    """A field of a schema."""
+
+    stored: Field
+
+    def id(self) -> int:
+        """Return its id."""
+        return self.stored.id
+
+    def name(self) -> str:
+        """Return its name."""
+        return self.stored.name
+
+    def children(self) -> list[LanceField]:
+        """Return the fields in it."""
+        return [LanceField(child) for child in self.stored.children]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Its metadata."""
+        return dict(self.stored.metadata)
+
+    def to_arrow(self) -> pa.Field:
+        """Return the Arrow field."""
+        return known_schema(pa.schema([self.stored.arrow_field()])).field(0)
+
+    def is_unenforced_primary_key(self) -> bool:
+        """Return whether it is a part of the primary key."""
+        return self.stored.key_position is not None
+
+    def unenforced_primary_key_position(self) -> int | None:
+        """Return its place in the primary key; None if it is no part of it or has no place."""
+        return self.stored.key_position or None
+
+    def __repr__(self) -> str:
+        inner = f", children: {self.children()}" if self.stored.children else ""
+        return (
+            f'Field {{ name: "{self.name()}", id: {self.id()}, type: {self.stored.logical_type}, '
+            f"nullable: {str(self.stored.nullable).lower()}{inner} }}"
+        )
+
+
+@dataclass(frozen=True)
+class LanceSchema:
+    """A schema with field ids."""
+
+    stored: Schema
+
+    @classmethod
+    def from_pyarrow(cls, schema: pa.Schema, first_id: int = 0) -> LanceSchema:
+        """Return the schema that a new table gets: ids count up from `first_id`, parents before children.
+
+        Raises:
+            SchemaError: Lance cannot store a type.
+        """
+        stored = pa.schema([blobs_as_stored(field, DEFAULT_VERSION) for field in schema], schema.metadata)
+        made = Schema.from_arrow(stored, first_id)
+        fields = tuple(blobs_as_given(*each) for each in zip(made.fields, stored.types, strict=True))
+        return cls(Schema(fields, made.metadata))
+
+    def to_pyarrow(self) -> pa.Schema:
+        """Return the Arrow schema."""
+        return known_schema(self.stored.to_arrow())
+
+    def fields(self) -> list[LanceField]:
+        """Return the top-level fields."""
+        return [LanceField(field) for field in self.stored.fields]
+
+    def field(self, name: str) -> LanceField | None:
+        """Return the field of a name, or of a path such as "s.x"; None if there is none."""
+        try:
+            return LanceField(self.stored.find(name)[-1])
+        except ColumnNotFoundError:
+            return None
+
+    def field_case_insensitive(self, name: str) -> LanceField | None:
+        """Return the field of a name or path whatever the case of its letters; None if there is none."""
+        exact = self.field(name)
+        if exact is not None:
+            return exact
+        paths = {path.lower(): number for number, path in self.stored.paths.items()}
+        wanted = paths.get(name.lower())
+        found = [field for field in self.stored.walk() if field.id == wanted]
+        return LanceField(found[0]) if found else None
+
+    def unenforced_primary_key(self) -> Sequence[LanceField]:
+        """Return the fields of the primary key, in its order."""
+        keys = [field for field in self.stored.walk() if field.key_position is not None]
+        return [LanceField(f) for f in sorted(keys, key=lambda f: (not f.key_position, f.key_position, f.id))]
+
+    def __repr__(self) -> str:
+        return f"Schema {{ fields: {self.fields()}, metadata: {dict(self.stored.metadata)} }}"

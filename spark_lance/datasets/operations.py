@@ -1,0 +1,516 @@
+"""Operations and transactions as values, for programs that make files in one place and commit in another."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from google.protobuf.message import Message
+from pyroaring import BitMap
+
+from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
+from spark_lance.datasets.lance_schema import LanceSchema
+from spark_lance.errors import OptionError, OptionTypeError, SchemaError, UnsupportedFormatError
+from spark_lance.file.schema import Schema
+from spark_lance.proto import table_pb2
+from spark_lance.proto import transaction_pb2 as pb
+from spark_lance.table import transaction as stored
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.merge import merge_message
+from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.operations.update_config import text_updates
+from spark_lance.table.schema.changes import add_fields, schema_protos
+
+__all__ = ["Index", "IndexFile", "LanceOperation", "Operation", "Transaction"]
+
+AnySchema: TypeAlias = LanceSchema | pa.Schema
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """A file of an index: its name in the index's folder, and its bytes."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass
+class Index:
+    """A segment of an index, as an operation brings it.
+
+    Attributes:
+        uuid: names the folder of its files.
+        name: of the index.
+        fields: ids of the indexed fields.
+        dataset_version: the version that it was built from.
+        fragment_ids: the fragments that it covers.
+        index_version: version of its format.
+        created_at: when it was built.
+        base_id: the base path of its files; None for the table's own root.
+        files: its files.
+        index_details: the type of its details, and their bytes.
+        covering_fields: ids of fields whose values it holds besides its own.
+    """
+
+    uuid: str
+    name: str
+    fields: list[int]
+    dataset_version: int
+    fragment_ids: Iterable[int]
+    index_version: int
+    created_at: datetime | None = None
+    base_id: int | None = None
+    files: list[IndexFile] | None = None
+    index_details: tuple[str, bytes] | None = None
+    covering_fields: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, message: table_pb2.IndexMetadata) -> Index:
+        """Return what a message says."""
+        made = message.created_at / 1000 if message.HasField("created_at") else None
+        details = message.index_details
+        return cls(
+            str(uuids.UUID(bytes=message.uuid.uuid)),
+            message.name,
+            list(message.fields),
+            message.dataset_version,
+            set(BitMap.deserialize(message.fragment_bitmap)) if message.fragment_bitmap else set(),
+            message.index_version,
+            None if made is None else datetime.fromtimestamp(made, timezone.utc),
+            message.base_id if message.HasField("base_id") else None,
+            [IndexFile(file.path, file.size_bytes) for file in message.files] or None,
+            (details.type_url, details.value) if details.type_url else None,
+            list(message.covering_fields),
+        )
+
+    def message(self) -> table_pb2.IndexMetadata:
+        """Return the message for a manifest."""
+        made = table_pb2.IndexMetadata(
+            uuid=table_pb2.UUID(uuid=uuids.UUID(self.uuid).bytes),
+            name=self.name,
+            fields=self.fields,
+            dataset_version=self.dataset_version,
+            fragment_bitmap=BitMap(self.fragment_ids).serialize(),
+            index_version=self.index_version,
+            base_id=self.base_id,
+            files=[table_pb2.IndexFile(path=f.path, size_bytes=f.size_bytes) for f in self.files or ()],
+            covering_fields=self.covering_fields,
+        )
+        if self.created_at is not None:
+            made.created_at = int(self.created_at.timestamp() * 1000)
+        if self.index_details is not None:
+            made.index_details.type_url, made.index_details.value = self.index_details
+        return made
+
+
+class Operation(ABC):
+    """What one commit does to a table."""
+
+    @abstractmethod
+    def message(self, manifest: Manifest | None) -> Message:
+        """Return the message for a transaction.
+
+        Args:
+            manifest: the version that it is computed from; None if there is no table.
+        """
+
+
+def _check_schema(schema: Any) -> None:
+    if not isinstance(schema, LanceSchema | pa.Schema):
+        raise OptionTypeError(f"schema must be LanceSchema or pyarrow.Schema, got {type(schema)}")
+
+
+def _check_fragments(fragments: Any) -> None:
+    if isinstance(fragments, str | Mapping) or not isinstance(fragments, Iterable):
+        raise OptionTypeError(f"fragments must be list[FragmentMetadata], got {type(fragments)}")
+    for given in fragments if isinstance(fragments, Sequence) else ():
+        if not isinstance(getattr(given, "metadata", given), FragmentMetadata | table_pb2.DataFragment):
+            raise OptionTypeError(f"fragments must be list[FragmentMetadata], got one of {type(given)}")
+
+
+def _numbered_as(fragments: Iterable[table_pb2.DataFragment], schema: pa.Schema, first: int) -> Schema:
+    """Return an Arrow schema with the ids that the files of new fragments have."""
+    made = LanceSchema.from_pyarrow(schema).stored
+    used = [
+        number for fragment in fragments for file in fragment.files for number in file.fields if number >= 0
+    ]
+    if not used:
+        return LanceSchema.from_pyarrow(schema, first).stored
+    leaves = [node.id for node in made.walk() if not node.children or node.is_packed or node.is_blob]
+    return LanceSchema.from_pyarrow(schema, max(0, min(used) - min(leaves))).stored
+
+
+class LanceOperation:
+    """The operations that `LanceDataset.commit` takes."""
+
+    BaseOperation = Operation
+
+    @dataclass
+    class Append(Operation):
+        """Add fragments."""
+
+        fragments: Iterable[FragmentMetadata]
+
+        def __post_init__(self) -> None:
+            _check_fragments(self.fragments)
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            return pb.Transaction.Append(fragments=messages_of(self.fragments))
+
+    @dataclass
+    class Overwrite(Operation):
+        """Put a new schema and new fragments in place of all that is there, or make a table.
+
+        A pyarrow schema gets the ids that the files of the fragments have.
+        """
+
+        new_schema: AnySchema
+        fragments: Iterable[FragmentMetadata]
+        initial_bases: Any = None
+
+        def __post_init__(self) -> None:
+            _check_schema(self.new_schema)
+            _check_fragments(self.fragments)
+            if self.initial_bases:
+                raise OptionError("base paths are added with add_bases, not by an overwrite")
+
+        def message(self, manifest: Manifest | None) -> Message:
+            """Return the message for a transaction."""
+            fragments = messages_of(self.fragments)
+            return overwrite_message(self.schema(manifest), fragments)
+
+        def schema(self, manifest: Manifest | None) -> Schema:
+            """Return the schema with ids."""
+            if isinstance(self.new_schema, LanceSchema):
+                return self.new_schema.stored
+            first = 0 if manifest is None else manifest.first_new_field_id
+            return _numbered_as(messages_of(self.fragments), self.new_schema, first)
+
+    @dataclass
+    class Delete(Operation):
+        """Put fragments with new deletion files in place of those of the same ids, and drop others."""
+
+        updated_fragments: Iterable[FragmentMetadata]
+        deleted_fragment_ids: Iterable[int]
+        predicate: str = ""
+
+        def __post_init__(self) -> None:
+            _check_fragments(self.updated_fragments)
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            return pb.Transaction.Delete(
+                updated_fragments=messages_of(self.updated_fragments),
+                deleted_fragment_ids=self.deleted_fragment_ids,
+                predicate=self.predicate,
+            )
+
+    @dataclass
+    class Update(Operation):
+        """Change fragments and add others; rows or columns were rewritten."""
+
+        removed_fragment_ids: list[int] = field(default_factory=list)
+        updated_fragments: list[FragmentMetadata] = field(default_factory=list)
+        new_fragments: list[FragmentMetadata] = field(default_factory=list)
+        fields_modified: list[int] = field(default_factory=list)
+        fields_for_preserving_frag_bitmap: list[int] = field(default_factory=list)
+        update_mode: str = ""
+        updated_fragment_offsets: dict[int, bytes] | None = None
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            modes = {"rewrite_rows": pb.Transaction.Update.REWRITE_ROWS}
+            modes["rewrite_columns"] = pb.Transaction.Update.REWRITE_COLUMNS
+            columns = bool(self.fields_modified) and not self.new_fragments
+            mode = self.update_mode or ("rewrite_columns" if columns else "rewrite_rows")
+            if mode not in modes:
+                raise OptionError(f"update_mode is rewrite_rows or rewrite_columns, not {mode!r}")
+            return pb.Transaction.Update(
+                removed_fragment_ids=self.removed_fragment_ids,
+                updated_fragments=messages_of(self.updated_fragments),
+                new_fragments=messages_of(self.new_fragments),
+                fields_modified=self.fields_modified,
+                fields_for_preserving_frag_bitmap=self.fields_for_preserving_frag_bitmap,
+                update_mode=modes[mode],
+                updated_fragment_offset_bitmaps=self.updated_fragment_offsets or {},
+            )
+
+    @dataclass
+    class Merge(Operation):
+        """Give the table another schema, and its fragments files of new columns."""
+
+        fragments: Iterable[FragmentMetadata]
+        schema: AnySchema
+        preserves_nullability: bool = False
+
+        def __post_init__(self) -> None:
+            _check_schema(self.schema)
+            _check_fragments(self.fragments)
+
+        def message(self, manifest: Manifest | None) -> Message:
+            """Return the message for a transaction."""
+            if manifest is None:
+                raise OptionError("a merge needs a table")
+            schema = (
+                self.schema.stored if isinstance(self.schema, LanceSchema) else _merged(manifest, self.schema)
+            )
+            protos = schema_protos(schema, manifest)
+            metadata = manifest.message.schema_metadata
+            fragments = messages_of(self.fragments)
+            return merge_message(protos, metadata, fragments, keeps_nulls=self.preserves_nullability)
+
+    @dataclass
+    class Project(Operation):
+        """Keep some columns only, under their names or others."""
+
+        schema: LanceSchema
+        preserves_nullability: bool = False
+
+        def message(self, manifest: Manifest | None) -> Message:
+            """Return the message for a transaction."""
+            if manifest is None:
+                raise OptionError("a projection needs a table")
+            protos = schema_protos(self.schema.stored, manifest)
+            return pb.Transaction.Project(schema=protos, preserves_nullability=self.preserves_nullability)
+
+    @dataclass
+    class Restore(Operation):
+        """Make an old version the newest."""
+
+        version: int
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            return pb.Transaction.Restore(version=self.version)
+
+    @dataclass
+    class RewriteGroup:
+        """Fragments, and those that hold their rows from now on."""
+
+        old_fragments: Iterable[FragmentMetadata]
+        new_fragments: Iterable[FragmentMetadata]
+
+    @dataclass
+    class RewrittenIndex:
+        """An index segment, and the one that takes its place."""
+
+        old_id: str
+        new_id: str
+        new_details_type_url: str = ""
+        new_details_value: bytes = b""
+        new_index_version: int = 0
+
+    @dataclass
+    class Rewrite(Operation):
+        """Put the rows of fragments into other fragments: compaction."""
+
+        groups: Iterable[LanceOperation.RewriteGroup]
+        rewritten_indices: Iterable[LanceOperation.RewrittenIndex] = ()
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            made = pb.Transaction.Rewrite()
+            for group in self.groups:
+                made.groups.add(
+                    old_fragments=messages_of(group.old_fragments),
+                    new_fragments=messages_of(group.new_fragments),
+                )
+            for index in self.rewritten_indices:
+                added = made.rewritten_indices.add(
+                    old_id=table_pb2.UUID(uuid=uuids.UUID(index.old_id).bytes),
+                    new_id=table_pb2.UUID(uuid=uuids.UUID(index.new_id).bytes),
+                    new_index_version=index.new_index_version,
+                )
+                added.new_index_details.type_url = index.new_details_type_url
+                added.new_index_details.value = index.new_details_value
+            return made
+
+    @dataclass
+    class CreateIndex(Operation):
+        """Add index segments whose files are there, and drop others."""
+
+        new_indices: list[Index]
+        removed_indices: list[Index] = field(default_factory=list)
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            return pb.Transaction.CreateIndex(
+                new_indices=[index.message() for index in self.new_indices],
+                removed_indices=[index.message() for index in self.removed_indices],
+            )
+
+    @dataclass
+    class DataReplacementGroup:
+        """A fragment, and a new file of some of its columns."""
+
+        fragment_id: int
+        new_file: DataFile
+
+    @dataclass
+    class DataReplacement(Operation):
+        """Put files of the same columns in place of those that fragments have."""
+
+        replacements: list[LanceOperation.DataReplacementGroup]
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            made = pb.Transaction.DataReplacement()
+            for group in self.replacements:
+                made.replacements.add(fragment_id=group.fragment_id, new_file=group.new_file.message())
+            return made
+
+    @dataclass
+    class UpdateMap:
+        """Keys to set, None to delete; `replace` drops all others."""
+
+        updates: Mapping[str, str | None]
+        replace: bool = False
+
+    @dataclass
+    class UpdateConfig(Operation):
+        """Change settings and metadata."""
+
+        config_updates: LanceOperation.UpdateMap | None = None
+        table_metadata_updates: LanceOperation.UpdateMap | None = None
+        schema_metadata_updates: LanceOperation.UpdateMap | None = None
+        field_metadata_updates: Mapping[int, LanceOperation.UpdateMap] | None = None
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            made = pb.Transaction.UpdateConfig()
+            for name in ("config_updates", "table_metadata_updates", "schema_metadata_updates"):
+                if (each := getattr(self, name)) is not None:
+                    getattr(made, name).CopyFrom(text_updates(each.updates, replace=each.replace))
+            for number, each in (self.field_metadata_updates or {}).items():
+                made.field_metadata_updates[number].CopyFrom(text_updates(each.updates, replace=each.replace))
+            return made
+
+    @dataclass
+    class Other(Operation):
+        """An operation that is read, and has no class of its own."""
+
+        stored: Message
+
+        def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
+            """Return the message for a transaction."""
+            return self.stored
+
+
+def _merged(manifest: Manifest, schema: pa.Schema) -> Schema:
+    """Return a version's schema with the columns of another that it lacks, in the other's order."""
+    present = {field.name: field for field in manifest.schema.fields}
+    new = pa.schema([column for column in schema if column.name not in present])
+    if gone := sorted(set(present) - set(schema.names)):
+        raise SchemaError(f"the schema of a merge lacks {', '.join(gone)}; drop columns with drop_columns")
+    whole = add_fields(manifest, new)[0] if len(new) else manifest.schema
+    by_name = {field.name: field for field in whole.fields}
+    return Schema(tuple(by_name[name] for name in schema.names), whole.metadata)
+
+
+def _fragments(messages: Iterable[table_pb2.DataFragment]) -> list[FragmentMetadata]:
+    return [FragmentMetadata.of(message) for message in messages]
+
+
+def _schema(message: Any) -> LanceSchema:
+    metadata = getattr(message, "schema_metadata", None)
+    return LanceSchema(Schema.from_protos(message.schema, metadata))
+
+
+def _update_map(message: pb.Transaction.UpdateMap) -> LanceOperation.UpdateMap:
+    updates = {e.key: e.value if e.HasField("value") else None for e in message.update_entries}
+    return LanceOperation.UpdateMap(updates, message.replace)
+
+
+def _config(message: Any) -> Operation:
+    given = {
+        name: _update_map(getattr(message, name))
+        for name in ("config_updates", "table_metadata_updates", "schema_metadata_updates")
+        if message.HasField(name)
+    }
+    fields = {number: _update_map(each) for number, each in message.field_metadata_updates.items()}
+    return LanceOperation.UpdateConfig(**given, field_metadata_updates=fields or None)
+
+
+def _rewrite(message: Any) -> Operation:
+    groups = [
+        LanceOperation.RewriteGroup(_fragments(group.old_fragments), _fragments(group.new_fragments))
+        for group in message.groups
+    ]
+    indices = [
+        LanceOperation.RewrittenIndex(
+            str(uuids.UUID(bytes=index.old_id.uuid)),
+            str(uuids.UUID(bytes=index.new_id.uuid)),
+            index.new_index_details.type_url,
+            index.new_index_details.value,
+            index.new_index_version,
+        )
+        for index in message.rewritten_indices
+    ]
+    return LanceOperation.Rewrite(groups, indices)
+
+
+def _update(message: Any) -> Operation:
+    return LanceOperation.Update(
+        list(message.removed_fragment_ids),
+        _fragments(message.updated_fragments),
+        _fragments(message.new_fragments),
+        list(message.fields_modified),
+        list(message.fields_for_preserving_frag_bitmap),
+        pb.Transaction.Update.UpdateMode.Name(message.update_mode).lower(),
+        dict(message.updated_fragment_offset_bitmaps) or None,
+    )
+
+
+# Name of the operation in a transaction -> what makes the value from its message.
+_READERS: dict[str, Any] = {
+    "append": lambda m: LanceOperation.Append(_fragments(m.fragments)),
+    "overwrite": lambda m: LanceOperation.Overwrite(_schema(m), _fragments(m.fragments)),
+    "delete": lambda m: LanceOperation.Delete(
+        _fragments(m.updated_fragments), list(m.deleted_fragment_ids), m.predicate
+    ),
+    "update": _update,
+    "merge": lambda m: LanceOperation.Merge(_fragments(m.fragments), _schema(m), m.preserves_nullability),
+    "project": lambda m: LanceOperation.Project(_schema(m), m.preserves_nullability),
+    "restore": lambda m: LanceOperation.Restore(m.version),
+    "rewrite": _rewrite,
+    "create_index": lambda m: LanceOperation.CreateIndex(
+        [Index.of(each) for each in m.new_indices], [Index.of(each) for each in m.removed_indices]
+    ),
+    "data_replacement": lambda m: LanceOperation.DataReplacement(
+        [LanceOperation.DataReplacementGroup(g.fragment_id, DataFile.of(g.new_file)) for g in m.replacements]
+    ),
+    "update_config": _config,
+}
+
+
+@dataclass
+class Transaction:
+    """An operation, and the version that it was computed from.
+
+    Attributes:
+        read_version: that version; 0 for the making of a table.
+        operation: what is done.
+        uuid: the identity of the commit.
+        transaction_properties: key-value pairs kept with it.
+    """
+
+    read_version: int
+    operation: Operation
+    uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
+    transaction_properties: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, transaction: stored.Transaction) -> Transaction:
+        """Return what a stored transaction says; an operation without a class here is `Other`."""
+        name = transaction.name
+        if name is None:
+            raise UnsupportedFormatError("the transaction's operation is not known to this release")
+        read = _READERS.get(name, LanceOperation.Other)
+        properties = dict(transaction.properties)
+        return cls(transaction.read_version, read(transaction.operation), transaction.uuid, properties)

@@ -1,0 +1,135 @@
+"""How a read is run, as text: a tree of steps, the last on top."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.datasets.projection import Projection
+from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.proto import table_pb2
+from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.predicates.texts import expression_text
+from spark_lance.table.reading.scan import Scan
+
+__all__ = ["analyzed", "explained"]
+
+_SHOWN_FRAGMENTS = 20
+
+
+def explained(
+    request: ScanRequest, projection: Projection, scan: Scan, condition: Condition | None, verbose: bool
+) -> str:
+    """Return the plan of a read.
+
+    Args:
+        request, projection: what is asked for.
+        scan: what is read for it.
+        condition: the filter, fitted to the table.
+        verbose: also tell the rows that page statistics leave in every fragment; opens the fragments.
+    """
+    steps = []
+    if projection.outputs is not None:
+        steps.append(f"ProjectionExec: expr=[{', '.join(output.text for output in projection.outputs)}]")
+    if request.blob_handling == "all_binary":
+        steps.append("ReadBlobs: as bytes")
+    if request.limit is not None or request.offset:
+        steps.append(f"GlobalLimitExec: skip={request.offset or 0}, fetch={request.limit}")
+    if request.order_by:
+        steps.append(f"SortExec: expr=[{', '.join(str(ordering) for ordering in request.order_by)}]")
+    if request.is_search:
+        steps += _search_steps(request, condition)
+        condition = condition if request.prefilter else None
+    steps += _scan_steps(scan, condition, verbose)
+    return "\n".join("  " * depth + line for depth, line in enumerate(steps)) + "\n"
+
+
+def analyzed(plan: str, parts: Iterable[pa.Table]) -> str:
+    """Return a plan after a run of it, with what came out."""
+    start, cpu = time.perf_counter(), time.process_time()
+    rows = size = batches = 0
+    for part in parts:
+        rows += part.num_rows
+        size += part.nbytes
+        batches += 1
+    seconds, used = time.perf_counter() - start, time.process_time() - cpu
+    measured = f"output_rows={rows}, output_batches={batches}, output_bytes={size}"
+    head = f"AnalyzeExec: elapsed={seconds * 1000:.3f}ms, cpu={used * 1000:.3f}ms, metrics=[{measured}]\n"
+    return head + "".join(f"  {line}\n" for line in plan.splitlines())
+
+
+def _search_steps(request: ScanRequest, condition: Condition | None) -> list[str]:
+    steps = []
+    if condition is not None and not request.prefilter:
+        steps.append(f"FilterExec: {_text_of(condition)}")
+    if request.nearest is not None:
+        asked = {name: value for name, value in request.nearest.items() if name != "q" and value is not None}
+        exact = not asked.pop("use_index", True)
+        kind = "KNNVectorDistance" if exact else "ANNSubIndex"
+        steps.append(f"{kind}: {', '.join(f'{name}={value}' for name, value in asked.items())}")
+    else:
+        steps.append(f"MatchQuery: query={request.full_text_query}")
+    return steps
+
+
+def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[str]:
+    asked = len(scan.fragments)
+    tasks = scan.tasks_for(condition)
+    kept = {task.message.id for task in tasks}
+    read = ", ".join(scan.names)
+    line = f"LanceRead: uri={scan.store.uri(scan.root)}, projection=[{read}], num_fragments={len(tasks)}"
+    rows = sum(scan.live_rows(fragment) for fragment in scan.fragments if fragment.id in kept)
+    line += f", version={scan.manifest.version}, rows={rows}"
+    if condition is None:
+        return [f"{line}, full_filter=--"]
+    line += f", full_filter={_text_of(condition)}"
+    if len(tasks) < asked:
+        left = [fragment.id for fragment in scan.fragments if fragment.id not in kept]
+        line += f", pruned_fragments={_shown(left)} of {asked}"
+    selected = [task for task in tasks if task.selection is not None]
+    if selected:
+        line += f", row_lists={len(selected)} of {len(tasks)} fragments"
+    if verbose and (ranges := _page_ranges(tasks, condition)):
+        line += f", page_ranges={ranges}"
+    steps = [line]
+    for pruner in scan.pruners:
+        for text, name, kind in _uses(pruner, condition):
+            steps.append(f"ScalarIndexQuery: query=[{text}]@{name}({kind})")
+    return steps
+
+
+def _uses(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:
+    """Return what a pruner says that it uses; those of row numbers say nothing."""
+    explain = getattr(pruner, "explain", None)
+    found: Sequence[tuple[str, str, str]] = explain(condition) if explain is not None else ()
+    return found
+
+
+def _page_ranges(tasks: Sequence[Any], condition: Condition) -> str:
+    """Return the runs of rows that page statistics leave, by fragment, if they leave out any."""
+    found = []
+    for task in tasks:
+        if task.selection is None:
+            runs, rows = task.runs(condition)
+            if runs != [(0, rows)]:
+                shown = "+".join(f"{start}..{stop}" for start, stop in runs) or "none"
+                found.append(f"{_number(task.message)}:{shown} of {rows}")
+    more = f" and {len(found) - _SHOWN_FRAGMENTS} more" if len(found) > _SHOWN_FRAGMENTS else ""
+    return f"[{', '.join(found[:_SHOWN_FRAGMENTS])}{more}]" if found else ""
+
+
+def _number(fragment: table_pb2.DataFragment) -> int:
+    return fragment.id
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    more = f", and {len(numbers) - _SHOWN_FRAGMENTS} more" if len(numbers) > _SHOWN_FRAGMENTS else ""
+    return f"[{', '.join(map(str, numbers[:_SHOWN_FRAGMENTS]))}{more}]"
+
+
+def _text_of(condition: Condition) -> str:
+    trees = condition.trees()
+    return " AND ".join(expression_text(tree) for tree in trees) if trees else condition.text

@@ -1,0 +1,103 @@
+"""What a read asks for, and the hints that other implementations take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from spark_lance.datasets.ordering import ColumnOrdering
+from spark_lance.datasets.projection import Columns
+from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.proto import table_pb2
+from spark_lance.table.predicates.predicate import Predicate
+
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "HINTS", "BlobHandling", "ScanRequest", "check_hints"]
+
+logger = logging.getLogger(__name__)
+
+BATCH_BYTES = 8 << 20
+BATCH_ROWS = 1 << 17
+
+BlobHandling = Literal["all_binary", "blobs_descriptions"]
+_BLOB_HANDLINGS = ("all_binary", "blobs_descriptions")
+
+# How another implementation may run a scan. They change no result, and nothing here.
+HINTS = frozenset(
+    {
+        "batch_readahead",
+        "fragment_readahead",
+        "io_buffer_size",
+        "late_materialization",
+        "scan_in_order",
+        "strict_batch_size",
+        "use_stats",
+        "use_threads",
+        "cache_metadata",
+        "memory_pool",
+        "fragment_scan_options",
+    }
+)
+
+
+def check_hints(hints: Mapping[str, Any]) -> None:
+    """Take notice of hints.
+
+    Raises:
+        OptionTypeError: one is not known.
+    """
+    if unknown := sorted(hints.keys() - HINTS):
+        raise OptionTypeError(f"a scan has no argument {', '.join(unknown)}")
+    given = {name: value for name, value in hints.items() if value is not None}
+    if given:
+        logger.debug("hints that change nothing here: %s", given)
+
+
+@dataclass(frozen=True)
+class ScanRequest:
+    """A read, see `ReadMixin.scanner`.
+
+    Raises:
+        OptionError: a value cannot be used.
+    """
+
+    columns: Columns = None
+    filter: Predicate | None = None
+    limit: int | None = None
+    offset: int | None = None
+    nearest: Mapping[str, Any] | None = None
+    full_text_query: Any = None
+    prefilter: bool = False
+    order_by: tuple[ColumnOrdering, ...] = ()
+    with_row_id: bool = False
+    with_row_address: bool = False
+    fragments: Sequence[table_pb2.DataFragment] | None = None
+    batch_size: int = BATCH_ROWS
+    batch_bytes: int = BATCH_BYTES
+    use_scalar_index: bool = True
+    fast_search: bool = False
+    blob_handling: BlobHandling = "blobs_descriptions"
+    include_deleted_rows: bool = False
+    disable_scoring_autoprojection: bool = False
+    hints: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "offset"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise OptionTypeError(f"{name} must be a whole number, not {value!r}")
+            if value is not None and value < 0:
+                raise OptionError(f"{name} must be non-negative, not {value}")
+        for name in ("batch_size", "batch_bytes"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} must be at least 1")
+        if self.blob_handling not in _BLOB_HANDLINGS:
+            raise OptionError(f"blob_handling is {' or '.join(_BLOB_HANDLINGS)}, not {self.blob_handling!r}")
+        if self.nearest is not None and self.full_text_query is not None:
+            raise OptionError("a search is by vector or by text, not by both")
+
+    @property
+    def is_search(self) -> bool:
+        """Whether rows are searched for, by vector or text."""
+        return self.nearest is not None or self.full_text_query is not None

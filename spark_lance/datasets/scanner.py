@@ -1,0 +1,324 @@
+"""A read that is described first and run later, once or several times."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
+from spark_lance.datasets.ordering import first_rows, joined, sorted_rows
+from spark_lance.datasets.plan_text import analyzed, explained
+from spark_lance.datasets.projection import Projection
+from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.errors import OptionError
+from spark_lance.file.extensions import known_schema, known_table
+from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import row_addresses
+from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan, rows_without_columns
+from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["LanceScanner", "ScanSource"]
+
+_TABLE_BYTES = 64 << 20
+
+
+class ScanSource(ABC):
+    """What a scanner reads: a version of a table, or a fragment of it."""
+
+    @property
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """The version."""
+
+    @abstractmethod
+    def _scan(
+        self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
+    ) -> Scan:
+        """Plan to read columns of the rows that this stands for."""
+
+    def _searched(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:  # noqa: ARG002
+        """Return the rows that a search finds, with what was measured of them.
+
+        Raises:
+            OptionError: there is nothing to search here.
+        """
+        raise OptionError("a search is over a table, not over one fragment: give the table fragments=[...]")
+
+    def _measured(self, request: ScanRequest) -> pa.Schema:  # noqa: ARG002
+        """Return the columns that a search adds."""
+        return pa.schema([])
+
+
+@dataclass(frozen=True)
+class LanceScanner:
+    """A read that can be run, counted and explained. Made by `LanceDataset.scanner`; exports an Arrow stream.
+
+    Attributes:
+        source: what is read.
+        request: what is asked for.
+    """
+
+    source: ScanSource
+    request: ScanRequest
+
+    def to_table(self) -> pa.Table:
+        """Read the rows into memory."""
+        parts = list(self._parts(_TABLE_BYTES))
+        if not parts:
+            return pa.Table.from_batches([], self.projected_schema)
+        if not self.projected_schema.names:
+            return rows_without_columns(sum(part.num_rows for part in parts))
+        return pa.concat_tables(parts)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Stream the rows as record batches of at most `batch_size` rows, about `batch_bytes` bytes each."""
+        yield from in_batches(self._parts(self.request.batch_bytes), self.request.batch_size)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Stream the rows as a RecordBatchReader."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows by Arrow's C stream interface."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Export the schema of the rows by Arrow's C data interface."""
+        return self.projected_schema.__arrow_c_schema__()
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Read the rows into a pandas DataFrame; the options are those of `pyarrow.Table.to_pandas`."""
+        return self.to_table().to_pandas(**options)
+
+    def count_rows(self) -> int:
+        """Count the rows, without reading columns that are only shown."""
+        request = self.request
+        if request.is_search or request.include_deleted_rows:
+            return int(self.to_table().num_rows)
+        scan = self._plan([])
+        if request.filter is None:
+            rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+        else:
+            rows = sum(table.num_rows for table in scan.tables(request.filter))
+        rows = max(0, rows - (request.offset or 0))
+        return rows if request.limit is None else min(rows, request.limit)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """Read the first `num_rows` rows."""
+        limit = self.request.limit
+        most = num_rows if limit is None else min(num_rows, limit)
+        return replace(self, request=replace(self.request, limit=most)).to_table()
+
+    def take(self, indices: Sequence[int] | pa.Array) -> pa.Table:
+        """Return the rows of the result at some positions, in that order."""
+        return self.to_table().take(pa.array(indices, pa.int64()))
+
+    @cached_property
+    def projected_schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        schema = self._plan(self._projection.reads).arrow_schema
+        if self.request.is_search:
+            schema = self._search_schema(schema)
+        schema = known_schema(self._projection.schema(schema, self._also))
+        for name in self._blobs:
+            if (place := schema.get_field_index(name)) >= 0:
+                schema = schema.set(place, pa.field(name, pa.large_binary(), schema.field(place).nullable))
+        return schema
+
+    def _search_schema(self, read: pa.Schema) -> pa.Schema:
+        """Return the schema of what a search gives, in which what was measured stands before row ids."""
+        request = self.request
+        shown = list(self.source._measured(request))
+        if request.disable_scoring_autoprojection and request.columns is not None:
+            shown = [field for field in shown if field.name in (self._projection.reads or ())]
+        names = {field.name for field in shown}
+        first = [field for field in shown if field.name == "query_index"]
+        flagged = [field for field in read if field.name in self._flags]
+        stored = [field for field in read if field.name not in {*names, *self._flags}]
+        fields = {field.name: field for field in (*first, *stored, *shown, *flagged)}
+        return pa.schema(list(fields.values()), read.metadata)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows: `projected_schema` by another name."""
+        return self.projected_schema
+
+    @property
+    def dataset_schema(self) -> pa.Schema:
+        """The schema of the table."""
+        return known_schema(self.source.snapshot.schema.to_arrow())
+
+    def explain_plan(self, verbose: bool = False) -> str:
+        """Return how the rows are read, as a tree: what runs last stands first.
+
+        It names the fragments that the filter leaves out and the indices that say so.
+
+        Args:
+            verbose: open the fragments that are left and tell the rows whose pages are left out, too.
+        """
+        return explained(self.request, self._projection, self._plan(self._reads), self._condition, verbose)
+
+    def analyze_plan(self) -> str:
+        """Run the read and return its plan with times, and rows that were read and that came out."""
+        plan = explained(self.request, self._projection, self._plan(self._reads), self._condition, True)
+        return analyzed(plan, self._parts(self.request.batch_bytes))
+
+    def __repr__(self) -> str:
+        asked = {"columns": self.request.columns, "filter": self.request.filter, "limit": self.request.limit}
+        shown = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value is not None)
+        return f"LanceScanner({shown})"
+
+    @cached_property
+    def _projection(self) -> Projection:
+        measured = self.source._measured(self.request) if self.request.is_search else None
+        return Projection.of(self.request.columns, self.source.snapshot.schema, measured)
+
+    @property
+    def _flags(self) -> list[str]:
+        asked = ((ROW_ID, self.request.with_row_id), (ROW_ADDRESS, self.request.with_row_address))
+        return [name for name, wanted in asked if wanted]
+
+    @property
+    def _also(self) -> list[str]:
+        """The columns that follow those of the projection."""
+        measured = self.source._measured(self.request).names if self.request.is_search else []
+        return [*measured, *self._flags]
+
+    @cached_property
+    def _blobs(self) -> list[str]:
+        """The columns whose blobs are read as bytes."""
+        if self.request.blob_handling != "all_binary":
+            return []
+        schema = self.source.snapshot.schema
+        shown = self._projection.reads
+        return blob_columns(schema, tuple(field.name for field in schema.fields) if shown is None else shown)
+
+    @property
+    def _condition(self) -> Condition | None:
+        filter = self.request.filter
+        return None if filter is None else self._plan([]).condition(filter)
+
+    @property
+    def _reads(self) -> list[str]:
+        """What is read beside columns asked for by flag: for the result, the order, and the blobs."""
+        schema = self.source.snapshot.schema
+        shown = self._projection.reads
+        names = [field.name for field in schema.fields] if shown is None else list(shown)
+        for ordering in self.request.order_by:
+            names.append(self._order_path(ordering.column_name)[0])
+        if self._blobs or self.request.include_deleted_rows:
+            names.append(ROW_ADDRESS)
+        return list(dict.fromkeys(names))
+
+    def _order_path(self, column: str) -> list[str]:
+        if column in (ROW_ID, ROW_ADDRESS) or column in self.source._measured(self.request).names:
+            return [column]
+        return [field.name for field in self.source.snapshot.schema.find(column, only_structs=True)]
+
+    def _plan(self, columns: Sequence[str] | None) -> Scan:
+        request = self.request
+        named = None if columns is None else [c for c in columns if not self._is_measured(c)]
+        scan = self.source._scan(named, request.with_row_id, request.with_row_address)
+        if request.fragments is not None:
+            scan = replace(scan, fragments=tuple(request.fragments))
+        if not request.use_scalar_index or request.include_deleted_rows:
+            scan = replace(scan, pruners=())
+        if request.include_deleted_rows:
+            scan = replace(scan, fragments=tuple(_with_deleted(fragment) for fragment in scan.fragments))
+        return scan
+
+    def _is_measured(self, name: str) -> bool:
+        return self.request.is_search and name in self.source._measured(self.request).names
+
+    def _parts(self, target_bytes: int) -> Iterator[pa.Table]:
+        """Yield the rows as tables of about `target_bytes`."""
+        request = self.request
+        if request.include_deleted_rows and ROW_ID not in (*self._flags, *(self._projection.reads or ())):
+            raise OptionError("include_deleted_rows needs with_row_id=True: deleted rows have a null there")
+        offset, limit = request.offset or 0, request.limit
+        if request.is_search:
+            rows = [self.source._searched(request, self._reads)]
+            parts: Iterable[pa.Table] = rows if request.order_by else _cut(rows, offset, limit)
+        else:
+            scan = self._plan(self._reads)
+            if request.order_by:
+                parts = scan.tables(request.filter, target_bytes)
+            elif request.filter is None:
+                parts = scan.slice(offset, limit, target_bytes)
+            else:
+                parts = _cut(scan.tables(request.filter, target_bytes), offset, limit)
+        if request.order_by:
+            parts = self._sorted(parts)
+        for part in parts:
+            if part.num_rows:
+                yield self._finished(part)
+
+    def _sorted(self, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        by, offset, limit = self.request.order_by, self.request.offset or 0, self.request.limit
+        keyed = ((part, [self._key(part, how.column_name) for how in by]) for part in parts)
+        held = list(keyed) if limit is None else first_rows(keyed, by, offset + limit)
+        if held:
+            table, keys = joined(held)
+            yield sorted_rows(table, list(zip(keys, by, strict=True))).slice(offset, limit)
+
+    def _key(self, part: pa.Table, column: str) -> pa.ChunkedArray:
+        first, *steps = self._order_path(column)
+        return pc.struct_field(part[first], steps) if steps else part[first]
+
+    def _finished(self, part: pa.Table) -> pa.Table:
+        """Return rows as they are shown, from what was read."""
+        if self.request.include_deleted_rows:
+            part = _without_ids(part, self.source.snapshot)
+        if self._blobs:
+            part = with_blob_bytes(part, self.source.snapshot, self._blobs)
+        part = self._projection.apply(part, self._also)
+        names = self.projected_schema.names
+        if not names:
+            return rows_without_columns(part.num_rows)
+        part = known_table(part.select(names))
+        return part.replace_schema_metadata(self.projected_schema.metadata)
+
+
+def _with_deleted(fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
+    """Return a fragment as if no row of it were deleted."""
+    whole = table_pb2.DataFragment()
+    whole.CopyFrom(fragment)
+    whole.ClearField("deletion_file")
+    return whole
+
+
+def _without_ids(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
+    """Return rows with null as the `_rowid` of those that are deleted; they have `_rowaddr`."""
+    gone = [
+        row_addresses(fragment.id, snapshot.deletions(fragment).astype(np.int64))
+        for fragment in snapshot.fragments
+        if fragment.HasField("deletion_file")
+    ]
+    if not gone:
+        return rows
+    deleted = np.isin(rows[ROW_ADDRESS].to_numpy(), np.concatenate(gone))
+    ids = pa.array(rows[ROW_ID].to_numpy(), mask=deleted)
+    return rows.set_column(rows.schema.get_field_index(ROW_ID), pa.field(ROW_ID, pa.uint64()), ids)
+
+
+def _cut(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[pa.Table]:
+    """Pass over `offset` rows of a stream of tables, then let `limit` rows through."""
+    for part in parts:
+        if limit == 0:
+            return
+        skipped = min(offset, part.num_rows)
+        offset -= skipped
+        rows = part.num_rows - skipped
+        kept = part.slice(skipped, rows if limit is None else min(rows, limit))
+        if kept.num_rows:
+            limit = None if limit is None else limit - kept.num_rows
+            yield kept

@@ -1,0 +1,105 @@
+"""Figures of a version, and a check of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spark_lance.datasets.read import ReadMixin
+from spark_lance.errors import FormatError
+from spark_lance.file.opening import open_file
+from spark_lance.table.maintenance.verify import verify
+from spark_lance.table.schema.changes import new_field_ids
+
+__all__ = ["DataStatistics", "FieldStatistics", "LanceStats", "StatsMixin"]
+
+_SMALL_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class FieldStatistics:
+    """A field by id, and the bytes of its pages in the data files of a version."""
+
+    id: int
+    bytes_on_disk: int
+
+
+@dataclass(frozen=True)
+class DataStatistics:
+    """What the fields of a version take."""
+
+    fields: list[FieldStatistics]
+
+
+@dataclass(frozen=True)
+class LanceStats:
+    """What `LanceDataset.stats` offers."""
+
+    dataset: Any
+
+    def dataset_stats(self, max_rows_per_group: int = _SMALL_ROWS) -> dict[str, int]:
+        """Return `num_deleted_rows`, `num_fragments`, and `num_small_files`: those below so many rows."""
+        fragments = self.dataset.get_fragments()
+        return {
+            "num_deleted_rows": sum(fragment.num_deletions for fragment in fragments),
+            "num_fragments": len(fragments),
+            "num_small_files": sum(fragment.physical_rows < max_rows_per_group for fragment in fragments),
+        }
+
+    def index_stats(self, index_name: str) -> dict[str, Any]:
+        """Return what is known of an index, see `LanceDataset.index_statistics`."""
+        found: dict[str, Any] = self.dataset.index_statistics(index_name)
+        return found
+
+    def data_stats(self) -> DataStatistics:
+        """Return the bytes that each field takes; opens every data file."""
+        at = self.dataset.snapshot
+        sizes = {field.id: 0 for field in at.schema.walk()}
+        for fragment in at.fragments:
+            for file in fragment.files:
+                store, path = at.bases.data_file(file)
+                columns = dict(zip(file.fields, file.column_indices, strict=False))
+                opened = open_file(store, path, columns=columns)
+                for field in at.schema.walk():
+                    if field.id in file.fields:
+                        sizes[field.id] += opened.stored_bytes(replace(field, children=()))
+        return DataStatistics([FieldStatistics(number, size) for number, size in sizes.items()])
+
+
+class StatsMixin(ReadMixin):
+    """Figures and checks."""
+
+    @property
+    def stats(self) -> LanceStats:
+        """Figures of this version: of rows and files, of fields, of indices."""
+        return LanceStats(self)
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index."""
+        return bool(self.manifest.indices)
+
+    @property
+    def data_storage_version(self) -> str:
+        """The version of the format of data files."""
+        return self.manifest.file_version.text
+
+    @property
+    def max_field_id(self) -> int:
+        """The highest id that a field has or had."""
+        return next(new_field_ids(self.manifest)) - 1
+
+    def validate(self) -> None:
+        """Read the version as a whole and check what the format promises of it.
+
+        Raises:
+            FormatError: something is damaged; the message lists it.
+        """
+        found = verify(self.snapshot)
+        damages = [each for each in found.findings if each.level == "damage"]
+        if damages:
+            listed = "; ".join(f"{each.where}: {each.message}" for each in damages[:5])
+            raise FormatError(f"{len(damages)} damages: {listed}", self.uri)
+
+    def __len__(self) -> int:
+        return self.count_rows()

@@ -1,0 +1,93 @@
+// Takes DELETE, UPDATE and MERGE on Lance tables out of Spark's hands, in every session of the driver.
+//
+// Spark resolves these statements for every table, and then refuses them where a source has no row-level operations
+// of its own, as those of Python have none. The optimizer rule here puts a node of ours in the place of such a
+// statement, and the strategy plans that node. Both are asked at every planning, also in sessions that are older than
+// they are; there is no way to withdraw them, so this is done once per driver.
+//
+// What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
+// the plan stays as it was, and Spark refuses what it cannot do.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package spark_lance;
+
+import java.lang.reflect.InvocationTargetException;
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.SparkStrategy;
+import org.apache.spark.unsafe.Platform;
+import org.slf4j.LoggerFactory;
+
+public final class LanceStatements {
+  private static final String UNIT = "spark_lance.sql.LanceRowLevel";
+  private static boolean entered = false;
+
+  public LanceStatements() {}
+
+  /** A statement that was taken. */
+  public interface Taken {
+    SparkPlan planned();
+  }
+
+  public void enter(Object extensions) {
+    synchronized (LanceStatements.class) {
+      if (!entered) {
+        entered = true;
+        ((SparkSessionExtensions) extensions).injectOptimizerRule(new Rules());
+        ((SparkSessionExtensions) extensions).injectPlannerStrategy(new Strategies());
+      }
+    }
+  }
+
+  public static final class Rules extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object session) {
+      return new Taking();
+    }
+  }
+
+  public static final class Strategies extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object session) {
+      return new Planning();
+    }
+  }
+
+  public static final class Taking extends Rule {
+    public TreeNode apply(TreeNode plan) {
+      String kind = plan.getClass().getSimpleName();
+      if (!kind.equals("DeleteFromTable") && !kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
+        return plan;
+      }
+      Object taken = null;
+      try {
+        ClassLoader loader = Thread.currentThread().getContextClassLoader();
+        Class unit = Class.forName(UNIT, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
+        taken = unit.getMethod("take", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (ClassNotFoundException missing) {
+        return plan;
+      } catch (InvocationTargetException problem) {
+        if (problem.getCause() instanceof UnsupportedOperationException) {
+          Platform.throwException(problem.getCause());
+        }
+        tell(problem.getCause());
+      } catch (Throwable problem) {
+        tell(problem);
+      }
+      return taken == null ? plan : (TreeNode) taken;
+    }
+
+    private static void tell(Throwable problem) {
+      LoggerFactory.getLogger("spark_lance").warn("A statement was left to Spark: " + problem);
+    }
+  }
+
+  public static final class Planning extends SparkStrategy {
+    public scala.collection.immutable.Seq apply(LogicalPlan plan) {
+      scala.collection.immutable.Seq none = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
+      return plan instanceof Taken ? (scala.collection.immutable.Seq) none.appended(((Taken) plan).planned()) : none;
+    }
+  }
+}

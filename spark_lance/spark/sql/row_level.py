@@ -1,0 +1,213 @@
+"""DELETE, UPDATE and MERGE: statements that Spark has resolved, done by the jobs of `LanceTable`.
+
+The Java side (jvm/LanceRowLevel.java) hands over what a statement is about, and its expressions as Columns.
+Columns of the table stand in them behind one alias, those of the source of a MERGE behind another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic import dataframe
+from pyspark.sql.classic.column import Column
+
+from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.spark.lance_table.changing import delete_rows, update_rows
+from spark_lance.spark.lance_table.column_references import Resolved
+from spark_lance.spark.lance_table.expressions import quoted
+from spark_lance.spark.lance_table.merging import MergeBuilder
+from spark_lance.spark.lance_table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
+from spark_lance.spark.lance_table.table import LanceTable
+from spark_lance.spark.options.foreign_options import STORAGE_NAMES
+from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, read_options
+from spark_lance.spark.sql.catalogs import Question
+
+__all__ = ["LastChange", "change_rows", "last_change"]
+
+logger = logging.getLogger(__name__)
+
+# The aliases in the expressions that Java hands over.
+_TARGET, _SOURCE = "__lance_target", "__lance_rows"
+# Options by which a view shows another version, or a part of the table: its rows are not those to change.
+_OTHER_ROWS = (
+    *("version", "tag", "asof", "table", "filter", "nearest", "full_text_query", "fragments"),
+    *("readChangeFeed", "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"),
+)
+# Options that lead to a table.
+_PLACE = ("path", "branch")
+_SESSIONS = 1000
+
+
+@dataclass(frozen=True)
+class LastChange:
+    """What a statement did.
+
+    Attributes:
+        statement: DELETE, UPDATE or MERGE.
+        table: as SQL names it, or its path.
+        done: what was changed.
+        seconds: how long it took.
+    """
+
+    statement: str
+    table: str
+    done: Changed
+    seconds: float
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the values in the order of `CALL <catalog>.system.last_change()`."""
+        done = self.done
+        return (
+            *(self.statement, self.table, done.version, done.updated, done.deleted, done.inserted),
+            *(done.bytes_written, self.seconds),
+        )
+
+
+class _LastChanges:
+    """What the last statement of each session did, for as many sessions as were the last to change rows."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, LastChange] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, session: str, change: LastChange) -> None:
+        with self._lock:
+            self._known[session] = change
+            self._known.move_to_end(session)
+            while len(self._known) > _SESSIONS:
+                self._known.popitem(last=False)
+
+    def get(self, session: str) -> LastChange | None:
+        with self._lock:
+            return self._known.get(session)
+
+
+_CHANGES = _LastChanges()
+
+
+def last_change(session: str) -> LastChange | None:
+    """Return what the last DELETE, UPDATE or MERGE of a session did; None if there was none.
+
+    Args:
+        session: the session's id (Java's `sessionUUID`).
+    """
+    return _CHANGES.get(session)
+
+
+def change_rows(question: Question) -> None:
+    """Carry out a statement.
+
+    Raises:
+        LanceError: as the method of `LanceTable` that does it.
+        PySparkException: what Spark said of an expression or a job.
+    """
+    asked, subject = question.asked, question.subject
+    began = time.monotonic()
+    spark = SparkSession(question.spark._sc, subject["session"])
+    statement = _Statement(asked, subject, _table(spark, asked))
+    try:
+        done = getattr(statement, asked["kind"])()
+    except CapturedException as error:
+        # Java throws it again as it is, with Spark's name for it.
+        subject["thrown"] = error._origin
+        raise
+    name = asked["shown"]
+    shown = statement.table.path if name.lower() == "lance" else name
+    change = LastChange(asked["kind"].upper(), shown, done, round(time.monotonic() - began, 3))
+    _CHANGES.put(asked["session"], change)
+    logger.info(
+        "%s %s: %d rows updated, %d deleted, %d inserted, version %d, %.2f s",
+        *(change.statement, change.table, done.updated, done.deleted, done.inserted, done.version),
+        change.seconds,
+    )
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A statement, its expressions and its table. The methods are named like kinds of statements."""
+
+    asked: Mapping[str, Any]
+    subject: Any
+    table: LanceTable
+
+    def delete(self) -> Changed:
+        return delete_rows(self.table, self._some("condition", self.asked), _reruns(), self._widened)
+
+    def update(self) -> Changed:
+        condition = self._some("condition", self.asked)
+        return update_rows(self.table, condition, self._values(self.asked), _reruns(), self._widened)
+
+    def merge(self) -> Changed:
+        names = self.asked["source"]
+        rows = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names).alias(_SOURCE)
+        merge = MergeBuilder(self.table, rows, self._expression(self.asked["condition"], self.asked["equal"]))
+        add = {
+            ("matched", "update"): merge.whenMatchedUpdate,
+            ("not matched", "insert"): merge.whenNotMatchedInsert,
+            ("not matched by source", "update"): merge.whenNotMatchedBySourceUpdate,
+        }
+        drop = {
+            "matched": merge.whenMatchedDelete,
+            "not matched by source": merge.whenNotMatchedBySourceDelete,
+        }
+        for clause in self.asked["clauses"]:
+            condition = self._some("condition", clause)
+            if clause["kind"] == "delete":
+                drop[clause["rows"]](condition)
+            else:
+                add[clause["rows"], clause["kind"]](condition, self._values(clause))
+        return merge.run()
+
+    def _widened(self, frame: DataFrame) -> DataFrame:
+        """Add the values of subqueries that name columns of the table."""
+        classic: Any = frame
+        return dataframe.DataFrame(self.subject["change"].attach(classic._jdf), self.table.spark)
+
+    def _values(self, told: Mapping[str, Any]) -> dict[str, Resolved]:
+        values: dict[str, Resolved] = {}
+        for path, value in told["values"]:
+            if values.setdefault(quoted(*path), found := self._expression(value)) is not found:
+                raise OptionError(f"{'.'.join(path)} is set twice")
+        return values
+
+    def _some(self, part: str, told: Mapping[str, Any]) -> Resolved | None:
+        return None if told[part] is None else self._expression(told[part])
+
+    def _expression(self, told: Mapping[str, Any], equal: list[list[str]] | None = None) -> Resolved:
+        column = Column(self.subject["columns"][told["column"]])
+        pairs = tuple((mine.lower(), theirs) for mine, theirs in equal or ())
+        return Resolved(column, frozenset(told["needs"]), told["text"], told["of_source"], pairs)
+
+
+def _reruns() -> Any:
+    return policy(RETRIES, RETRY_TIMEOUT)
+
+
+def _table(spark: SparkSession, asked: Mapping[str, Any]) -> LanceTable:
+    """Return the table that a statement is about.
+
+    Raises:
+        UnsupportedFormatError: what leads to it shows other rows than those of the newest version.
+    """
+    options = read_options(asked["options"])
+    for name in _OTHER_ROWS:
+        if getattr(options, name) != OPTIONS[name].default:
+            raise UnsupportedFormatError(
+                f"{asked['kind'].upper()} changes the newest version of a whole table, and this view shows "
+                f"something else by its option {name!r}: name the table itself"
+            )
+    place = {
+        key: value
+        for key, value in asked["options"].items()
+        if key.lower() in _PLACE or key.lower().startswith(STORAGE_PREFIX) or key.lower() in STORAGE_NAMES
+    }
+    place = {key.lower() if key.lower() in _PLACE else key: value for key, value in place.items()}
+    return LanceTable.forPath(spark, place.pop("path"), **place).alias(_TARGET)

@@ -1,0 +1,260 @@
+"""Searches in SQL: the functions `vector_search`, `text_search` and `hybrid_search` in FROM.
+
+A call is the read of `spark.read.format("lance")` with the option `nearest`, `full_text_query` or
+`hybrid_search`; options of the function are keys of the search, or options of reads such as `filter`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_lance.catalog.names import shown
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.hybrid import HybridQuery
+from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.index.text.search import TextSearch, parse_text_query
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import VectorSearch
+from spark_lance.io.store import open_store
+from spark_lance.spark.options.options import OPTIONS, ReadOptions, read_options
+from spark_lance.spark.scan import search as searches
+from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.tables import resolve_table
+from spark_lance.table.indices.describe import describe_indices
+from spark_lance.table.versions.resolve import VersionRef
+from spark_lance.table.versions.versions import load_version
+
+__all__ = ["SEARCH_FUNCTIONS", "nearest", "search"]
+
+_VECTOR_KEYS = (
+    "metric",
+    "nprobes",
+    "minimum_nprobes",
+    "maximum_nprobes",
+    "refine_factor",
+    "ef",
+    "use_index",
+    "fast_search",
+    "distance_range",
+)
+_TEXT_KEYS = ("operator", "phrase", "fast_search")
+_HYBRID_KEYS = ("candidates", "vector_weight", "text_weight", "rank_constant")
+# Times k rows that the index finds are compared exactly where it stands in for ORDER BY distance LIMIT k.
+_REFINE = 10
+# Options that say which version; the plan knows it by number.
+_TRAVEL = ("tag", "asof", "version")
+
+
+@dataclass(frozen=True)
+class SearchFunction:
+    """A table function.
+
+    Attributes:
+        parameters: names of the arguments behind the table, in order.
+        optional: how many of the last ones may be left out.
+        keys: what the options may hold beside options of reads.
+        usage: what DESCRIBE FUNCTION tells.
+    """
+
+    parameters: tuple[str, ...]
+    optional: int
+    keys: tuple[str, ...]
+    usage: str
+
+
+SEARCH_FUNCTIONS: Mapping[str, SearchFunction] = {
+    "vector_search": SearchFunction(
+        ("column", "vector", "k", "options"),
+        1,
+        _VECTOR_KEYS,
+        "_FUNC_(table, column, vector, k[, options]) - The k rows of a Lance table nearest to a vector, with "
+        "_distance.",
+    ),
+    "text_search": SearchFunction(
+        ("column", "query", "k", "options"),
+        1,
+        _TEXT_KEYS,
+        "_FUNC_(table, column, query, k[, options]) - The k rows of a Lance table that answer words best, "
+        "with _score.",
+    ),
+    "hybrid_search": SearchFunction(
+        ("vector_column", "vector", "text_column", "query", "k", "options"),
+        1,
+        (*_VECTOR_KEYS, *_TEXT_KEYS, *_HYBRID_KEYS),
+        "_FUNC_(table, vector_column, vector, text_column, query, k[, options]) - The k rows of a Lance "
+        "table that a vector and words rank best together, with _relevance_score.",
+    ),
+}
+
+
+def search(question: Question) -> dict[str, Any]:
+    """Return the relation of what a search finds: name, schema, options of the read, how it is done."""
+    asked = question.asked
+    arguments = _arguments(asked["function"], asked["arguments"][1:], asked["named"])
+    always, metadata = resolve_table(question.catalog, question.name)
+    if metadata:
+        raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be searched")
+    keys, reads = _split(asked["function"], arguments.get("options") or {})
+    wanted = {**always, **reads, **_SEARCHES[asked["function"]](arguments, keys)}
+    return _relation(f"{question.catalog.name}.{shown(question.name)}", wanted, arguments["k"])
+
+
+def nearest(question: Question) -> dict[str, Any] | None:
+    """Return the relation of what an index finds nearest to a vector; None if none has the metric."""
+    asked = question.asked
+    near = {"column": asked["column"], "q": asked["vector"], "k": asked["k"], "metric": asked["metric"]}
+    reads = {**asked["reads"], "version": asked["version"], "columns": json.dumps(asked["columns"])}
+    wanted = {**reads, "nearest": json.dumps({**near, "refine_factor": _REFINE})}
+    options = read_options(wanted)
+    ref, _ = searches.describe(options, None)
+    dataset = _opened(options, ref)
+    query = VectorQuery.parse(near)
+    if VectorSearch(dataset.snapshot, query.column).index_name(query) is None:
+        return None
+    return _relation(asked["shown"], wanted, asked["k"])
+
+
+def _relation(name: str, wanted: dict[str, str], rows: int) -> dict[str, Any]:
+    options = read_options(wanted)
+    ref, schema = searches.describe(options, None)
+    pinned = {name: value for name, value in wanted.items() if name not in _TRAVEL}
+    pinned["version"] = str(ref.version)
+    return {
+        "shown": name,
+        "schema": schema.json(),
+        "always": pinned,
+        "plan": _explained(options, _opened(options, ref)),
+        "rows": rows,
+    }
+
+
+def _opened(options: ReadOptions, ref: VersionRef) -> LanceDataset:
+    store, _ = open_store(options.path, options.storage)
+    return LanceDataset(options.path, store, ref.root, load_version(store, ref.root, ref.version))
+
+
+def _arguments(function: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by name.
+
+    Raises:
+        OptionError: one is missing, or there are too many.
+    """
+    about = SEARCH_FUNCTIONS[function]
+    found = dict(zip(about.parameters, given, strict=False)) | {key.lower(): v for key, v in named.items()}
+    missing = [name for name in about.parameters[: -about.optional] if found.get(name) is None]
+    strange = sorted(set(found) - set(about.parameters))
+    if len(given) > len(about.parameters) or missing or strange:
+        raise OptionError(
+            f"{function} takes (table, {', '.join(about.parameters)}), the last of which may be left out; "
+            f"missing: {', '.join(missing) or 'none'}, not known: {', '.join(strange) or 'none'}"
+        )
+    if not isinstance(found["k"], int) or isinstance(found["k"], bool) or found["k"] < 1:
+        raise OptionError(f"k of {function} must be a whole number of 1 or more, not {found['k']!r}")
+    options = found.get("options")
+    if isinstance(options, str):
+        try:
+            options = json.loads(options)
+        except ValueError:
+            options = None
+        found["options"] = options
+    if "options" in found and not isinstance(options, Mapping):
+        raise OptionError(f"options of {function} are a map, such as map('filter', 'id > 7')")
+    for name in ("vector",):
+        value = found.get(name)
+        if name in about.parameters and (not isinstance(value, list) or None in value):
+            raise OptionError(f"the vector of {function} is an array of numbers, such as array(0.1, 0.2)")
+    return found
+
+
+def _split(function: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the keys of the search among the options, and the options of the read."""
+    about = SEARCH_FUNCTIONS[function]
+    keys: dict[str, Any] = {}
+    reads: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() in about.keys:
+            keys[name.lower()] = _value(value)
+        elif name in OPTIONS or name.startswith("storage."):
+            reads[name] = value if isinstance(value, str) else json.dumps(value)
+        else:
+            raise OptionError(
+                f"{function} has no option {name!r}: there are {', '.join(about.keys)}, and options of reads"
+            )
+    return keys, reads
+
+
+def _value(text: Any) -> Any:
+    """Return the number, truth value or list that a text stands for, or the text."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _vector(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, str]:
+    asked = {"column": arguments["column"], "q": arguments["vector"], "k": arguments["k"], **keys}
+    return {"nearest": json.dumps(asked)}
+
+
+def _text(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, str]:
+    asked = {"column": arguments["column"], "query": arguments["query"], "k": arguments["k"], **keys}
+    return {"full_text_query": json.dumps(asked)}
+
+
+def _hybrid(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, str]:
+    near = {key: value for key, value in keys.items() if key in _VECTOR_KEYS}
+    words = {key: value for key, value in keys.items() if key in _TEXT_KEYS}
+    asked = {
+        "nearest": {"column": arguments["vector_column"], "q": arguments["vector"], **near},
+        "full_text_query": {"column": arguments["text_column"], "query": arguments["query"], **words},
+        "k": arguments["k"],
+        **{key: value for key, value in keys.items() if key in _HYBRID_KEYS},
+    }
+    return {"hybrid_search": json.dumps(asked)}
+
+
+_SEARCHES = {"vector_search": _vector, "text_search": _text, "hybrid_search": _hybrid}
+
+
+def _explained(options: ReadOptions, dataset: LanceDataset) -> str:
+    """Return what EXPLAIN shows of a search."""
+    parts = []
+    if options.hybrid_search is not None:
+        both = HybridQuery.parse(dataset.manifest, options.hybrid_search)
+        parts = [
+            f"HybridSearch k={both.k}",
+            _by_vector(dataset, both.vector),
+            _by_words(dataset, both.text_column),
+        ]
+    elif options.nearest is not None:
+        parts = [_by_vector(dataset, VectorQuery.parse(options.nearest))]
+    else:
+        asked = dict(options.full_text_query or {})
+        k = asked.pop("k", None)
+        column, _ = parse_text_query(dataset.manifest, asked, k)
+        parts = [f"{_by_words(dataset, column)} k={k}"]
+    filtered = f", filter: {options.filter}" if options.filter else ""
+    return "; ".join(parts) + filtered
+
+
+def _by_vector(dataset: LanceDataset, query: VectorQuery) -> str:
+    near = VectorSearch(dataset.snapshot, query.column)
+    index = near.index_name(query)
+    metric = near.metric(query)
+    return f"VectorSearch {query.column} k={query.k} metric={metric} {_index(dataset, index)}"
+
+
+def _by_words(dataset: LanceDataset, column: str) -> str:
+    return f"TextSearch {column} {_index(dataset, TextSearch(dataset.snapshot, column).index_name)}"
+
+
+def _index(dataset: LanceDataset, name: str | None) -> str:
+    if name is None:
+        return "without an index"
+    kinds = {index.name: index.index_type for index in describe_indices(dataset.snapshot)}
+    return f"by index {name} ({kinds[name]})"

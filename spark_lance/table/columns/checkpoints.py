@@ -1,0 +1,91 @@
+"""Results of a function that computes columns, kept so that a run that failed goes on where it ended.
+
+The file is an SQLite database with one table:
+
+    results   input: text, SHA-256 of the batch that the function got, with the addresses of its rows
+              output: blob, what it gave, as an Arrow IPC stream
+
+A result counts only for the same rows with the same values, so nothing stale can come back from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import OptionError
+from spark_lance.table.columns.new_columns import Computation
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
+
+__all__ = ["Checkpoints"]
+
+
+class Checkpoints:
+    """The kept results of one run.
+
+    Args:
+        path: of the file; made if it is missing.
+
+    Raises:
+        OptionError: the file is something else.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        try:
+            with self._open() as database:
+                database.execute("create table if not exists results (input text primary key, output blob)")
+        except sqlite3.DatabaseError as error:
+            raise OptionError(f"{path} is no file of checkpoints: {error}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path)
+
+    def around(self, source: Computation) -> Computation:
+        """Return a computation that asks its function only for what is not kept."""
+        columns = tuple(dict.fromkeys([*source.columns, ROW_ADDRESS]))
+
+        def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+            key = _digest(batch)
+            return self._kept(key, lambda: source.compute(batch.select(list(source.columns))))
+
+        return Computation(source.schema, columns, compute, any_order=False)
+
+    def _kept(self, key: str, compute: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
+        database = self._open()
+        try:
+            found = database.execute("select output from results where input = ?", (key,)).fetchone()
+            if found is not None:
+                return _unpacked(found[0])
+            made = compute()
+            with database:
+                database.execute("insert or replace into results values (?, ?)", (key, _packed(made)))
+            return made
+        finally:
+            database.close()
+
+    def remove(self) -> None:
+        """Delete the file: the run is complete."""
+        self._path.unlink(missing_ok=True)
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _unpacked(data: bytes) -> Any:
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_next_batch()
+
+
+def _digest(batch: pa.RecordBatch) -> str:
+    return hashlib.sha256(_packed(batch)).hexdigest()

@@ -1,0 +1,169 @@
+"""Scripts for pylance on the stand-in: what they call, what comes back, what moves."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance as theirs
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import spark_lance.compat.lance as ours
+from spark_lance.compat.lance import query
+from tests.conftest import ROOT
+
+LIBRARIES = pytest.mark.parametrize("lance", [ours, theirs], ids=["ours", "pylance"])
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    return pa.table({"a": np.arange(start, stop), "b": [f"row {i}" for i in range(start, stop)]})
+
+
+@LIBRARIES
+def test_a_script_gets_the_same_answers(lance: Any, tmp_path: Path) -> None:
+    ds = lance.write_dataset(rows(0, 10), tmp_path / "t", max_rows_per_file=5)
+    assert ds.insert(rows(10, 12)) is None
+    assert ds.version == 2
+    assert ds.delete("a = 1 or a = 6") == {"num_deleted_rows": 2}
+    assert ds.update({"b": "'new'"}, where="a < 3") == {"num_rows_updated": 2}
+    merged = (
+        ds.merge_insert("a").when_matched_update_all().when_not_matched_insert_all().execute(rows(11, 14))
+    )
+    assert merged == {"num_inserted_rows": 2, "num_updated_rows": 1, "num_deleted_rows": 0}
+    assert ds.add_columns({"c": "a * 2"}) is None
+    assert ds.create_scalar_index("a", "BTREE") is None
+    assert ds.has_index
+    assert (len(ds), ds.count_rows("c > 20")) == (12, 3)
+    assert ds.to_table({"d": "a + c"}, filter="a > 10", order_by=["a"])["d"].to_pylist() == [33, 36, 39]
+    assert [version["version"] for version in ds.versions()] == list(range(1, ds.version + 1))
+    old = ds.checkout_version(1)
+    assert (old.version, old.count_rows(), ds.version) == (1, 10, 7)
+    old.restore()
+    assert (old.version, old.count_rows()) == (8, 10)
+    ds.checkout_latest()
+    assert ds.version == 8
+    metrics = ds.optimize.compact_files()
+    assert (metrics.fragments_removed, metrics.fragments_added) == (2, 1)
+    assert len(ds.get_fragments()) == 1
+    ds.tags.create("best", 1)
+    assert ds.tags.list()["best"]["version"] == 1
+    assert ds.stats.dataset_stats()["num_fragments"] == 1
+
+
+@LIBRARIES
+def test_files_are_made_here_and_committed_there(lance: Any, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    texts = [json.dumps(lance.fragment.LanceFragment.create(uri, rows(i, i + 3)).to_json()) for i in (0, 3)]
+    fragments = [lance.FragmentMetadata.from_json(text) for text in texts]
+    ds = lance.LanceDataset.commit(uri, lance.LanceOperation.Overwrite(rows(0, 1).schema, fragments))
+    assert ds.to_table().equals(rows(0, 6))
+    more = lance.fragment.write_fragments(rows(6, 8), ds)
+    ds = lance.LanceDataset.commit(ds, lance.LanceOperation.Append(more), read_version=1, commit_message="m")
+    assert ds.read_transaction(2).transaction_properties["__lance_commit_message"] == "m"
+    fragment, schema = ds.get_fragment(0).merge_columns({"c": "a + 1"})
+    others = [each.merge_columns({"c": "a + 1"})[0] for each in ds.get_fragments()[1:]]
+    ds = lance.LanceDataset.commit(
+        ds, lance.LanceOperation.Merge([fragment, *others], schema), read_version=2
+    )
+    assert ds.to_table(["c"])["c"].to_pylist() == list(range(1, 9))
+    left = ds.get_fragment(0).delete("a = 1")
+    ds = lance.LanceDataset.commit(ds, lance.LanceOperation.Delete([left], [], "a = 1"), read_version=3)
+    assert ds.count_rows() == 7
+    update = pa.table({"_rowid": pa.array([0], pa.uint64()), "b": ["changed"]})
+    changed, fields = ds.get_fragment(0).update_columns(update)
+    operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
+    ds = lance.LanceDataset.commit(ds, operation, read_version=4)
+    assert ds.to_table(["b"])["b"].to_pylist()[:2] == ["changed", "row 2"]
+    ds.validate()
+
+
+def test_each_reads_what_the_other_committed_by_parts(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    made = ours.fragment.write_fragments(rows(0, 4), uri, max_rows_per_file=2)
+    assert isinstance(made, list)
+    as_theirs = [
+        theirs.FragmentMetadata.from_json(json.dumps(each.to_json() | {"overlays": []})) for each in made
+    ]
+    theirs.LanceDataset.commit(uri, theirs.LanceOperation.Overwrite(rows(0, 1).schema, as_theirs))
+    written = [each.metadata.to_json() for each in theirs.dataset(uri).get_fragments()]
+    assert [ours.FragmentMetadata.from_json(json.dumps(each)).num_rows for each in written] == [2, 2]
+    transaction = ours.dataset(uri).read_transaction(1)
+    assert transaction is not None
+    assert isinstance(transaction.operation, ours.LanceOperation.Overwrite)
+
+
+QUERIES: list[Callable[[Any], Any]] = [
+    lambda q: q.MatchQuery("quick fox", "t"),
+    lambda q: q.MatchQuery("quick fox", "t", operator=q.FullTextOperator.AND, boost=2.0),
+    lambda q: q.MatchQuery("quik", "t", fuzziness=1),
+    lambda q: q.MatchQuery("quikc fxo", "t", fuzziness=2, prefix_length=1),
+    lambda q: q.PhraseQuery("quick fox", "t"),
+    lambda q: q.PhraseQuery("quick fox", "t", slop=1),
+    lambda q: q.MultiMatchQuery("quick", ["t", "u"], boosts=[1.0, 3.0]),
+    lambda q: q.BooleanQuery(
+        [(q.Occur.MUST, q.MatchQuery("fox", "t")), (q.Occur.MUST_NOT, q.MatchQuery("brown", "t"))]
+    ),
+    lambda q: q.MatchQuery("fox", "t") | q.MatchQuery("dog", "t"),
+    lambda q: q.MatchQuery("fox", "t") & q.MatchQuery("brown", "t"),
+    lambda q: q.BoostQuery(q.MatchQuery("fox", "t"), q.MatchQuery("brown", "t"), negative_boost=0.3),
+]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    uri = str(tmp_path_factory.mktemp("texts") / "t")
+    table = pa.table(
+        {
+            "t": ["the quick brown fox", "quick fox", "lazy brown dog", "foxes run", "quack", None],
+            "u": ["x", "fox", "y", "z", "quick", "q"],
+        }
+    )
+    ds = ours.write_dataset(table, uri, max_rows_per_file=3)
+    ds.create_scalar_index("t", "INVERTED", with_position=True)
+    ds.create_scalar_index("u", "INVERTED")
+    return uri
+
+
+@pytest.mark.parametrize("number", range(len(QUERIES)))
+def test_text_queries_find_and_score_as_pylance_does(texts: str, number: int) -> None:
+    make = QUERIES[number]
+    found = ours.dataset(texts).to_table(full_text_query=make(query)).to_pylist()
+    expected = theirs.dataset(texts).to_table(full_text_query=make(theirs.query)).to_pylist()
+    scores = {row["t"]: row["_score"] for row in found}
+    assert scores == pytest.approx({row["t"]: row["_score"] for row in expected}, abs=1e-5)
+    assert [row["_score"] for row in found] == sorted(scores.values(), reverse=True)
+
+
+def test_pickles_and_copies_are_of_one_version(tmp_path: Path) -> None:
+    ds = ours.write_dataset(rows(0, 3), tmp_path / "t")
+    copy = pickle.loads(pickle.dumps(ds))
+    ds.insert(rows(3, 4))
+    assert (copy.version, copy.count_rows(), ds.count_rows()) == (1, 3, 4)
+    fragment = pickle.loads(pickle.dumps(ds.get_fragments()[1]))
+    assert fragment.count_rows() == 1
+
+
+def test_importing_lance_can_mean_the_stand_in() -> None:
+    program = (
+        "from spark_lance.compat import install; install(); import lance, lance.dataset, lance.query as q\n"
+        "from lance.fragment import write_fragments\n"
+        "import spark_lance.compat.lance as ours\n"
+        "assert lance is ours and q.MatchQuery and callable(lance.dataset), lance.dataset\n"
+        "import sys; assert 'compat' in sys.modules['lance.dataset'].__file__"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_installing_is_refused_where_lance_is_loaded() -> None:
+    program = "import lance; from spark_lance.compat import install; install()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "call install() before anything imports it" in done.stderr
