@@ -16,12 +16,13 @@ EXTRAS_test := test,demo
 EXTRAS_test-s3 := test,demo,test-s3
 EXTRAS_bench := test,demo,bench
 EXTRAS_docs := test,docs
+EXTRAS_release := release
 
 # Byte-compiling the 1 GB of dependencies takes a quarter of the install; Python does it on import as well.
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate clean
+.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-spark bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -136,6 +137,9 @@ bench-delta: .venv-spark-4.2.0/.installed ## measure changes of tables against D
 
 bench-report: $(VENV)/.installed-bench ## draw the figures that benchmarks have kept, into docs/pictures
 	$(BIN)/python -m benchmarks.report $(ARGS)
+
+release-check: $(VENV)/.installed-release ## build wheel and sdist, install them with Python 3.10 and 3.13, run the demo
+	$(BIN)/python release/check.py $(ARGS)
 
 clean: ## remove what these commands made, the environment included
 	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

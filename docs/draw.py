@@ -83,12 +83,12 @@ def drawn(source: str) -> str:
         else:
             begin, end, *words = rest.split(maxsplit=2)
             lines.append(_arrow(boxes[begin], boxes[end], words[0] if words else ""))
-    width = max([box.left + box.width for box in boxes.values()] + written) + MARGIN
-    height = max(box.top + box.height for box in boxes.values()) + MARGIN
+    wide = max([box.left + box.width for box in boxes.values()] + written) + MARGIN
+    high = max(box.top + box.height for box in boxes.values()) + MARGIN
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
-            f'width="{width:g}" height="{height:g}" role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:g} {high:g}" '
+            f'width="{wide:g}" height="{high:g}" role="img">',
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
             'orient="auto"><path d="M0 0L8 4L0 8z" fill="#757575"/></marker></defs>',
             *lines,
