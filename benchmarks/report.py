@@ -44,8 +44,14 @@ def bars(name: str, records: Sequence[Record]) -> Any:
     for row, record in enumerate(compared):
         text = f"{record.ratio:.2g}x: {_amount(record.ours, record)} to {_amount(record.peer or 0, record)}"
         right = (record.ratio or 1) >= 1
-        shift = {"xytext": (4 if right else -4, 0), "textcoords": "offset points"}
-        axes.annotate(text, (record.ratio, row), va="center", ha="left" if right else "right", **shift)
+        axes.annotate(
+            text,
+            (record.ratio or 1, row),
+            xytext=(4 if right else -4, 0),
+            textcoords="offset points",
+            va="center",
+            ha="left" if right else "right",
+        )
     axes.set_title(f"{name}: to the right spark_lance is better", loc="left")
     _foot(figure, records)
     return figure

@@ -1,8 +1,8 @@
 """Checks that what would be published works: `make release-check`.
 
-Wheel and sdist are built from a clean copy of the sources, looked into, installed into new environments of the oldest
-and the newest Python, and used there: the command line, a table without Spark, and the demo on real data. Prints a line
-for each thing that was checked; exit code 1 if one failed or an interpreter is missing.
+Wheel and sdist are built from a clean copy of the sources, looked into, installed into new environments of
+the oldest and the newest Python, and used there: the command line, a table without Spark, the demo on real
+data. Prints a line for each thing that was checked; exit code 1 if one failed or an interpreter is missing.
 """
 
 from __future__ import annotations
