@@ -10,14 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_lance import errors
+    from spark_lance import errors, query
     from spark_lance.datasets.building import write_fragments
     from spark_lance.datasets.dataset import LanceDataset, LanceFragment, dataset, write_dataset
     from spark_lance.datasets.fragment_metadata import FragmentMetadata
     from spark_lance.datasets.operations import LanceOperation, Transaction
     from spark_lance.datasets.ordering import ColumnOrdering
     from spark_lance.datasets.scanner import LanceScanner
-    from spark_lance.index.text import queries as query
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
     from spark_lance.spark.lance_table.table import LanceTable
@@ -66,7 +65,7 @@ _HOMES = {
     "write_dataset": "spark_lance.datasets.dataset",
     "write_fragments": "spark_lance.datasets.building",
 }
-_MODULES = {"errors": "spark_lance.errors", "query": "spark_lance.index.text.queries"}
+_MODULES = {"errors": "spark_lance.errors", "query": "spark_lance.query"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "spark_lance"
-LAYERS = ("errors", "proto", "io", "file", "table", "index", "datasets", "compat", "catalog", "cli", "spark")
+LAYERS = (
+    "errors",
+    "proto",
+    "io",
+    "file",
+    "table",
+    "index",
+    "datasets",
+    "training",
+    "compat",
+    "catalog",
+    "cli",
+    "spark",
+)
 # The folders of a package in the order of their imports: each uses only those to its left. "core" are modules
 # beside the folders, except those that are named themselves.
 ROOMS = {

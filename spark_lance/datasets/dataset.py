@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +31,7 @@ from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 from spark_lance.table.versions.resolve import Reference, version_at
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.compression import compressed
 from spark_lance.table.writing.inputs import as_reader
 from spark_lance.table.writing.write import (
     MAX_BYTES_PER_FILE,
@@ -165,6 +166,7 @@ def write_dataset(
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
     data_storage_version: str | None = None,
+    compression: str | None = None,
     enable_stable_row_ids: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     transaction_properties: Mapping[str, str] | None = None,
@@ -184,6 +186,9 @@ def write_dataset(
         max_rows_per_file: rows after which a new file is begun.
         max_bytes_per_file: bytes after which a new file is begun.
         data_storage_version: "2.0", "2.1" or "2.2" ("stable"); the table's own or 2.2 by default.
+        compression: "zstd" or "lz4" for small files, "none" for files that are only packed; by default pages
+            are compressed where that costs readers little. A new table keeps it for later writes, in the
+            metadata of its fields; files of 2.0 compress text alone.
         enable_stable_row_ids: for a new table: rows keep their `_rowid` when they move.
         storage_options: options of the fsspec file system.
         transaction_properties: kept with the transaction.
@@ -213,6 +218,7 @@ def write_dataset(
         data_storage_version=data_storage_version,
         stable_row_ids=enable_stable_row_ids,
     )
+    plan = replace(plan, schema=compressed(plan.schema, compression))
     aligner = Aligner(reader.schema, plan.schema)
     fragments = write_fragments(
         (aligner.align(batch) for batch in reader),

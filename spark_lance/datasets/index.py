@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.datasets.base import SameDataset
+from spark_lance.datasets.index_stats import segment_figures
 from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.projection import Columns
 from spark_lance.datasets.read import ReadMixin
@@ -19,6 +20,7 @@ from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
+from spark_lance.index.entries import segments_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
@@ -29,6 +31,7 @@ from spark_lance.index.text.queries import FullTextQuery
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.create import (
     VECTOR_LABEL,
+    VECTOR_NEWEST,
     create_vector_index,
     extend_vector_index,
     recipe_with,
@@ -166,7 +169,9 @@ class IndexMixin(ReadMixin, MaintainMixin):
         return self._at(manifest)
 
     def index_statistics(self, name: str) -> dict[str, Any]:
-        """Return what is known of an index: its kind, its segments, rows with and without it.
+        """Return what is known of an index: its kind, its segments, rows and fragments with and without it.
+
+        The key `indices` has figures of each segment, see `segment_figures`.
 
         Raises:
             IndexNotFoundError: there is no such index.
@@ -175,13 +180,18 @@ class IndexMixin(ReadMixin, MaintainMixin):
             if index.name == name:
                 rows = self.snapshot.live_rows()
                 indexed = index.num_rows_indexed or 0
+                covered = {number for segment in index.segments for number in segment.fragment_ids or ()}
                 return {
                     "index_type": index.index_type,
                     "name": name,
+                    "num_indices": len(index.segments),
                     "num_segments": len(index.segments),
                     "num_indexed_rows": indexed,
                     "num_unindexed_rows": rows - indexed,
+                    "num_indexed_fragments": len(covered),
+                    "num_unindexed_fragments": len(self.manifest.fragments) - len(covered),
                     "details": dict(index.details),
+                    "indices": segment_figures(self.snapshot, index),
                 }
         raise IndexNotFoundError(f"there is no index {name!r}")
 
@@ -249,6 +259,18 @@ class IndexMixin(ReadMixin, MaintainMixin):
         if request.fast_search:
             nearest["fast_search"] = True
         return self._nearest(VectorQuery.parse(nearest), *chosen)
+
+    def _compared(self, request: ScanRequest) -> Sequence[str]:
+        nearest = dict(request.nearest or {})
+        exact, indexed = "KNNVectorDistance", "ANNSubIndex"
+        field = self.lance_schema.find(str(nearest.get("column")))[-1]
+        segments = segments_of(self.snapshot, VECTOR_LABEL, VECTOR_NEWEST, field.id)
+        if not segments or nearest.get("use_index") is False:
+            return (exact,)
+        covered = {number for segment in segments for number in segment.covered}
+        complete = all(fragment.id in covered for fragment in self.manifest.fragments)
+        fast = request.fast_search or nearest.get("fast_search")
+        return (indexed,) if complete or fast else (indexed, exact)
 
     def _measured(self, request: ScanRequest) -> pa.Schema:
         if request.full_text_query is not None:

@@ -21,7 +21,12 @@ _SHOWN_FRAGMENTS = 20
 
 
 def explained(
-    request: ScanRequest, projection: Projection, scan: Scan, condition: Condition | None, verbose: bool
+    request: ScanRequest,
+    projection: Projection,
+    scan: Scan,
+    condition: Condition | None,
+    verbose: bool,
+    searched: Sequence[str] = (),
 ) -> str:
     """Return the plan of a read.
 
@@ -30,6 +35,7 @@ def explained(
         scan: what is read for it.
         condition: the filter, fitted to the table.
         verbose: also tell the rows that page statistics leave in every fragment; opens the fragments.
+        searched: how a search by vector compares rows: by an index, one by one, or both.
     """
     steps = []
     if projection.outputs is not None:
@@ -41,7 +47,7 @@ def explained(
     if request.order_by:
         steps.append(f"SortExec: expr=[{', '.join(str(ordering) for ordering in request.order_by)}]")
     if request.is_search:
-        steps += _search_steps(request, condition)
+        steps += _search_steps(request, condition, searched)
         condition = condition if request.prefilter else None
     steps += _scan_steps(scan, condition, verbose)
     return "\n".join("  " * depth + line for depth, line in enumerate(steps)) + "\n"
@@ -61,15 +67,18 @@ def analyzed(plan: str, parts: Iterable[pa.Table]) -> str:
     return head + "".join(f"  {line}\n" for line in plan.splitlines())
 
 
-def _search_steps(request: ScanRequest, condition: Condition | None) -> list[str]:
+def _search_steps(request: ScanRequest, condition: Condition | None, searched: Sequence[str]) -> list[str]:
     steps = []
     if condition is not None and not request.prefilter:
         steps.append(f"FilterExec: {_text_of(condition)}")
     if request.nearest is not None:
         asked = {name: value for name, value in request.nearest.items() if name != "q" and value is not None}
-        exact = not asked.pop("use_index", True)
-        kind = "KNNVectorDistance" if exact else "ANNSubIndex"
-        steps.append(f"{kind}: {', '.join(f'{name}={value}' for name, value in asked.items())}")
+        probes = asked.pop("nprobes", None)
+        if probes is not None:
+            asked |= {"minimum_nprobes": probes, "maximum_nprobes": probes}
+        asked.pop("use_index", None)
+        said = ", ".join(f"{name}={value}" for name, value in asked.items())
+        steps += [f"{kind}: {said}" for kind in searched]
     else:
         steps.append(f"MatchQuery: query={request.full_text_query}")
     return steps

@@ -53,6 +53,10 @@ class ScanSource(ABC):
         """
         raise OptionError("a search is over a table, not over one fragment: give the table fragments=[...]")
 
+    def _compared(self, request: ScanRequest) -> Sequence[str]:  # noqa: ARG002
+        """Return how a search by vector compares rows, for the plan."""
+        return ("KNNVectorDistance",)
+
     def _measured(self, request: ScanRequest) -> pa.Schema:  # noqa: ARG002
         """Return the columns that a search adds."""
         return pa.schema([])
@@ -165,12 +169,13 @@ class LanceScanner:
         Args:
             verbose: open the fragments that are left and tell the rows whose pages are left out, too.
         """
-        return explained(self.request, self._projection, self._plan(self._reads), self._condition, verbose)
+        searched = self.source._compared(self.request) if self.request.nearest is not None else ()
+        scan = self._plan(self._reads)
+        return explained(self.request, self._projection, scan, self._condition, verbose, searched)
 
     def analyze_plan(self) -> str:
         """Run the read and return its plan with times, and rows that were read and that came out."""
-        plan = explained(self.request, self._projection, self._plan(self._reads), self._condition, True)
-        return analyzed(plan, self._parts(self.request.batch_bytes))
+        return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes))
 
     def __repr__(self) -> str:
         asked = {"columns": self.request.columns, "filter": self.request.filter, "limit": self.request.limit}

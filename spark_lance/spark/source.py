@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_lance.spark.sink.write import LanceWriter
     from spark_lance.table.versions.resolve import VersionRef
 
-__all__ = ["LanceDataSource"]
+__all__ = ["LanceDataSource", "ReadKind", "read_kind"]
 
 
 class PlacedReader(Protocol):
@@ -60,7 +60,8 @@ _READS = {
 }
 
 
-def _kind(options: ReadOptions) -> ReadKind:
+def read_kind(options: ReadOptions) -> ReadKind:
+    """Return the module that does what a read asks for."""
     return cast("ReadKind", import_module(_READS[options.kind]))
 
 
@@ -88,7 +89,7 @@ class LanceDataSource(DataSource):
         """Return the Spark schema of the columns asked for, and fix the version that is read."""
         with one_line():
             options = read_options(self.options)
-            self._ref, schema = _kind(options).describe(options, self._ref)
+            self._ref, schema = read_kind(options).describe(options, self._ref)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -97,7 +98,7 @@ class LanceDataSource(DataSource):
         with one_line():
             options = read_options(self.options)
             check_batch(options)
-            reader = _kind(options).reader(options, schema, self._ref, pushes)
+            reader = read_kind(options).reader(options, schema, self._ref, pushes)
         self._ref = reader.ref
         return cast("DataSourceReader", reader)
 

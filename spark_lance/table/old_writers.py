@@ -6,16 +6,17 @@
     no data_format, or "0.1"       the version that all data files have, if that is 2.0 or newer
     index entry without details    its kind is told from the files of the index
 
-What is put right goes into the next version, as with other engines; only the kinds of indices do not. Two
-mistakes are not put right, and nothing may be built on such versions: a field that two files of a fragment
-provide, and index entries whose coverage cannot be believed. (Lance table format, writer version.)
+What is put right goes into the next version, as with other engines; only the kinds of indices do not.
+Coverage that cannot be believed is put right by the next writer if the rows of the index tell it (see
+`indices.old_coverage`). If they do not, and where two files of a fragment provide one field, nothing may be
+built on such a version. (Lance table format, writer version.)
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -32,7 +33,7 @@ from spark_lance.table.features import MIXED_FILE_VERSIONS
 from spark_lance.table.index_kinds import INDEX_KINDS, IndexKind
 from spark_lance.table.manifest import Manifest
 
-__all__ = ["check_successor", "completed"]
+__all__ = ["check_successor", "completed", "doubtful_indices"]
 
 _PARALLEL = 16
 _LEGACY = FileVersion.V0_1.text
@@ -160,12 +161,13 @@ def _kind_with(files: Sequence[str]) -> IndexKind | None:
     return next((kind for kind, file in own if file is not None and any(map(file.fullmatch, files))), None)
 
 
-def check_successor(base: Manifest, successor: Manifest) -> None:
+def check_successor(base: Manifest, successor: Manifest, told: Collection[bytes] = ()) -> None:
     """Refuse to build a version on one with mistakes of old writers that are not put right here.
 
     Args:
         base: the version that was built on.
         successor: what was made of it; an index that it does not have any more does no harm.
+        told: uuids of index entries whose coverage has been told from their rows.
 
     Raises:
         UnsupportedFormatError: a field is provided twice, or the coverage of an index cannot be believed.
@@ -178,7 +180,7 @@ def check_successor(base: Manifest, successor: Manifest) -> None:
         )
     if not base.index_section:
         return
-    doubtful = set(_doubtful_indices(base))
+    doubtful = set(doubtful_indices(base)) - set(told)
     for entry in successor.indices:
         if entry.uuid.uuid in doubtful:
             raise UnsupportedFormatError(
@@ -201,8 +203,14 @@ def _doubled_field(message: table_pb2.Manifest) -> int | None:
     return None
 
 
-def _doubtful_indices(base: Manifest) -> Iterator[bytes]:
-    """Yield the uuids of entries that may cover other fragments than they say, if they say which."""
+def doubtful_indices(base: Manifest) -> Iterator[bytes]:
+    """Yield the uuids of entries that may cover other fragments than they say, if they say which.
+
+    Raises:
+        FormatError: the index section is damaged.
+    """
+    if not base.index_section:
+        return
     entries = [each for each in base.indices if each.fragment_bitmap and each.fields]
     if _is_older(base.message, _SOUND_COVERAGE):
         yield from (entry.uuid.uuid for entry in entries)

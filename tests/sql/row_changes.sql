@@ -18,13 +18,13 @@ SELECT operation FROM lance.db.t.history WHERE version > 1 ORDER BY version;
 > Delete
 > Delete
 UPDATE lance.db.t AS x SET d.a = x.d.a * 2, m = DEFAULT WHERE x.d.b = '7';
-UPDATE lance.db.t SET xs = transform(xs, x -> x + id), d = named_struct('b', 'new', 'a', 0) WHERE id = 3;
+UPDATE lance.db.t SET xs = transform(xs, x -> x + id), d = named_struct('b', 8, 'a', 0) WHERE id = 3;
 UPDATE lance.db.t SET m = (SELECT max(id) FROM range(50)) WHERE _rowid IS NOT NULL AND id < 4;
 UPDATE lance.db.t SET m = (SELECT count(*) FROM range(9) r WHERE r.id > t.id) WHERE m < 49
   AND id > (SELECT min(r.id) FROM range(4, 9) r WHERE r.id % 2 = t.id % 2);
 SELECT id, m, d.a, d.b, xs FROM lance.db.t ORDER BY id;
 > 2 | 49 | 2 | 2 | [2, 3]
-> 3 | 49 | 0 | new | [6, 7]
+> 3 | 49 | 0 | 8 | [6, 7]
 > 5 | 2 | 5 | 5 | [5, 6]
 > 6 | 2 | 6 | 6 | [6, 7]
 > 7 | None | 14 | 7 | [7, 8]
@@ -32,15 +32,15 @@ MERGE INTO lance.db.t AS t
   USING (SELECT 5L AS id, 55 AS m UNION ALL SELECT 77L, 7) AS s ON t.id = s.id
   WHEN MATCHED AND s.m > 100 THEN DELETE
   WHEN MATCHED THEN UPDATE SET t.m = s.m + t.m, d.b = concat('was ', t.d.b)
-  WHEN NOT MATCHED AND s.id > 70 THEN INSERT (id, m, d) VALUES (s.id, s.m, named_struct('b', 'c', 'a', 1))
+  WHEN NOT MATCHED AND s.id > 70 THEN INSERT (id, m, d) VALUES (s.id, s.m, named_struct('b', 4, 'a', 1))
   WHEN NOT MATCHED BY SOURCE AND t.id > 6 THEN DELETE
   WHEN NOT MATCHED BY SOURCE AND t.id = 6 THEN UPDATE SET m = -1;
 SELECT id, m, d.b FROM lance.db.t ORDER BY id;
 > 2 | 49 | 2
-> 3 | 49 | new
+> 3 | 49 | 8
 > 5 | 57 | was 5
 > 6 | -1 | 6
-> 77 | 7 | c
+> 77 | 7 | 4
 MERGE INTO lance.db.t USING (SELECT * FROM lance.db.t VERSION AS OF 1) AS old ON t.id = old.id
   WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *;
 SELECT count(*), sum(id), sum(m) FROM lance.db.t;

@@ -126,6 +126,18 @@ def test_each_session_is_told_of_its_own_changes(
     assert record.message.startswith("UPDATE lance.t: 3 rows updated, 0 deleted, 0 inserted, version 2, ")
 
 
+def test_a_view_of_another_version_or_of_a_part_is_not_changed(session: SparkSession, tmp_path: Path) -> None:
+    session.sql("DELETE FROM lance.t WHERE id = 0")
+    for reader, name in [
+        (session.read.option("version", 1).table("lance.t"), "version"),
+        (session.read.format("lance").option("filter", "id > 3").load(str(tmp_path / "t.lance")), "filter"),
+    ]:
+        reader.createOrReplaceTempView("seen")
+        with pytest.raises(PySparkException, match=f"by its option '{name}': name the table itself"):
+            session.sql("DELETE FROM seen")
+    assert session.table("lance.t").count() == 9
+
+
 def test_explaining_a_statement_runs_nothing(session: SparkSession) -> None:
     told = session.sql(
         "EXPLAIN MERGE INTO lance.t USING (SELECT id FROM range(3)) s ON t.id = s.id WHEN MATCHED THEN DELETE"

@@ -129,7 +129,7 @@ QUERY_SETS = {
             default=None,
         ),
     ),
-    "e": Text("named_struct('b', 'z', 'a', 3)", lambda x, y, all: {"a": 3, "b": "z"}),
+    "e": Text("named_struct('b', 5, 'a', 3)", lambda x, y, all: {"a": 3, "b": "5"}),
 }
 SETS_OF_SOURCE = {
     "k": Text("y.k", lambda x, y, all: y["k"]),

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError
+from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import MAX_ARROW_ROWS, keep_mask, pack_deletions, read_deletions
+from spark_lance.table.deletion import keep_mask, pack_deletions, read_deletions
 from spark_lance.table.paths import deletion_path
 from spark_lance.table.versions.versions import load_latest
 
@@ -204,11 +204,11 @@ def fragment_with(kind: int | None) -> table_pb2.DataFragment:
     ("present", "rows", "bitmap", "expected"),
     [
         (None, 1, False, ARROW),
-        (None, MAX_ARROW_ROWS, False, ARROW),
-        (None, MAX_ARROW_ROWS + 1, False, BITMAP),
+        (None, 5000, False, ARROW),
+        (None, 5001, False, BITMAP),
         (None, 1, True, BITMAP),
         (ARROW, 1, False, ARROW),
-        (ARROW, MAX_ARROW_ROWS + 1, False, BITMAP),
+        (ARROW, 5001, False, BITMAP),
         (BITMAP, 1, False, BITMAP),
     ],
 )
@@ -227,9 +227,10 @@ def test_the_kind_of_a_new_file(
 
 
 def test_new_files_have_names_of_their_own_and_arrow_files_are_compressed() -> None:
-    offsets = np.arange(MAX_ARROW_ROWS, dtype=np.uint32)
+    offsets = np.arange(5000, dtype=np.uint32)
     made = [pack_deletions(fragment_with(None), offsets, version=1) for _ in range(20)]
     assert len({entry.id for entry, _ in made}) == 20
+    assert {entry.file_type for entry, _ in made} == {ARROW}
     assert max(entry.id for entry, _ in made) >= 2**60
     assert len(made[0][1]) < offsets.nbytes
 
@@ -243,6 +244,10 @@ def test_a_fragment_that_does_not_tell_its_rows(tmp_path: Path) -> None:
     for rows in (9, None):
         with pytest.raises(FormatError):
             read_deletions(store, str(tmp_path), fragment, rows)
+    store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), BitMap([0]).serialize())
+    with pytest.raises(FormatError, match="in a fragment of 0"):
+        read_deletions(store, str(tmp_path), fragment)
+    store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), BitMap([1, 9]).serialize())
     fragment.physical_rows = 10
     # The manifest's number comes first.
     assert read_deletions(store, str(tmp_path), fragment, 9).tolist() == [1, 9]
@@ -279,3 +284,8 @@ def test_nulls_are_damage_where_the_schema_forbids_them(tmp_path: Path) -> None:
         writer.write_batch(batch)
     with pytest.raises(FormatError, match=r"null|undecodable"):
         read(tmp_path, ARROW, sink.getvalue(), 2)
+
+
+def test_files_of_an_unknown_type_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedFormatError, match="type 7"):
+        read(tmp_path, 7, BitMap([1]).serialize(), 1)

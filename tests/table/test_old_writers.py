@@ -420,15 +420,25 @@ def test_a_codebook_inside_of_the_metadata(tmp_path: Path) -> None:
     assert np.array_equal(loaded.codebook, codebook)
 
 
-def of_version(version: str | None) -> Change:
+def of_version(version: str | None, index: str = "id_idx") -> Change:
+    """Let an old writer have forgotten a fragment of an index, which is the only one."""
+
     def change(message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
         message.ClearField("writer_version")
         if version is not None:
             message.writer_version.library, message.writer_version.version = "lance", version
-        del section.indices[1:]
+        kept = [entry for entry in section.indices if entry.name == index]
+        del section.indices[:]
+        section.indices.extend(kept)
         section.indices[0].fragment_bitmap = BitMap([1]).serialize()
 
     return change
+
+
+def coverage(path: str, name: str) -> list[list[int]]:
+    """Return the fragments of each segment of an index."""
+    entries = spark_lance.dataset(path).manifest.indices
+    return [list(BitMap.deserialize(entry.fragment_bitmap)) for entry in entries if entry.name == name]
 
 
 @pytest.mark.parametrize("version", [None, "0.8.14", "0.7", "odd"])
@@ -436,25 +446,42 @@ def test_coverage_that_is_not_reliable_stops_writers_until_the_index_is_gone(
     tmp_path: Path, version: str | None
 ) -> None:
     path = indexed(tmp_path / "t")
-    forge(path, of_version(version))
+    forge(path, of_version(version, "kind_idx"))
     assert spark_lance.dataset(path).to_table(filter="id in (3, 170)").num_rows == 2
-    with pytest.raises(UnsupportedFormatError, match=r"drop_index\('id_idx'\)"):
+    with pytest.raises(UnsupportedFormatError, match=r"drop_index\('kind_idx'\)"):
         spark_lance.dataset(path).delete("id = 3")
-    spark_lance.dataset(path).drop_index("id_idx")
+    spark_lance.dataset(path).drop_index("kind_idx")
     spark_lance.dataset(path).delete("id = 3")
     assert lance.dataset(path).count_rows() == spark_lance.dataset(path).count_rows() == 319
+
+
+@pytest.mark.parametrize("index", ["id_idx", "vec_idx"])
+def test_coverage_is_told_from_the_rows_of_an_index_as_by_pylance(tmp_path: Path, index: str) -> None:
+    path, theirs = indexed(tmp_path / "t"), str(tmp_path / "theirs")
+    forge(path, of_version("0.8.14", index))
+    shutil.copytree(path, theirs)
+    spark_lance.dataset(path).delete("id = 3")
+    assert coverage(path, index) == [[0, 1]]
+    # Pylance panics at vector indices in files of 2.0, which came after such writers.
+    if index == "id_idx":
+        lance.dataset(theirs).delete("id = 3")
+        assert coverage(theirs, index) == [[0, 1]]
+    spark_lance.dataset(path).delete("id = 4")
+    assert coverage(path, index) == [[0, 1]]
+    assert lance.dataset(path).to_table(filter="id in (3, 4, 170, 310)").num_rows == 2
+    assert spark_lance.dataset(path).to_table(filter="id in (3, 4, 170, 310)").num_rows == 2
 
 
 def test_coverage_of_later_writers_is_believed(tmp_path: Path) -> None:
     path = indexed(tmp_path / "t")
     forge(path, of_version("0.8.15"))
     spark_lance.dataset(path).delete("id = 3")
+    assert coverage(path, "id_idx") == [[1]]
     assert lance.dataset(path).to_table(filter="id in (3, 170)").num_rows == 1
 
 
-@pytest.mark.parametrize(("writer", "stops"), [("0.20.0", True), ("1.0.4", False)])
-def test_segments_of_old_writers_that_overlap_stop_writers(tmp_path: Path, writer: str, stops: bool) -> None:
-    path = indexed(tmp_path / "t")
+def overlapping(path: str, writer: str) -> None:
+    """Let an index have two segments that say that they cover the same fragments."""
     lance.dataset(path).optimize.optimize_indices(num_indices_to_merge=0, index_names=["id_idx"])
 
     def change(message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
@@ -464,15 +491,38 @@ def test_segments_of_old_writers_that_overlap_stop_writers(tmp_path: Path, write
                 entry.fragment_bitmap = BitMap([0, 1, 2]).serialize()
 
     forge(path, change)
-    expected = [3, 170, 310]
+
+
+@pytest.mark.parametrize("change", ["delete", "append", "compact", "create index"])
+def test_segments_of_old_writers_that_overlap_are_told_apart_as_by_pylance(
+    tmp_path: Path, change: str
+) -> None:
+    path, theirs = indexed(tmp_path / "t"), str(tmp_path / "theirs")
+    overlapping(path, "0.20.0")
     found = spark_lance.dataset(path).to_table(columns=["id"], filter="id in (3, 170, 310)")
-    assert sorted(found.column("id").to_pylist()) == expected
-    if stops:
-        with pytest.raises(UnsupportedFormatError, match="id_idx"):
-            spark_lance.dataset(path).delete("id = 3")
-        spark_lance.dataset(path).create_scalar_index("id", "BTREE", name="id_idx", replace=True)
+    assert sorted(found.column("id").to_pylist()) == [3, 170, 310]
+    shutil.copytree(path, theirs)
+    for one, table in ((path, spark_lance.dataset(path)), (theirs, lance.dataset(theirs))):
+        if change == "delete":
+            table.delete("id = 5")
+        elif change == "append":
+            spark_lance.write_dataset(table.to_table(filter="id = 7"), one, mode="append")
+        elif change == "compact":
+            table.optimize.compact_files()
+        else:
+            table.create_scalar_index("kind", "BITMAP", name="other")
+    assert coverage(path, "id_idx") == ([[3], [2]] if change == "compact" else [[0, 1], [2]])
+    assert coverage(path, "id_idx") == coverage(theirs, "id_idx")
+    for table in (spark_lance.dataset(path), lance.dataset(path)):
+        assert table.to_table(filter="id in (3, 170, 310)").num_rows == 3
+        assert table.to_table(filter="id >= 0").num_rows == table.count_rows()
+
+
+def test_segments_of_later_writers_that_overlap_are_left_alone(tmp_path: Path) -> None:
+    path = indexed(tmp_path / "t")
+    overlapping(path, "1.0.4")
     spark_lance.dataset(path).delete("id = 3")
-    assert lance.dataset(path).count_rows() == 319
+    assert coverage(path, "id_idx") == [[0, 1, 2]] * 2
     assert spark_lance.dataset(path).to_table(filter="id in (3, 170, 310)").num_rows == 2
 
 

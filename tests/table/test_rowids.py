@@ -6,6 +6,7 @@ import random
 import struct
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -25,8 +26,10 @@ from spark_lance.table.rowids import (
     decode_row_versions,
     encode_row_versions,
     fragment_row_ids,
+    locate_row_ids,
     pack_row_ids,
     pack_row_versions,
+    row_id_bounds,
 )
 from spark_lance.table.versions.versions import list_versions, load_version
 
@@ -230,3 +233,123 @@ def test_pylance_reads_what_is_packed(runs: list[list[int]], versions: list[tupl
         np.testing.assert_array_equal(found["_row_created_at_version"].to_numpy(), created)
         place = rows // 2
         assert lance.dataset(str(path))._take_rows([int(ids[place])])["a"].to_pylist() == [place]
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> tuple[rowids_pb2.U64Segment, list[int]]:
+    """Return a segment of any kind around low ids, and its ids."""
+    start, span = draw(st.integers(0, 40)), draw(st.integers(0, 20))
+    inside = sorted(draw(st.sets(st.integers(start, start + span - 1)))) if span else []
+    kept = [number for number in range(start, start + span) if number not in inside]
+    kind = draw(st.sampled_from(["range", "holes", "bitmap", "sorted", "array"]))
+    if kind == "range":
+        return Segment(range=Segment.Range(start=start, end=start + span)), list(range(start, start + span))
+    if kind == "holes":
+        holes = u16(0, *inside) if inside else Array()
+        return Segment(range_with_holes={"start": start, "end": start + span, "holes": holes}), kept
+    if kind == "bitmap":
+        flags = np.array([number in inside for number in range(start, start + span)], np.bool_)
+        bitmap = np.packbits(flags, bitorder="little").tobytes()
+        return Segment(range_with_bitmap={"start": start, "end": start + span, "bitmap": bitmap}), inside
+    if kind == "sorted":
+        return Segment(sorted_array=u16(0, *inside)), inside
+    shuffled = draw(st.permutations(inside))
+    return Segment(array=u16(0, *shuffled)), list(shuffled)
+
+
+@given(st.lists(segments(), max_size=4), st.sets(st.integers(0, 70)))
+@settings(max_examples=300)
+def test_ids_are_found_where_they_are(parts: list[tuple[Any, list[int]]], wanted: set[int]) -> None:
+    data = sequence(*(segment for segment, _ in parts))
+    ids = [number for _, numbers in parts for number in numbers]
+    assert decode_row_ids(data, len(ids)).tolist() == ids
+    assert count_row_ids(data, len(ids)) == len(ids)
+    asked = sorted(wanted)
+    positions, places = locate_row_ids(data, len(ids), np.array(asked, np.uint64))
+    hits = [(position, asked.index(number)) for position, number in enumerate(ids) if number in wanted]
+    assert list(zip(positions.tolist(), places.tolist(), strict=True)) == hits
+    if ids:
+        assert row_id_bounds(data, len(ids)) == (min(ids), max(ids))
+        with pytest.raises(FormatError, match="at most"):
+            row_id_bounds(data, len(ids) - 1)
+        with pytest.raises(FormatError, match="at most"):
+            locate_row_ids(data, len(ids) - 1, np.array(asked, np.uint64))
+    else:
+        with pytest.raises(FormatError, match="no ids"):
+            row_id_bounds(data, 5)
+    with pytest.raises(FormatError, match=f"{len(ids)} ids for {len(ids) + 1} rows"):
+        locate_row_ids(data, len(ids) + 1, np.array(asked, np.uint64))
+
+
+def test_the_highest_ids() -> None:
+    most = 2**64 - 1
+    data = sequence(Segment(range=Segment.Range(start=most - 2, end=most)))
+    assert row_id_bounds(data, 2) == (most - 2, most - 1)
+    positions, places = locate_row_ids(data, 2, np.array([0, most - 1], np.uint64))
+    assert (positions.tolist(), places.tolist()) == ([1], [1])
+    u64 = Array(u64_array=Array.U64Array(values=struct.pack("<2Q", 7, most - 1)))
+    positions, places = locate_row_ids(sequence(Segment(array=u64)), 2, np.array([7, most - 1], np.uint64))
+    assert (positions.tolist(), places.tolist()) == ([0, 1], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("ids", "arm"),
+    [
+        ([], "range"),
+        ([5], "range"),
+        ([5, 6, 7], "range"),
+        ([7, 6], "array"),
+        ([5, 5], "array"),
+        # As many bytes in two forms: the array comes first, then the holes.
+        ([0, *range(2, 64)], "range_with_holes"),
+        (list(range(0, 400, 2)), "range_with_bitmap"),
+        ([0, 1000], "sorted_array"),
+        ([0, 2**40], "sorted_array"),
+        ([*range(10), 11], "range_with_bitmap"),
+        ([0, 2], "range_with_bitmap"),
+    ],
+)
+def test_the_smallest_segment_is_taken(ids: list[int], arm: str) -> None:
+    data = pack_row_ids(np.array(ids, np.uint64))
+    (segment,) = rowids_pb2.RowIdSequence.FromString(data).segments
+    assert segment.WhichOneof("segment") == arm
+    assert decode_row_ids(data, len(ids)).tolist() == ids
+
+
+@pytest.mark.parametrize(
+    ("span", "arm"),
+    [(0xFFFF, "u16_array"), (0x10000, "u32_array"), (2**32 - 1, "u32_array"), (2**32, "u64_array")],
+)
+def test_the_narrowest_array_is_taken(span: int, arm: str) -> None:
+    ids = [9 + span, 9]
+    data = pack_row_ids(np.array(ids, np.uint64))
+    (segment,) = rowids_pb2.RowIdSequence.FromString(data).segments
+    assert segment.array.WhichOneof("array") == arm
+    assert decode_row_ids(data, 2).tolist() == ids
+
+
+def test_long_runs_are_segments_of_their_own_and_short_ones_are_not() -> None:
+    def kinds(*runs: list[int]) -> list[str | None]:
+        data = pack_row_ids(np.array([number for run in runs for number in run], np.uint64))
+        return [
+            segment.WhichOneof("segment") for segment in rowids_pb2.RowIdSequence.FromString(data).segments
+        ]
+
+    long = list(range(100, 164))
+    assert kinds(long, list(range(64))) == ["range", "range"]
+    # One break for every 32 ids is the most.
+    assert kinds(list(range(16, 32)), list(range(16))) == ["range", "range"]
+    assert kinds(list(range(16, 31)), list(range(16))) == ["array"]
+
+
+def test_versions_have_a_run_each_time_they_change() -> None:
+    data = pack_row_versions(np.array([3, 3, 1, 1, 1, 3], np.uint64))
+    runs = rowids_pb2.RowDatasetVersionSequence.FromString(data).runs
+    assert [(run.version, run.span.range.start, run.span.range.end) for run in runs] == [
+        (3, 0, 2),
+        (1, 2, 5),
+        (3, 5, 6),
+    ]
+    assert (
+        rowids_pb2.RowDatasetVersionSequence.FromString(pack_row_versions(np.empty(0, np.uint64))).runs == []
+    )

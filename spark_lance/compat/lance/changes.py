@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Changes"]
 
+# Arguments of index builds that change nothing of what is found.
+_HINTS = frozenset(
+    {
+        "filter_nan",
+        "index_cache_size",
+        "index_file_version",
+        "progress_callback",
+        "shuffle_partition_batches",
+        "shuffle_partition_concurrency",
+        "skip_transpose",
+        "storage_options",
+        "train",
+    }
+)
+
 
 class Changes(DatasetBase):
     """What can be changed."""
@@ -115,7 +130,9 @@ class Changes(DatasetBase):
         self, column: str | list[str], index_type: str, name: str | None = None, **options: Any
     ) -> Self:
         """Build an index of vectors."""
-        given = {key: value for key, value in options.items() if value is not None}
+        given = {key: value for key, value in options.items() if value is not None and key not in _HINTS}
+        if (size := given.pop("target_partition_size", None)) is not None:
+            given.setdefault("num_partitions", max(1, round(self.value.count_rows() / size)))
         self.value = self.value.create_index(_only(column), index_type, name, **{"replace": False, **given})
         return self
 

@@ -201,6 +201,10 @@ class TextSearch:
     def _tokenizer(self) -> Tokenizer:
         return self._parts[0].tokenizer if self._parts else Tokenizer()
 
+    def unindexed(self, query: TextQuery) -> Sequence[table_pb2.DataFragment]:
+        """Return the fragments whose texts a query reads, as no index has them."""
+        return unindexed(self._scan.fragments, self._segments, query.fast_search)
+
     def run(self, query: TextQuery, allowed: Addresses | None = None) -> TextTopK:
         """Return the rows that answer a query.
 
@@ -219,7 +223,7 @@ class TextSearch:
             return self._fuzzy(query, words, allowed)
         distinct = list(dict.fromkeys(words))
         texts = [self._indexed(part, distinct) for part in self._parts]
-        texts += self._scanned(unindexed(self._scan.fragments, self._segments, query.fast_search), distinct)
+        texts += self._scanned(self.unindexed(query), distinct)
         count = sum(len(part.lengths) for part in texts)
         average = sum(int(part.lengths.sum()) for part in texts) / max(count, 1)
         having = [sum(len(part.postings[i][0]) for part in texts) for i in range(len(distinct))]

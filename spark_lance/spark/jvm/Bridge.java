@@ -16,6 +16,9 @@ import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import spark_lance.LanceUnits;
 
@@ -102,6 +105,32 @@ public final class Bridge {
       return new UnsupportedOperationException(message);
     }
     return new IllegalArgumentException(message);
+  }
+
+  // By it a source of Spark's is given the plan of a read; null in Spark 4.0.
+  public static Method readInfoSetter() {
+    Method[] methods = PythonDataSourceV2.class.getMethods();
+    for (int i = 0; i < methods.length; i++) {
+      if (methods[i].getName().equals("setReadInfo")) {
+        return methods[i];
+      }
+    }
+    return null;
+  }
+
+  // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.
+  public static StructType readable(StructType required, StructType all) {
+    if (required.length() > 0 || all.length() == 0 || readInfoSetter() != null) {
+      return required;
+    }
+    StructField best = all.fields()[0];
+    for (int i = 1; i < all.length(); i++) {
+      StructField next = all.fields()[i];
+      if (next.dataType().defaultSize() < best.dataType().defaultSize()) {
+        best = next;
+      }
+    }
+    return new StructType(new StructField[] {best});
   }
 
   private static Identifier identifier(String[] name) {

@@ -8,6 +8,7 @@
 
 package spark_lance.sql;
 
+import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -321,6 +322,8 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
       TableCapability.OVERWRITE_BY_FILTER, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
     };
+    // Makes builders of scans that the driver plans; null where this unit does not fit.
+    private static final Method PLANNED = planned();
     final LanceCatalog catalog;
     private final Object name;
     private final String shown;
@@ -331,6 +334,23 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     private final Map pinned;
     private final StructType hidden;
     private final boolean writable;
+
+    // By it Python tells this table from one that takes its place.
+    private final String token = java.util.UUID.randomUUID().toString();
+
+    private static Method planned() {
+      try {
+        Method[] methods = Class.forName("spark_lance.sql.LanceScan").getMethods();
+        for (int i = 0; i < methods.length; i++) {
+          if (methods[i].getName().equals("builder")) {
+            return methods[i];
+          }
+        }
+      } catch (ClassNotFoundException problem) {
+        // A warning has told of it.
+      }
+      return null;
+    }
 
     LanceTable(LanceCatalog catalog, Object name, Map answer) {
       this.catalog = catalog;
@@ -403,7 +423,19 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-      return new Reading(this, options);
+      ScanBuilder own = new Reading(this, options);
+      if (PLANNED == null) {
+        return own;
+      }
+      CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
+      Object[] parts = {Boolean.TRUE, shown, all, schema, token, hidden, own};
+      try {
+        return (ScanBuilder) PLANNED.invoke(null, parts);
+      } catch (IllegalAccessException problem) {
+        throw new IllegalStateException(problem);
+      } catch (java.lang.reflect.InvocationTargetException problem) {
+        throw new IllegalStateException(problem.getCause());
+      }
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
@@ -479,7 +511,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     }
 
     public void pruneColumns(StructType required) {
-      wanted = required;
+      wanted = Bridge.readable(required, table.schema);
     }
 
     public Scan build() {

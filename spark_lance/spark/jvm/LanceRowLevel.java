@@ -226,7 +226,8 @@ public final class LanceRowLevel {
               table.name() + " cannot be changed: " + kind + " needs the table itself, not an older version or what "
                   + "tells of it");
         }
-        options = (Map) call(table, "options");
+        options = new HashMap(found.options().asCaseSensitiveMap());
+        options.putAll((Map) call(table, "options"));
       } else if (table instanceof PythonTable && "lance".equalsIgnoreCase(table.name())) {
         options = found.options().asCaseSensitiveMap();
       } else {

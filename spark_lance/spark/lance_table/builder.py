@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.writing.compression import compressed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,6 +178,7 @@ class TableBuilder(Generic[Table]):
             data_storage_version=options.data_storage_version,
             stable_row_ids=bool(options.enable_stable_row_ids),
         )
+        plan = replace(plan, schema=compressed(plan.schema, options.compression))
         try:
             if there is None:
                 commit_write(store, root, plan, [], config=self._properties)

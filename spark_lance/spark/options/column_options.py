@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_lance.spark.options.option_rows import boolean, positive
+from spark_lance.spark.options.option_values import boolean, one_of, positive
 
 __all__ = [
     "BLOB",
@@ -47,15 +47,6 @@ class ColumnOption:
     doc: str
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.strip().lower() not in words:
-            raise ValueError
-        return text.strip().lower()
-
-    return parse
-
-
 def _share(text: str) -> str:
     if not 0 <= float(text) <= 1:
         raise ValueError
@@ -87,21 +78,21 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         BLOB,
-        _one_of("blob", "binary"),
+        one_of("blob", "binary"),
         "blob or binary",
         "Store a binary column as blobs, whose bytes are fetched when asked for; or, with `binary`, what was "
         "read from a blob column as plain bytes.",
     ),
     ColumnOption(
         "lance.compression",
-        _one_of("zstd", "lz4", "fsst", "none"),
+        one_of("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
         "Compress the column's pages by this scheme (vectors never are); fsst stands for the default choice.",
     ),
     ColumnOption("lance.compression-level", _level, "a whole number", "Level of the compression by zstd."),
     ColumnOption(
         "lance.structural-encoding",
-        _one_of("miniblock", "fullzip"),
+        one_of("miniblock", "fullzip"),
         "miniblock or fullzip",
         "Layout of pages: chunks of values (good for scans), or value by value (good for single rows).",
     ),
@@ -113,7 +104,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         "lance.bss",
-        _one_of("on", "off", "auto"),
+        one_of("on", "off", "auto"),
         "on, off or auto",
         "Sort the bytes of numbers by their place before compression (byte-stream split).",
     ),

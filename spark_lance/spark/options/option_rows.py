@@ -1,4 +1,4 @@
-"""Every option of the data source: its name, how its text is parsed, what it does.
+"""Every option of the data source: its name, how its text is parsed (`option_values`), what it does.
 
 Reading and writing share the names, because a temporary view has one set of options for `SELECT` and for
 `INSERT`.
@@ -6,113 +6,27 @@ Reading and writing share the names, because a temporary view has one set of opt
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spark_lance.errors import OptionError
+from spark_lance.spark.options.option_values import (
+    blob_handling,
+    boolean,
+    byte_size,
+    column_list,
+    count,
+    filled,
+    number_ranges,
+    one_of,
+    positive,
+    search,
+    seconds,
+    starting_version,
+    words,
+)
 
-__all__ = ["ROWS", "Option", "boolean", "positive"]
-
-_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def _count(text: str) -> int:
-    # Python's own int() also takes signs, underscores and the digits of other scripts.
-    if not re.fullmatch("[0-9]{1,19}", text.strip(), re.ASCII) or int(text) >= 2**63:
-        raise ValueError
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """Return a number of 1 or more; a ValueError says that the text is none."""
-    number = _count(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _filled(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text.strip()
-
-
-def _starting_version(text: str) -> int | str:
-    return "latest" if text.strip().lower() == "latest" else _count(text)
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip().lower())
-    if match is None:
-        raise ValueError
-    return float(match[1]) * {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def _byte_size(text: str) -> int:
-    match = re.fullmatch(r"([0-9]+) *([bkmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
-    if match is None:
-        raise ValueError
-    return positive(match[1]) * _SIZE_UNITS[match[2]]
-
-
-def boolean(text: str) -> bool:
-    """Return true or false; a ValueError says that the text is neither."""
-    values = {"true": True, "1": True, "false": False, "0": False}
-    if text.strip().lower() not in values:
-        raise ValueError
-    return values[text.strip().lower()]
-
-
-def _blob_handling(text: str) -> str:
-    value = text.strip().lower()
-    if value not in ("blobs_descriptions", "all_binary"):
-        raise ValueError
-    return value
-
-
-def _column_list(text: str) -> tuple[str, ...]:
-    if text.lstrip().startswith("["):
-        names = json.loads(text)
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError
-    else:
-        names = [name.strip() for name in text.split(",")]
-        if "" in names or "`" in text:
-            raise ValueError
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise OptionError(f"option 'columns' names a column twice: {', '.join(doubled)}")
-    return tuple(names)
-
-
-def _number_ranges(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the ascending ranges [start, stop) that a text such as "0-3,7" names."""
-    ranges: list[tuple[int, int]] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        ranges.append((_count(first), _count(last or first) + 1))
-    bounds = [0, *(bound for span in ranges for bound in span)]
-    if any(start >= stop for start, stop in ranges) or bounds != sorted(bounds):
-        raise ValueError
-    return tuple(ranges)
-
-
-def _search(text: str) -> dict[str, Any]:
-    # The text may hold a long vector, which would bury the message.
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"options of searches are JSON, but this is not: {error}") from None
-    if not isinstance(given, dict):
-        raise OptionError(f'a search is a JSON object such as {{"column": ...}}, not {text[:40]!r}')
-    return given
-
-
-def _words(text: str) -> dict[str, Any]:
-    return _search(text) if text.lstrip().startswith("{") else {"query": _filled(text)}
+__all__ = ["ROWS", "Option"]
 
 
 @dataclass(frozen=True)
@@ -150,10 +64,10 @@ ROWS = (
         "Version to read; the latest one if not given.",
         ("versionAsOf",),
     ),
-    Option("tag", _filled, "a tag", None, "read", "Read the version that this tag names."),
+    Option("tag", filled, "a tag", None, "read", "Read the version that this tag names."),
     Option(
         "branch",
-        _filled,
+        filled,
         "a branch",
         None,
         "both",
@@ -161,7 +75,7 @@ ROWS = (
     ),
     Option(
         "asof",
-        _filled,
+        filled,
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
@@ -170,7 +84,7 @@ ROWS = (
     ),
     Option(
         "table",
-        lambda text: _filled(text).lower(),
+        lambda text: filled(text).lower(),
         "the name of a metadata table",
         None,
         "read",
@@ -179,7 +93,7 @@ ROWS = (
     ),
     Option(
         "filter",
-        _filled,
+        filled,
         "an SQL condition",
         None,
         "read",
@@ -188,7 +102,7 @@ ROWS = (
     ),
     Option(
         "nearest",
-        _search,
+        search,
         "a JSON object",
         None,
         "read",
@@ -197,7 +111,7 @@ ROWS = (
     ),
     Option(
         "full_text_query",
-        _words,
+        words,
         "words, or a JSON object",
         None,
         "read",
@@ -206,7 +120,7 @@ ROWS = (
     ),
     Option(
         "hybrid_search",
-        _search,
+        search,
         "a JSON object",
         None,
         "read",
@@ -216,7 +130,7 @@ ROWS = (
     ),
     Option(
         "columns",
-        _column_list,
+        column_list,
         "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
         None,
         "read",
@@ -232,7 +146,7 @@ ROWS = (
     ),
     Option(
         "batch_bytes",
-        _byte_size,
+        byte_size,
         "a size such as 8388608 or 8m",
         8 << 20,
         "read",
@@ -240,7 +154,7 @@ ROWS = (
     ),
     Option(
         "partition_bytes",
-        _byte_size,
+        byte_size,
         "a size such as 134217728 or 128m",
         None,
         "read",
@@ -248,7 +162,7 @@ ROWS = (
     ),
     Option(
         "fragments",
-        _number_ranges,
+        number_ranges,
         "ascending numbers of fragments such as 0-3,7",
         None,
         "read",
@@ -256,7 +170,7 @@ ROWS = (
     ),
     Option(
         "blob_handling",
-        _blob_handling,
+        blob_handling,
         "blobs_descriptions or all_binary",
         "blobs_descriptions",
         "read",
@@ -299,7 +213,7 @@ ROWS = (
     ),
     Option(
         "startingVersion",
-        _starting_version,
+        starting_version,
         "a version number, or `latest`",
         None,
         "read",
@@ -307,7 +221,7 @@ ROWS = (
     ),
     Option(
         "startingTimestamp",
-        _filled,
+        filled,
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
@@ -323,7 +237,7 @@ ROWS = (
     ),
     Option(
         "endingTimestamp",
-        _filled,
+        filled,
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
@@ -339,7 +253,7 @@ ROWS = (
     ),
     Option(
         "maxBytesPerTrigger",
-        _byte_size,
+        byte_size,
         "a size such as 1073741824 or 1g",
         None,
         "read",
@@ -388,7 +302,7 @@ ROWS = (
     ),
     Option(
         "max_bytes_per_file",
-        _byte_size,
+        byte_size,
         "a size such as 1073741824 or 1g",
         90 << 30,
         "write",
@@ -396,12 +310,21 @@ ROWS = (
     ),
     Option(
         "data_storage_version",
-        _filled,
+        filled,
         "a file version such as 2.2",
         None,
         "write",
         "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
         ("file_format_version",),
+    ),
+    Option(
+        "compression",
+        one_of("zstd", "lz4", "fsst", "none"),
+        "zstd, lz4, fsst or none",
+        None,
+        "write",
+        "Compress the columns that say nothing else: zstd or lz4 make files small, none only packs them; "
+        "fsst stands for the default choice. A new table keeps it.",
     ),
     Option(
         "enable_stable_row_ids",
@@ -423,7 +346,7 @@ ROWS = (
     ),
     Option(
         "commit_retries",
-        _count,
+        count,
         "a number, 0 or more",
         None,
         "write",
@@ -432,7 +355,7 @@ ROWS = (
     ),
     Option(
         "commit_timeout",
-        _seconds,
+        seconds,
         "a time such as 90, 90s or 5m",
         None,
         "write",
@@ -466,7 +389,7 @@ ROWS = (
     ),
     Option(
         "replaceWhere",
-        _filled,
+        filled,
         "an SQL condition",
         None,
         "write",
@@ -482,7 +405,7 @@ ROWS = (
     ),
     Option(
         "txnVersion",
-        _count,
+        count,
         "a number, 0 or more",
         None,
         "write",

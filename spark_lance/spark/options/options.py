@@ -127,6 +127,7 @@ class WriteOptions:
     max_rows_per_file: int
     max_bytes_per_file: int
     data_storage_version: str | None
+    compression: str | None
     enable_stable_row_ids: bool | None
     branch: str | None
     commit_message: str | None

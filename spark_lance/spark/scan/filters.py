@@ -18,7 +18,7 @@ from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
-__all__ = ["is_same_in_spark", "translate"]
+__all__ = ["compared", "is_same_in_spark", "translate"]
 
 
 def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | None:
@@ -33,13 +33,26 @@ def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | 
     if name == "Not":
         inner = translate(filter.child, schema, seen)
         return None if inner is None else Call("not", (inner,))
+    return compared(name, tuple(filter.attribute), getattr(filter, "value", None), schema, seen)
+
+
+def compared(
+    name: str, path: tuple[str, ...], value: Any, schema: Schema, seen: st.StructType
+) -> Expression | None:
+    """Return a test of one column as an expression over a table's columns; None if Spark has to apply it.
+
+    Args:
+        name: the class of the filter in `pyspark.sql.datasource`.
+        path: the column, or the field of a struct.
+        value: what it is compared with, a list for `In`; of no meaning for tests of null.
+        schema, seen: see `translate`.
+    """
     if name not in _FILTERS:
         return None
-    path = tuple(filter.attribute)
     column = Column(path)
     system = system_names(field.name for field in schema.fields)
     if len(path) == 1 and path[0] in system and path[0] != ROW_OFFSET:
-        return _FILTERS[name](column, getattr(filter, "value", None))
+        return _FILTERS[name](column, value)
     found = schema.along(path)
     if found is None or any(field.described() != field for field in found):
         return None
@@ -48,7 +61,7 @@ def translate(filter: Any, schema: Schema, seen: st.StructType) -> Expression | 
         return _FILTERS[name](column, None)
     if not is_same_in_spark(field) or _has_collation(path, seen):
         return None
-    return _FILTERS[name](_as_in_spark(column, field), filter.value)
+    return _FILTERS[name](_as_in_spark(column, field), value)
 
 
 def _as_in_spark(column: Column, field: Field) -> Expression:

@@ -24,7 +24,7 @@ from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable
-from spark_lance.table.predicates.expressions import Call
+from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
@@ -90,9 +90,34 @@ class MetadataReader(DataSourceReader):
         store, _ = open_store(options.path, options.storage)
         find_version(store, ref.root, ref.version)
 
+    @staticmethod
+    def columns(options: ReadOptions) -> pa.Schema:
+        """Return all columns of the metadata table that a read asks for.
+
+        Raises:
+            OptionError: there is no such table.
+        """
+        return _table(options).schema
+
+    def narrow(self, trees: Sequence[Expression]) -> None:
+        """Read only rows that meet all conditions on columns of the table."""
+        if trees:
+            condition = compile_tree(Call("and", tuple(trees)), self._columns)
+            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the one task."""
         return [InputPartition(0)]
+
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return all rows, if they are no more than these; None otherwise."""
+        found: list[pa.RecordBatch] = []
+        for batch in self.read(self.partitions()[0]):
+            found.append(batch)
+            most_rows, most_bytes = most_rows - batch.num_rows, most_bytes - batch.nbytes
+            if most_rows < 0 or most_bytes < 0:
+                return None
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows in small batches."""
@@ -124,9 +149,7 @@ class PushdownMetadataReader(MetadataReader):
         schema = Schema.from_arrow(self._columns)
         trees = [translate(filter, schema, self._schema) for filter in filters]
         taken = tuple(tree for tree in trees if tree is not None)
-        if taken:
-            condition = compile_tree(Call("and", taken), self._columns)
-            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        self.narrow(taken)
         if len(taken) == self._marks.filters:
             self._limit = self._marks.limit
         return [filter for filter, tree in zip(filters, trees, strict=True) if tree is None]

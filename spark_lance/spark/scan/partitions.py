@@ -26,6 +26,7 @@ from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
 __all__ = [
+    "ROW_HEADER_BYTES",
     "LancePartition",
     "Piece",
     "first_rows",
@@ -33,6 +34,7 @@ __all__ = [
     "pack",
     "pack_tasks",
     "row_bytes",
+    "rows_within",
     "share_rows",
 ]
 
@@ -42,6 +44,8 @@ _LEAST_BYTES = 4 << 20
 # What a fragment costs beside its bytes, so that many tiny ones are spread, too.
 _FRAGMENT_BYTES = 64 << 10
 _SYSTEM_BYTES = 8
+# What Spark holds of a row at least.
+ROW_HEADER_BYTES = 8
 # A fragment is not cut into smaller runs of rows than this.
 _LEAST_ROWS = 4096
 # Rows without columns that one task makes, where there are cores to make more.
@@ -188,6 +192,21 @@ def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
         limit -= rows
 
 
+def rows_within(tasks: Sequence[ScanTask], budget: int) -> tuple[list[ScanTask], bool]:
+    """Return tasks that look at about the first `budget` rows, and whether these are all rows there are."""
+    found: list[ScanTask] = []
+    for task in tasks:
+        rows = live_rows(task)
+        if rows > budget:
+            if task.selection is None and budget > 0:
+                start = task.span[0] if task.span else 0
+                found.append(replace(task, span=(start, start + budget)))
+            return found, False
+        found.append(task)
+        budget -= rows
+    return found, True
+
+
 def _cost(rows: int, width: float) -> float:
     return rows * width + _FRAGMENT_BYTES
 
@@ -197,8 +216,7 @@ def _limit(total: float, cores: int | None) -> float:
 
 
 def _size(rows: int, width: float) -> str:
-    # What Spark holds of a row is at least its header.
-    return planned_size(rows, int(rows * (width + _SYSTEM_BYTES)))
+    return planned_size(rows, int(rows * (width + ROW_HEADER_BYTES)))
 
 
 def live_rows(task: ScanTask) -> int:

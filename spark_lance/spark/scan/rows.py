@@ -19,19 +19,21 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_lance.errors import SchemaError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.index.pruners import indexed_snapshot
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.filters import translate
 from spark_lance.spark.scan.partitions import (
+    ROW_HEADER_BYTES,
     LancePartition,
     Piece,
     first_rows,
     live_rows,
     pack_tasks,
     row_bytes,
+    rows_within,
     share_rows,
 )
 from spark_lance.spark.schema.blobs import read_blobs
@@ -45,13 +47,16 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.table.reading.scan_task import ScanTask
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_version
 
 _EMPTY_BATCH = 1 << 20
+# Files that are opened for an answer without tasks, here and on a store that is far away.
+_MOST_FILES, _MOST_FAR_FILES = 64, 16
 
-__all__ = ["LanceReader", "PushdownReader", "describe", "pin", "reader"]
+__all__ = ["LanceReader", "PushdownReader", "describe", "described", "opened", "pin", "reader"]
 
 
 def pin(options: ReadOptions) -> VersionRef:
@@ -88,9 +93,17 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         SchemaError: a column does not exist, or Spark has no type for it.
     """
     freeze_loaded_modules()
-    ref, _, manifest = _open(options, ref)
-    schema = spark_schema_of(manifest.schema, options.columns, options.system_columns, options.blob_handling)
-    return ref, schema
+    ref, snapshot = opened(options, ref)
+    return ref, described(snapshot, options)
+
+
+def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
+    """Return the Spark schema of the columns that a read of an open version was asked for.
+
+    Raises:
+        SchemaError: a column does not exist, or Spark has no type for it.
+    """
+    return spark_schema_of(snapshot.schema, options.columns, options.system_columns, options.blob_handling)
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> LanceReader:
@@ -99,10 +112,15 @@ def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, 
     return (PushdownReader if pushes else LanceReader)(options, schema, ref)
 
 
-def _open(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Store, Manifest]:
+def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Snapshot]:
+    """Return the version that a read sees, the given one if there is one, with its manifest.
+
+    Raises:
+        TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
+    """
     store, _ = open_store(options.path, options.storage)
     ref = pin(options) if ref is None else ref
-    return ref, store, load_version(store, ref.root, ref.version)
+    return ref, indexed_snapshot(store, ref.root, load_version(store, ref.root, ref.version))
 
 
 def _chosen(
@@ -123,6 +141,9 @@ class LanceReader(DataSourceReader):
         options: what the read was asked for.
         schema: the columns, in this order; structs may lack fields that the table has.
         ref: the pinned version; without it the asked or the latest one is taken.
+        snapshot: the version `ref`, if it is open.
+        marks: what the reader is planned for, if the schema does not tell; the planner knows then what this
+            release can do.
 
     Raises:
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
@@ -130,8 +151,17 @@ class LanceReader(DataSourceReader):
         ExpressionError: the option `filter` does not fit the table.
     """
 
-    def __init__(self, options: ReadOptions, schema: st.StructType, ref: VersionRef | None = None) -> None:
-        self.ref, store, manifest = _open(options, ref)
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: st.StructType,
+        ref: VersionRef | None = None,
+        snapshot: Snapshot | None = None,
+        marks: PlannerMarks | None = None,
+    ) -> None:
+        if ref is None or snapshot is None:
+            ref, snapshot = opened(options, ref)
+        self.ref, manifest = ref, snapshot.manifest
         self._schema = schema
         self._options = options
         self._batch_bytes, self._batch_size = options.batch_bytes, options.batch_size
@@ -139,20 +169,38 @@ class LanceReader(DataSourceReader):
         self._names, self._fields = resolve_projection(manifest.schema, schema)
         chosen = (field for field in manifest.schema.fields if field.name in self._names)
         self._blobs = tuple(field for field in chosen if has_blobs(field))
-        if not self._names and not KEEPS_ROWS_WITHOUT_COLUMNS:
+        if not self._names and not KEEPS_ROWS_WITHOUT_COLUMNS and marks is None:
             raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
-        snapshot = indexed_snapshot(store, self.ref.root, manifest)
         self._scan = snapshot.scan(self._names, fragments=_chosen(manifest, options.fragments))
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))
-        self._marks = PlannerMarks.of(schema)
+        self._marks = marks or PlannerMarks.of(schema)
         # Conditions that the reader does not know must be met before rows count.
         self._limit = None if self._marks.filters else self._marks.limit
+        # Whether one task yields all rows, without the first `_skip` ones, so that nobody else counts them.
+        self._alone, self._skip = False, 0
+
+    def narrow(
+        self, trees: Sequence[Expression], limit: int | None = None, *, alone: bool = False, skip: int = 0
+    ) -> None:
+        """Read fewer rows; called before anything is planned.
+
+        Args:
+            trees: conditions on columns of the table, all of which the rows meet.
+            limit: as many rows are enough.
+            alone: one task reads all rows, in scan order, and no more than `limit`; otherwise each task may
+                yield as many.
+            skip: the rows that this one task passes over first.
+        """
+        if trees:
+            condition = compile_tree(Call("and", tuple(trees)), nameable(self._table))
+            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        self._limit, self._alone, self._skip = limit, alone, skip
 
     def __getstate__(self) -> dict[str, Any]:
         # Every task gets a copy of the reader, and its own work in its partition.
-        kept = ("_schema", "_batch_bytes", "_batch_size", "_condition", "_limit", "_blobs")
+        kept = ("_schema", "_batch_bytes", "_batch_size", "_condition", "_limit", "_blobs", "_skip")
         return {**{name: self.__dict__[name] for name in kept}, "_shared": self._shared}
 
     @cached_property
@@ -165,19 +213,78 @@ class LanceReader(DataSourceReader):
         """The fragments to read; planned when all filters are known."""
         tasks = [replace(task, fields=self._fields) for task in self._scan.tasks_for(self._condition)]
         if self._condition is None and self._limit is not None:
-            return list(first_rows(tasks, self._limit))
+            return list(first_rows(tasks, self._limit + self._skip))
         return tasks
+
+    @property
+    def filters(self) -> bool:
+        """Whether rows are left out by a condition."""
+        return self._condition is not None
+
+    @cached_property
+    def _width(self) -> float:
+        """About the bytes of a row of what is read."""
+        filter_columns = self._condition.columns if self._condition else ()
+        extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
+        return row_bytes(self._table, self._tasks, self._names, [*self._fields, *extra])
+
+    def size(self) -> tuple[int, int]:
+        """Return about how many rows are read at most, and how many bytes they have for Spark."""
+        rows = sum(live_rows(task) for task in self._tasks)
+        if self._limit is not None:
+            rows = min(rows, self._limit)
+        return rows, int(rows * (self._width + ROW_HEADER_BYTES))
+
+    def count(self, most_rows: int, most_bytes: int) -> int | None:
+        """Return the number of rows, if the manifest tells it or little has to be read; see `bounded`."""
+        if self._condition is None and self._limit is None:
+            return sum(live_rows(task) for task in self._tasks)
+        found = self.bounded(most_rows, most_bytes)
+        return None if found is None else sum(batch.num_rows for batch in found)
+
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return all rows, if these are few and little has to be read for them; None otherwise.
+
+        Args:
+            most_rows: rows to return.
+            most_bytes: about the bytes to read.
+        """
+        if self._options.fragments is not None or self._options.partition_bytes is not None:
+            return None  # these say what a task reads
+        tasks, enough = self._tasks, None if self._limit is None else self._limit + self._skip
+        files = _MOST_FILES if not tasks or tasks[0].store.is_local else _MOST_FAR_FILES
+        if self._blobs or (enough is not None and enough > most_rows):
+            return None
+        rows = sum(live_rows(task) for task in tasks)
+        if self._condition is None and enough is None and rows > most_rows:
+            return None
+        # The first rows may hold enough of those that meet the condition.
+        tasks, is_all = rows_within(tasks[:files], int(most_bytes / max(self._width, 1.0)))
+        is_all = is_all and len(self._tasks) <= files
+        if enough is None and not is_all:
+            return None
+        found: list[pa.RecordBatch] = []
+        left, room = most_rows if enough is None else enough, most_bytes
+        for batch in self._batches(LancePartition(tuple(map(Piece.of, tasks)), "")):
+            found.append(batch.slice(0, left) if enough is not None else batch)
+            left, room = left - batch.num_rows, room - batch.nbytes
+            if enough is not None and left <= 0:
+                break
+            if left < 0 or room < 0:
+                return None
+        if left > 0 and not is_all:
+            return None
+        return list(_without_first(found, self._skip))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the tasks; small fragments share one."""
         whole = self._options.fragments is not None
+        if self._alone:
+            return [LancePartition(tuple(map(Piece.of, self._tasks)), "")] if self._tasks else []
         if not self._names and self._condition is None and not whole:
             return share_rows(sum(live_rows(task) for task in self._tasks))
-        filter_columns = self._condition.columns if self._condition else ()
-        extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
-        width = row_bytes(self._table, self._tasks, self._names, [*self._fields, *extra])
         most, cores = self._options.partition_bytes, self._marks.cores
-        return pack_tasks(self._tasks, width, most, whole=whole, cores=cores)
+        return pack_tasks(self._tasks, self._width, most, whole=whole, cores=cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
@@ -187,7 +294,7 @@ class LanceReader(DataSourceReader):
         with one_line():
             freeze_loaded_modules()
             left = self._limit
-            for batch in self._batches(partition):
+            for batch in _without_first(self._batches(partition), self._skip):
                 if left is not None:
                     batch = batch.slice(0, left)
                     left -= batch.num_rows
@@ -224,6 +331,14 @@ class LanceReader(DataSourceReader):
                 yield convert(part)
 
 
+def _without_first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches without their first rows."""
+    for batch in batches:
+        if rows < batch.num_rows:
+            yield batch.slice(rows) if batch.num_columns else rows_without_columns(batch.num_rows - rows)
+        rows = max(0, rows - batch.num_rows)
+
+
 class PushdownReader(LanceReader):
     """A reader that takes over filters.
 
@@ -246,9 +361,7 @@ class PushdownReader(LanceReader):
                 left.append(filter)
             else:
                 taken.append(tree)
-        if taken:
-            condition = compile_tree(Call("and", tuple(taken)), nameable(self._table))
-            self._condition = condition if self._condition is None else self._condition.and_also(condition)
+        self.narrow(taken, self._limit)
         # Spark does not offer what it has no form for.
         if len(taken) == self._marks.filters:
             self._limit = self._marks.limit

@@ -19,13 +19,15 @@ from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.blob_writer import has_blobs
-from spark_lance.index.columns import leaf_field
+from spark_lance.index.columns import leaf_field, top_column
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import VectorSearch
 from spark_lance.io.store import open_store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan.partitions import live_rows, row_bytes
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.blobs import ALL_BINARY, taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
@@ -175,6 +177,38 @@ class SearchReader(DataSourceReader):
             convert = BatchConverter.plan(found.schema, arrow_schema(self._schema))
             for batch in found.to_batches(self._options.batch_size):
                 yield convert(batch)
+
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return what is found, if few rows are wanted and no more than few are compared one by one.
+
+        Of an index is read what the search needs. A hybrid search has no answer here, nor has one with a
+        filter, which may have to read the whole table.
+
+        Args:
+            most_rows: rows to return.
+            most_bytes: about the bytes of the values that no index has.
+        """
+        options = self._options
+        store, _ = open_store(options.path, options.storage)
+        snapshot = indexed_snapshot(store, self.ref.root, _manifest(options, self.ref))
+        if options.filter is not None or options.hybrid_search is not None:
+            return None
+        if options.nearest is not None:
+            query = VectorQuery.parse(options.nearest)
+            column, wanted = query.column, query.k
+            search = VectorSearch(snapshot, column)
+            numbers = {id for task in search.plan(query.fitted(search.kind)) for id in task.fragments}
+        else:
+            column, words = parse_text_query(snapshot.manifest, *_words(options))
+            numbers = {fragment.id for fragment in TextSearch(snapshot, column).unindexed(words)}
+            wanted = most_rows + 1 if words.k is None else words.k
+        rest = [fragment for fragment in snapshot.fragments if fragment.id in numbers]
+        scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=rest)
+        tasks = scan.tasks()
+        width = row_bytes(snapshot.schema, tasks, scan.names, scan.fields)
+        if wanted > most_rows or sum(map(live_rows, tasks)) * width > most_bytes:
+            return None
+        return list(self.read(self.partitions()[0]))
 
     def _found(self) -> pa.Table:
         options = self._options

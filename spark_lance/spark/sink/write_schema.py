@@ -43,6 +43,7 @@ from spark_lance.spark.sink.table_columns import (
 from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.compression import compressed
 from spark_lance.table.writing.differences import TypeDifference, rows_do_not_fit
 
 __all__ = ["check_names", "plan_rows"]
@@ -101,7 +102,8 @@ def plan_rows(
         if new_columns is None or table is None:
             raise told from None
         raise SchemaError(f"{told}\nmergeSchema adds columns; it changes no type of a column") from error
-    plan = replace(plan, schema=with_page_settings(plan.schema, options.column_settings))
+    pages = with_page_settings(plan.schema, options.column_settings)
+    plan = replace(plan, schema=compressed(pages, options.compression))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.
     Aligner(_renamed(given, names), plan.schema)

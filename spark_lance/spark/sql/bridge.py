@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
-from spark_lance.spark.sql import definitions, namespaces, procedures, row_level, search, tables
+from spark_lance.spark.sql import definitions, namespaces, procedures, row_level, scans, search, tables
 from spark_lance.spark.sql.catalogs import Question
 
 __all__ = ["VERBS", "Bridge"]
@@ -42,6 +42,12 @@ VERBS: dict[str, Answer] = {
     "list_procedures": procedures.list_procedures,
     "load_procedure": procedures.load_procedure,
     "call_procedure": procedures.call_procedure,
+    "describe_read": scans.describe_read,
+    "pin_read": scans.pin_read,
+    "push_predicates": scans.push_predicates,
+    "push_aggregates": scans.push_aggregates,
+    "push_limit": scans.push_limit,
+    "plan_scan": scans.plan_scan,
     "search": search.search,
     "nearest": search.nearest,
 }
@@ -84,13 +90,13 @@ class Bridge:
 def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), "Refused")
     logger.debug("%s failed: %s", asked["verb"], error)
-    if asked["verb"].endswith("_procedure"):
-        kind = "Refused"  # the name is the procedure's
+    if asked["verb"].endswith("_procedure") or "read" in asked:
+        kind = "Refused"  # the name is the procedure's, or there is none
     name = list(asked.get("name", []))
     if kind != "NoSuchNamespace":
         return {"error": kind, "message": str(error), "name": name}
     if asked["verb"].endswith("_table"):
         name = name[:-1] or [asked["catalog"]]
     # A name that is only missing needs no more words than Spark has for it.
-    hint = None if "root" in asked.get("options", {}) else str(error)
+    hint = None if {"root", "impl"} & set(asked.get("options", {})) else str(error)
     return {"error": kind, "message": str(error), "name": name, "hint": hint}

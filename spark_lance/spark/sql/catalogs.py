@@ -2,6 +2,8 @@
 
 spark.sql.catalog.<name>               spark_lance.sql.LanceCatalog
 spark.sql.catalog.<name>.root          the folder of its tables; without one it has path tables only
+spark.sql.catalog.<name>.impl          in place of a root: `rest`, or another implementation of the package
+                                       lance-namespace; settings that are not listed here are its own
 spark.sql.catalog.<name>.storage.*     options of the store, for its tables by name and by path
 spark.sql.catalog.<name>.paths         false: it has no path tables
 """
@@ -15,7 +17,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.catalog.directory import DirectoryCatalog
-from spark_lance.catalog.names import Catalog, Name
+from spark_lance.catalog.names import Catalog, Name, TableEntry
+from spark_lance.catalog.service import ServiceCatalog
 from spark_lance.errors import NamespaceNotFoundError, OptionError, TableNotFoundError
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ __all__ = ["OpenCatalog", "Question", "catalog_name", "inside", "is_path"]
 _STORAGE = "storage."
 # A part of a name in SQL, quoted or not.
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
-_SETTINGS = frozenset({"root", "paths"})
+_SETTINGS = frozenset({"root", "paths", "impl"})
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,14 @@ class OpenCatalog:
         root: the folder of its tables; None if it has path tables only.
         storage: options of the store, without the prefix `storage.`.
         paths: whether a path in place of a name is a table.
+        service: implementation and settings of a namespace service, in place of a root.
     """
 
     name: str
     root: str | None
     storage: tuple[tuple[str, str], ...]
     paths: bool
+    service: tuple[str, tuple[tuple[str, str], ...]] | None = None
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, str]) -> OpenCatalog:
@@ -61,14 +66,25 @@ class OpenCatalog:
             )
         )
         unknown = [key for key in given if key not in _SETTINGS and not key.startswith(_STORAGE)]
-        if unknown:
+        impl = given.get("impl")
+        if impl is not None and "root" in given:
+            raise OptionError(f"spark.sql.catalog.{name} has a root or an impl, not both")
+        if unknown and impl is None:
             raise OptionError(
-                f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, paths and storage.*"
+                f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, impl, paths, storage.*"
             )
         paths = given.get("paths", "true").lower()
         if paths not in ("true", "false"):
             raise OptionError(f"spark.sql.catalog.{name}.paths is true or false, not {paths!r}")
-        return cls(name, given.get("root"), storage, paths == "true")
+        settings = tuple(sorted((key, value) for key, value in options.items() if key.lower() in unknown))
+        return cls(
+            name, given.get("root"), storage, paths == "true", None if impl is None else (impl, settings)
+        )
+
+    @property
+    def has_names(self) -> bool:
+        """Whether there are tables by name."""
+        return self.root is not None or self.service is not None
 
     @property
     def names(self) -> Catalog:
@@ -77,6 +93,8 @@ class OpenCatalog:
         Raises:
             NamespaceNotFoundError: the catalog has no root.
         """
+        if self.service is not None:
+            return _service(*self.service)
         if self.root is None:
             raise NamespaceNotFoundError(
                 f"catalog {self.name} has no tables by name: set spark.sql.catalog.{self.name}.root, "
@@ -100,17 +118,37 @@ class OpenCatalog:
                     f"catalog {self.name} takes no paths (spark.sql.catalog.{self.name}.paths is false)"
                 )
             return name[0]
-        if self.root is None:
+        return self._entry(name).uri
+
+    def reads(self, name: Name) -> dict[str, str]:
+        """Return the options of the data source for a table, with those of the store that a service adds.
+
+        Raises:
+            TableNotFoundError: as `uri`.
+        """
+        if is_path(name):
+            return self.options(self.uri(name))
+        entry = self._entry(name)
+        more = {f"{_STORAGE}{key}": value for key, value in entry.storage_options.items()}
+        return {**more, **self.options(entry.uri)}
+
+    def _entry(self, name: Name) -> TableEntry:
+        if not self.has_names:
             raise TableNotFoundError(f"catalog {self.name} has no root, so no tables by name")
         entry = self.names.table(name)
         if entry.declared:
             raise TableNotFoundError(f"the table at {entry.uri} was declared, but nothing was written yet")
-        return entry.uri
+        return entry
 
 
 @lru_cache(maxsize=64)
 def _directory(root: str, storage: tuple[tuple[str, str], ...]) -> DirectoryCatalog:
     return DirectoryCatalog(root, dict(storage))
+
+
+@lru_cache(maxsize=64)
+def _service(impl: str, properties: tuple[tuple[str, str], ...]) -> ServiceCatalog:
+    return ServiceCatalog(impl, properties)
 
 
 def is_path(name: Name) -> bool:

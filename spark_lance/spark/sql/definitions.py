@@ -38,7 +38,7 @@ _RESERVED = frozenset(
     }
 )
 _PRIMARY_KEY = "primary_key"
-_TABLE_OPTIONS = frozenset({"enable_stable_row_ids", "data_storage_version"})
+_TABLE_OPTIONS = frozenset({"compression", "enable_stable_row_ids", "data_storage_version"})
 
 
 def create_table(question: Question) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _place(question: Question, *, replaces: bool) -> str:
         return name[0]
     if given is not None:
         raise OptionError(
-            f"tables of catalog {catalog.name} live below {catalog.root}: leave out LOCATION, "
+            f"tables of catalog {catalog.name} live where the catalog puts them: leave out LOCATION, "
             f"or name the path itself, {catalog.name}.`{given}`"
         )
     if replaces:

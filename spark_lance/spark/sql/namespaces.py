@@ -28,14 +28,14 @@ def open_catalog(question: Question) -> None:
 
 def list_namespaces(question: Question) -> list[list[str]]:
     """Return the namespaces directly in one."""
-    if question.catalog.root is None:
+    if not question.catalog.has_names:
         return []
     return [list(name) for name in question.catalog.names.namespaces(question.name)]
 
 
 def load_namespace(question: Question) -> dict[str, str]:
     """Return the properties of a namespace."""
-    if question.name == _SYSTEM or (question.catalog.root is None and not question.name):
+    if question.name == _SYSTEM or (not question.catalog.has_names and not question.name):
         return {}
     return question.catalog.names.namespace_properties(question.name)
 

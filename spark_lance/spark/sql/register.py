@@ -14,11 +14,13 @@ from spark_lance.spark.sql.bridge import Bridge
 from spark_lance.spark.sql.functions import register_functions
 from spark_lance.spark.sql.units import publish, take_statements
 
-__all__ = ["register"]
+__all__ = ["PLANS_IN_DRIVER", "register"]
 
 logger = logging.getLogger(__name__)
 
 _CLASS = "spark_lance.sql.LanceCatalog"
+# Whether the driver's own Python plans the reads of a session (jvm/LanceScan.java), or Spark's workers do.
+PLANS_IN_DRIVER = "spark.lance.planInDriver"
 
 
 def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> None:
@@ -38,6 +40,8 @@ def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> 
             _tell_of_no_catalog("the driver's class loader takes no classes", asked=root is not None)
             return
         settings = {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})}
+        if spark._jsparkSession.conf().get(PLANS_IN_DRIVER, None) is None:
+            settings[PLANS_IN_DRIVER] = "true"
         for key, value in settings.items():
             spark._jsparkSession.conf().set(key, value)
             if new_sessions:

@@ -57,7 +57,7 @@ _BRANCH = "@"
 
 def list_tables(question: Question) -> list[str]:
     """Return the names of the tables directly in a namespace."""
-    if question.catalog.root is None:
+    if not question.catalog.has_names:
         return []
     return [name[-1] for name in question.catalog.names.tables(question.name)]
 
@@ -239,12 +239,12 @@ def resolve_table(catalog: OpenCatalog, name: Name) -> tuple[dict[str, str], str
 
 def _options(catalog: OpenCatalog, name: Name) -> dict[str, str]:
     try:
-        return catalog.options(catalog.uri(name))
+        return catalog.reads(name)
     except (TableNotFoundError, OptionError):
         head, mark, branch = name[-1].rpartition(_BRANCH)
         if not mark or not head:
             raise
-    return {**catalog.options(catalog.uri((*name[:-1], head))), "branch": branch}
+    return {**catalog.reads((*name[:-1], head)), "branch": branch}
 
 
 def _hidden() -> st.StructType:

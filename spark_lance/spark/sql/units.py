@@ -24,6 +24,8 @@ UNITS = (
     "Bridge",
     "LanceCatalog",
     "LanceProcedures",
+    "LanceScan",
+    "LancePaths",
     "LanceRowLevel",
     "LanceSearch",
     "LanceDistance",

@@ -69,9 +69,7 @@ def _keys_appended(ours: pb.Update, theirs: Message) -> Verdict:
 
 
 def _same_keys(ours: pb.Update, theirs: pb.Update) -> bool:
-    """Whether two updates may have inserted one primary key. Sets that cannot be compared may."""
-    if not theirs.HasField("inserted_rows"):
-        return True
+    """Whether two updates may have inserted one primary key. Sets of no or of different kinds may."""
     mine, other = ours.inserted_rows, theirs.inserted_rows
     kind = mine.WhichOneof("data")
     if list(mine.field_ids) != list(other.field_ids) or kind != other.WhichOneof("data") or kind is None:

@@ -24,6 +24,7 @@ from spark_lance.table.commits.pending import Landed, PendingCommit
 from spark_lance.table.commits.rebase import REBASES, RebaseContext
 from spark_lance.table.features import check_writable
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
+from spark_lance.table.indices.old_coverage import with_sound_coverage
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.old_writers import check_successor
 from spark_lance.table.operations import OPERATIONS, Builder, Stamp
@@ -58,9 +59,10 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
     if commit.unfit:
         commit.transaction = _fitted(commit, latest)
         commit.unfit = []
-    current = with_present_coverage(Snapshot(commit.store, commit.root, latest))
+    sound, told = with_sound_coverage(Snapshot(commit.store, commit.root, latest))
+    current = with_present_coverage(Snapshot(commit.store, commit.root, sound))
     built = build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
-    check_successor(commit.restored or latest, built)
+    check_successor(commit.restored or sound, built, told if commit.restored is None else ())
     return replace(built, inferred=latest.inferred) if latest.inferred else built
 
 

@@ -157,14 +157,14 @@ PAGES = [
     (t.StringType(), "text", "compression", "zstd", "zstd", None),
     (t.StringType(), "text", "compression", "lz4", "lz4", None),
     (t.StringType(), "text", "compression", "none", "", "lz4"),
-    (t.LongType(), "noise", "compression", "zstd", "zstd", "zstd"),
-    (t.LongType(), "small", "compression", "zstd", "zstd", "zstd"),
+    (t.LongType(), "walk", "compression", "zstd", "zstd", "zstd"),
+    (t.LongType(), "skewed", "compression", "zstd", "zstd", "zstd"),
     (t.DoubleType(), "steps", "bss", "on", "", None),
     (t.StringType(), "text", "structural-encoding", "fullzip", "FullZip", "FullZip"),
     (FLOATS, "vectors", "structural-encoding", "miniblock", "MiniBlock", "MiniBlock"),
     (t.LongType(), "some runs", "rle-threshold", "0.9", "Rle", "Rle"),
     (t.ArrayType(t.StringType()), "lists", "compression", "zstd", "zstd", None),
-    (t.BinaryType(), "binary", "compression", "zstd", "zstd", "zstd"),
+    (t.BinaryType(), "binary", "compression", "lz4", "lz4", None),
 ]
 
 
@@ -177,11 +177,11 @@ def values(kind: str) -> list[Any]:
         "text": texts,
         "binary": [text.encode() for text in texts],
         "lists": [text.split(" ", 3) for text in texts],
-        "noise": numbers.integers(0, 2**62, 3000),
-        "small": numbers.integers(0, 100, 3000),
+        "walk": 2**40 + np.cumsum(numbers.integers(0, 1000, 3000)),
+        "skewed": np.minimum(numbers.geometric(0.3, 3000), 50),
         "steps": np.arange(3000) * 0.1,
         "some runs": np.repeat(numbers.integers(0, 2**62, 2600), np.arange(2600) % 7 // 6 + 1),
-        "vectors": list(np.tile(numbers.integers(0, 4, 300), (300, 1)).astype(np.float32)),
+        "vectors": list(numbers.normal(size=(300, 300)).astype(np.float32)),
     }
     return list(made[kind])
 

@@ -12,12 +12,15 @@ import numpy as np
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Chunks
+from spark_lance.file.v2_1.chunks import Bytes, Chunks
 from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["decode_mini_block"]
+
+# What is written of a step stays in the cache until its last bytes are there.
+_STEP_BYTES = 256 * 1024
 
 
 def decode_mini_block(split: pb.ByteStreamSplit, chunks: Chunks, resolver: Resolver) -> FixedWidth:
@@ -32,16 +35,23 @@ def decode_mini_block(split: pb.ByteStreamSplit, chunks: Chunks, resolver: Resol
     pieces.require(counts * width, "byte-stream split values")
     planes = pieces.part(0, counts * width).concat()
     out = np.empty(chunks.total * width, dtype=np.uint8)
-    # All chunks but the last have one length as a rule: they are transposed together.
+    # All chunks but the last have one length as a rule: they are put together at once.
     alike = len(counts) - 1 if bool((counts[:-1] == counts[0]).all()) else 0
     at = 0
     if alike > 0:
         size = int(counts[0])
         at = alike * size * width
-        split_part = planes[:at].reshape(alike, width, size)
-        out[:at].reshape(alike, size, width)[:] = split_part.transpose(0, 2, 1)
+        _join(planes[:at].reshape(alike, width, size), out[:at].reshape(alike, size, width))
     for count in counts[alike:].tolist():
         stop = at + count * width
-        out[at:stop].reshape(count, width)[:] = planes[at:stop].reshape(width, count).T
+        _join(planes[at:stop].reshape(1, width, count), out[at:stop].reshape(1, count, width))
         at = stop
     return FixedWidth(bits, chunks.total, out)
+
+
+def _join(planes: Bytes, out: Bytes) -> None:
+    """Put out[chunk, value, place] together from planes[chunk, place, value]."""
+    step = max(1, _STEP_BYTES // max(1, planes.shape[1] * planes.shape[2]))
+    for start in range(0, len(planes), step):
+        for place in range(planes.shape[1]):
+            out[start : start + step, :, place] = planes[start : start + step, place]

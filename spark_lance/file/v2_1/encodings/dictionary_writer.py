@@ -1,20 +1,27 @@
 """Dictionaries for pages of repeating values: every distinct value once, and a number per slot.
 
-Whether that can pay is guessed from a sample before all values are hashed. (Lance file format 2.1, mini-block
-pages with a dictionary.)
+Whether that can pay is guessed from a sample before all values are hashed. Numbers that lie close together
+are not hashed: their distance from the least of them is looked up, or is the index itself (a dictionary that
+counts up is a frame of reference). (Lance file format 2.1, mini-block pages with a dictionary.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.file.v2_1.encodings.plain_writer import Bools
 
-__all__ = ["DictionaryLimits", "encode_dictionary"]
+__all__ = ["DictionaryLimits", "NumberedWords", "encode_dictionary", "number_words"]
+
+_Words = npt.NDArray[Any]
+# Numbers that are this close together are not hashed.
+_CLOSE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -69,3 +76,62 @@ def _guess_distinct(array: pa.Array, sample: int) -> float:
     # Values that repeat anywhere: those that were met, and Chao's estimate of those that were not.
     scattered = len(found) + once * (once - 1) / (2 * (twice + 1))
     return float(min(clustered, scattered / 2))
+
+
+@dataclass(frozen=True)
+class NumberedWords:
+    """Words as places in a list of words: `items[indices]`, indices of 8, 16 or 32 bits."""
+
+    items: _Words
+    indices: _Words
+
+
+def number_words(words: _Words, limits: DictionaryLimits) -> NumberedWords | None:
+    """Return unsigned words with a dictionary.
+
+    None if the limits do not allow one, or if a sample says that they hardly will.
+    """
+    if not limits.allow(1, len(words)):
+        return None
+    least, span = _span(words)
+    if span <= _CLOSE:
+        return _number_close(words, least, span, limits)
+    array = pa.array(words)
+    guess = _guess_distinct(array, limits.sample)
+    if not limits.allow(guess, len(words)):
+        return None
+    encoded = array.dictionary_encode()
+    distinct = len(encoded.dictionary)
+    if not limits.allow(distinct, len(words)):
+        return None
+    raw = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(words)]
+    items = np.frombuffer(encoded.dictionary.buffers()[1], words.dtype)[:distinct]
+    return NumberedWords(items, raw.astype(np.min_scalar_type(max(0, distinct - 1))))
+
+
+def _span(words: _Words) -> tuple[Any, int]:
+    """Return the word from which all others are counted upwards, and how many different ones there can be.
+
+    Words may stand for signed numbers: then the least is the one with the highest bit.
+    """
+    best = None
+    for view in (words, words.view(f"i{words.dtype.itemsize}")):
+        low, high = view.min(), view.max()
+        span = int(high) - int(low) + 1
+        if best is None or span < best[1]:
+            best = low.astype(words.dtype), span
+    assert best is not None
+    return best
+
+
+def _number_close(words: _Words, least: Any, span: int, limits: DictionaryLimits) -> NumberedWords | None:
+    offsets = (words - least).astype(np.min_scalar_type(span - 1))
+    seen = np.zeros(span, np.bool_)
+    seen[offsets] = True
+    distinct = int(np.count_nonzero(seen))
+    if not limits.allow(distinct, len(words)):
+        return None
+    if (distinct - 1).bit_length() == (span - 1).bit_length():
+        return NumberedWords(np.arange(span).astype(words.dtype) + least, offsets)
+    numbers = (np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1))
+    return NumberedWords(np.flatnonzero(seen).astype(words.dtype) + least, numbers[offsets])

@@ -4,12 +4,12 @@ No valid value at all -> constant page; so too, from 2.2 on, if all values are t
 levels. Dictionaries and values that are not whole bytes -> mini-block. Otherwise wide values -> full-zip,
 narrow ones -> mini-block.
 
-Numbers of 8 to 64 bits (dates, floats and dictionary indices are numbers too) become runs, bit-packed blocks
-or stay as they are, whatever is smallest by some margin. Strings, binaries and, from 2.2 on, numbers of 64
-bits get a dictionary where that is smaller by some margin; numbers of 128 bits get one in 2.1 too.
+Numbers of 8 to 64 bits take the form of least weight, see numbers.py; numbers of 128 bits get a dictionary.
+Strings and binaries get a dictionary where that is smaller by some margin. Wide numbers and vectors are
+compressed if samples shrink much.
 
-Other text is compressed, if samples say that it shrinks, by lz4 in chunks of about 28 KiB, or by zstd if that
-does much more for it. FSST, which the reference implementation writes here, is only read. In numpy, finding
+Other text and binaries are compressed, if samples shrink, by lz4 in chunks of about 28 KiB, or by zstd if it
+does much more. FSST, which the reference implementation writes here, is only read. In numpy, finding
 the longest symbol at every byte takes four gathers or more, and following symbol after symbol through strings
 of a hundred bytes seven more; at the 1.6 ns per byte that were measured for one gather, that is 55 MB/s at
 best, and lz4 does better than FSST anyhow. Of 100,000 sentences of documentation, FSST leaves 0.65 of the
@@ -23,15 +23,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.v2_1.encodings.bitpacking import BLOCK
-from spark_lance.file.v2_1.encodings.bitpacking_writer import PackedChunks
-from spark_lance.file.v2_1.encodings.byte_stream_split_writer import SplitChunks
-from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, encode_dictionary
+from spark_lance.file.v2_1.encodings.dictionary_writer import (
+    DictionaryLimits,
+    encode_dictionary,
+    number_words,
+)
 from spark_lance.file.v2_1.encodings.general_writer import (
     CompressedChunks,
     Compression,
@@ -48,39 +51,47 @@ from spark_lance.file.v2_1.encodings.plain_writer import (
     VariableChunks,
     ZipFixed,
     ZipVariable,
+    flat,
     is_variable,
     plain_block,
     value_bits,
     zip_fixed,
     zip_variable,
 )
-from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, run_starts
 from spark_lance.file.v2_1.layouts.constant_writer import MAX_INLINE_BYTES
 from spark_lance.file.v2_1.layouts.mini_block_writer import ChunkPolicy
 from spark_lance.file.v2_1.levels.ravel import Leaf
+from spark_lance.file.v2_1.write.numbers import (
+    LOOKUP_NS,
+    NUMBER_POLICY,
+    Form,
+    Weights,
+    best_form,
+    compressed_forms,
+)
 from spark_lance.file.v2_1.write.settings import Settings
 from spark_lance.file.version import FileVersion
 
 __all__ = ["BlobPage", "FullZip", "MiniBlock", "NullPage", "ScalarPage", "choose", "full_zip"]
 
-# Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
-_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=4096)
-# Bit-packed chunks are one block each.
-_PACKED_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=BLOCK)
-# Bit packing costs time in reading: it must save this share of the bytes.
-_WORTH_PACKING = 0.03
+Words = npt.NDArray[Any]
 
-# So do runs, which besides are cut at the bounds of chunks.
-_WORTH_RUNS = 0.1
+# Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
+_POLICY = NUMBER_POLICY
+# Vectors and wide numbers are compressed if samples come down to this share; no wider values are.
+_WORTH_COMPRESSING = 0.7
+_WIDEST_COMPRESSED = 4096
+# Bytes of vectors that are looked at before anything else is.
+_VECTOR_SAMPLE = 32 * 1024
 # A dictionary costs the reader a lookup per value. Text that is not repeated can be made smaller otherwise.
 _LIMITS = DictionaryLimits()
-_WORTH_NUMBERED = 0.05
+_WORTH_NUMBERED = 0.01
 _WORTH_NUMBERED_TEXT = 0.2
 # Dictionaries are compressed from 2.2 on if that saves this share of their bytes.
 _WORTH_COMPRESSED_ITEMS = 0.1
 
-# Compressed chunks: large enough to find repetition, and within what 2.1 allows.
-_COMPRESSED_POLICY = ChunkPolicy(target_bytes=28 * 1024, max_values=4096)
+# Chunks of compressed text: large enough to find repetition, and within what 2.1 allows.
+_TEXT_POLICY = ChunkPolicy(target_bytes=28 * 1024, max_values=4096)
 # Pages of text from this size on are compressed: by lz4 if it brings samples down to its share and zstd does
 # not bring them much further, else by zstd if it brings them down to its share.
 _LEAST_COMPRESSED_BYTES = 32 * 1024
@@ -164,7 +175,7 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | BlobPage | ScalarPage
     settings = Settings.of(leaf.field)
     if pa.types.is_dictionary(array.type):
         items = _items(array.dictionary, version, settings)
-        return _numbers(FixedChunks.of(array, valid), settings, items)
+        return _numbers(FixedChunks.of(array, valid), Weights.of(settings), items)
     if version is not FileVersion.V2_1 and leaf.rep is None and leaf.definition is None:
         value = _only_value(array)
         if value is not None:
@@ -181,16 +192,21 @@ def _fixed(
     bits = value_bits(array.type)
     wide = settings.structure == "fullzip" or (bits >= 8 * _WIDE_FIXED_BYTES and not settings.structure)
     if wide and bits % 8 == 0 and not _has_bit_items(array.type):
-        return FullZip(zip_fixed(array, valid))
-    plain = FixedChunks.of(array, valid)
-    direct = _numbers(plain, settings)
-    if plain.layers or bits not in (64, 128) or (bits == 64 and version is FileVersion.V2_1):
+        shrunk = None if settings.structure else _compressed_vectors(array, valid, settings)
+        return shrunk or FullZip(zip_fixed(array, valid))
+    plain, weights = FixedChunks.of(array, valid), Weights.of(settings)
+    words = plain.words()
+    if words is not None:
+        form = best_form(words, weights)
+        numbered = _numbered_words(words, form, valid, weights, settings, version)
+        return numbered or MiniBlock(form.build(), None, form.policy)
+    form = _odd_form(plain, weights)
+    direct = MiniBlock(form.build(), None, form.policy)
+    if plain.layers or bits != 128:
         return direct
-    hashable = pa.Array.from_buffers(
-        pa.uint64() if bits == 64 else pa.binary(16), plain.count, [None, pa.py_buffer(plain.items)]
-    )
+    hashable = pa.Array.from_buffers(pa.binary(16), plain.count, [None, pa.py_buffer(plain.items)])
     ratio = 1 - _WORTH_NUMBERED if settings.dictionary_ratio is None else settings.dictionary_ratio
-    return _numbered(hashable, None, ratio * direct.values.nbytes, version, settings) or direct
+    return _numbered(hashable, None, ratio * form.nbytes, version, settings) or direct
 
 
 def _variable(
@@ -201,7 +217,7 @@ def _variable(
     compression, size = settings.compression, chunks.nbytes
     if compression is not None:
         size = _compressed_size(chunks, compression)
-    elif not settings.plain and _is_text(array.type):
+    elif not settings.plain:
         compression, size = _text_compression(chunks)
     ratio = 1 - _WORTH_NUMBERED_TEXT if settings.dictionary_ratio is None else settings.dictionary_ratio
     numbered = _numbered(array, valid, min(ratio * chunks.nbytes, size), version, settings)
@@ -231,7 +247,7 @@ def _variable(
         return FullZip(values)
     if compression is None:
         return MiniBlock(chunks, None, _sized(_POLICY, settings))
-    return MiniBlock(CompressedChunks(chunks, compression), None, _sized(_COMPRESSED_POLICY, settings))
+    return MiniBlock(CompressedChunks(chunks, compression), None, _sized(_TEXT_POLICY, settings))
 
 
 def _sized(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
@@ -239,67 +255,88 @@ def _sized(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
     return policy if settings.chunk_bytes is None else replace(policy, target_bytes=settings.chunk_bytes)
 
 
-def _numbers(plain: FixedChunks, settings: Settings, dictionary: Block | None = None) -> MiniBlock:
+def _compressed_vectors(array: pa.Array, valid: Bools | None, settings: Settings) -> MiniBlock | None:
+    """Return vectors in compressed chunks if they shrink much, as pictures do and embeddings do not."""
+    weights = Weights.of(settings)
+    few = FixedChunks.of(array[: _VECTOR_SAMPLE // (value_bits(array.type) // 8) + 1], None)
+    gate = replace(weights, schemes=weights.schemes[:1], asked=True)
+    if _odd_form(few, gate).nbytes >= few.nbytes:
+        return None
+    plain = FixedChunks.of(array, valid)
+    form = _odd_form(plain, weights)
+    return MiniBlock(form.build(), None, form.policy) if form.nbytes < plain.nbytes else None
+
+
+def _numbers(plain: FixedChunks, weights: Weights, items: Block | None = None) -> MiniBlock:
     """Choose the encoding of values of one width, which may be indices into a dictionary."""
     words = plain.words()
-    wanted = settings.compression if dictionary is None else None
-    if words is None:
-        if wanted is not None and not plain.layers and plain.item_bits % 8 == 0:
-            return MiniBlock(CompressedChunks(plain, wanted), None, _COMPRESSED_POLICY)
-        return MiniBlock(plain, dictionary)
-    packed = PackedChunks.of(words)
-    pays = packed.nbytes < (1 - _WORTH_PACKING) * plain.nbytes
-    limit = (1 - _WORTH_RUNS) * (packed.nbytes if pays else plain.nbytes)
-    if settings.rle_threshold is None:
-        starts = run_starts(words, limit / (words.dtype.itemsize + 1))
+    form = _odd_form(plain, weights) if words is None else best_form(words, weights)
+    return MiniBlock(form.build(), items, form.policy)
+
+
+def _odd_form(plain: FixedChunks, weights: Weights) -> Form:
+    """Choose for values that are not words of 8 to 64 bits: bits, wide numbers, vectors."""
+    best = Form(plain.nbytes, plain.nbytes, _POLICY, lambda: plain)
+    slot = plain.nbytes // plain.count
+    if any(layer.validity is not None for layer in plain.layers) or not 1 < slot <= _WIDEST_COMPRESSED:
+        return best
+    shrunk = min(compressed_forms(plain, weights), key=lambda form: form.weight, default=best)
+    return (
+        shrunk if shrunk.nbytes < _WORTH_COMPRESSING * best.nbytes and shrunk.weight < best.weight else best
+    )
+
+
+def _numbered_words(
+    words: Words, plain: Form, valid: Bools | None, weights: Weights, settings: Settings, version: FileVersion
+) -> MiniBlock | None:
+    """Return words with a dictionary if that weighs less than `plain`."""
+    if valid is not None and not valid.all():
+        # What stands in the place of nulls is no value: it must not widen the range.
+        words = np.where(valid, words, words[valid.argmax()])
+    bits = words.dtype.itemsize * 8
+    numbered = number_words(words, _limits(settings))
+    if numbered is None:
+        return None
+    items = _compressed_block(
+        Block(flat(bits), len(numbered.items), numbered.items.view(np.uint8)), version, settings
+    )
+    form = best_form(numbered.indices, weights)
+    nbytes = form.nbytes + items.data.nbytes
+    if settings.dictionary_ratio is not None:
+        pays = nbytes < settings.dictionary_ratio * plain.nbytes
     else:
-        starts = run_starts(words, settings.rle_threshold * len(words))
-        limit = math.inf
-    if starts is not None:
-        runs = RunChunks.of(words, starts)
-        if runs.nbytes < limit:
-            return MiniBlock(runs, dictionary)
-    if wanted is not None:
-        return MiniBlock(_compressed_words(plain, wanted, settings), None, _COMPRESSED_POLICY)
-    return MiniBlock(packed, dictionary, _PACKED_POLICY) if pays else MiniBlock(plain, dictionary)
+        weight = form.weight + items.data.nbytes + weights.bytes_per_ns * LOOKUP_NS * len(words)
+        pays = weight < (1 - _WORTH_NUMBERED) * plain.weight
+    return MiniBlock(form.build(), items, form.policy) if pays else None
 
 
-def _compressed_words(plain: FixedChunks, compression: Compression, settings: Settings) -> CompressedChunks:
-    """Return numbers compressed, their bytes sorted by place before if that helps or is asked for."""
-    words = plain.words()
-    if words is None or words.dtype.itemsize < 4 or settings.split_bytes == "off":
-        return CompressedChunks(plain, compression)
-    split = SplitChunks(words)
-    if settings.split_bytes == "auto":
-        sample = np.array([0, min(len(words), _SAMPLE_BYTES // words.dtype.itemsize)])
-        part = FixedChunks.of_words(words[: sample[1]])
-        sizes = [
-            CompressedChunks(values, compression).chunk(sample)[0].starts[-1]
-            for values in (part, SplitChunks(words[: sample[1]]))
-        ]
-        if sizes[0] <= sizes[1]:
-            return CompressedChunks(plain, compression)
-    return CompressedChunks(split, compression)
+def _limits(settings: Settings) -> DictionaryLimits:
+    if settings.dictionary_divisor is None:
+        return _LIMITS
+    return replace(_LIMITS, divisor=max(1.0, settings.dictionary_divisor))
 
 
 def _numbered(
     array: pa.Array, valid: Bools | None, limit: float, version: FileVersion, settings: Settings
 ) -> MiniBlock | None:
     """Return the page with a dictionary if that takes less than `limit` bytes."""
-    limits = _LIMITS
-    if settings.dictionary_divisor is not None:
-        limits = replace(limits, divisor=max(1.0, settings.dictionary_divisor))
-    encoded = encode_dictionary(array, valid, limits)
+    encoded = encode_dictionary(array, valid, _limits(settings))
     if encoded is None:
         return None
     items = _items(encoded.dictionary, version, settings)
-    page = _numbers(FixedChunks.of(encoded, valid), settings, items)
-    return page if page.values.nbytes + items.data.nbytes < limit else None
+    words = FixedChunks.of(encoded, valid).words()
+    assert words is not None
+    form = best_form(words, Weights.of(settings))
+    return MiniBlock(form.build(), items, form.policy) if form.nbytes + items.data.nbytes < limit else None
 
 
 def _items(array: pa.Array, version: FileVersion, settings: Settings) -> Block:
     """Return the block of a dictionary."""
-    block = plain_block(array)
+    return _compressed_block(plain_block(array), version, settings)
+
+
+def _compressed_block(block: Block, version: FileVersion, settings: Settings) -> Block:
+    """Return the block of a dictionary as the version and the settings have it."""
     plain = settings.items_plain or (settings.plain and settings.items_compression is None)
     if version is FileVersion.V2_1 or plain or block.data.nbytes == 0:
         return block
@@ -309,10 +346,6 @@ def _items(array: pa.Array, version: FileVersion, settings: Settings) -> Block:
     compressed = compress_block(block, Compression("lz4"))
     pays = compressed.data.nbytes < (1 - _WORTH_COMPRESSED_ITEMS) * block.data.nbytes
     return compressed if pays else block
-
-
-def _is_text(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_string(arrow) or pa.types.is_large_string(arrow))
 
 
 def _text_compression(chunks: VariableChunks) -> tuple[Compression | None, int]:

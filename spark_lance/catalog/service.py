@@ -1,0 +1,245 @@
+"""Tables of a namespace service of Lance, reached through the package `lance-namespace` (extra `namespace`).
+
+    rest           a REST service, by the client that the package brings; settings uri, header.<name>
+    a.b.Class      any other implementation of `lance_namespace.LanceNamespace`, or a name that it registered
+
+The service says where a table is and keeps its name; rows are read and written here as everywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, check_part, shown
+from spark_lance.errors import (
+    LanceError,
+    NamespaceExistsError,
+    NamespaceInUseError,
+    NamespaceNotFoundError,
+    OptionError,
+    StoreAccessError,
+    StoreError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+)
+
+__all__ = ["ServiceCatalog"]
+
+_REST = "rest"
+_HEADER = "header."
+
+# Errors of the package, by the names of their classes, that have a class of their own here.
+_ERRORS: Mapping[str, type[LanceError]] = {
+    "NamespaceNotFoundError": NamespaceNotFoundError,
+    "NamespaceAlreadyExistsError": NamespaceExistsError,
+    "NamespaceNotEmptyError": NamespaceInUseError,
+    "TableNotFoundError": TableNotFoundError,
+    "TableAlreadyExistsError": TableExistsError,
+    "InvalidInputError": OptionError,
+    "UnsupportedOperationError": UnsupportedFormatError,
+    "PermissionDeniedError": StoreAccessError,
+    "UnauthenticatedError": StoreAccessError,
+}
+
+
+@dataclass(frozen=True)
+class ServiceCatalog:
+    """The tables of a service; see `names.Catalog` for what it answers.
+
+    Attributes:
+        impl: `rest`, or an implementation of the package.
+        properties: its settings, such as `uri`.
+
+    Raises (all methods): as `names.Catalog`; `StoreError` also if the service does not answer.
+    """
+
+    impl: str
+    properties: tuple[tuple[str, str], ...]
+
+    def namespaces(self, parent: Name = ()) -> list[Name]:
+        """Return the namespaces directly in a namespace, sorted."""
+        found = self._listed("list_namespaces", "ListNamespacesRequest", "namespaces", parent)
+        return [(*parent, name) for name in found]
+
+    def namespace_properties(self, name: Name) -> dict[str, str]:
+        """Return what is kept about a namespace."""
+        answer = self._ask("describe_namespace", "DescribeNamespaceRequest", name)
+        return dict(answer.properties or {})
+
+    def create_namespace(self, name: Name, properties: Mapping[str, str]) -> None:
+        """Make a namespace in one that exists."""
+        _check(name)
+        self._ask("create_namespace", "CreateNamespaceRequest", name, properties=dict(properties))
+
+    def alter_namespace(
+        self,
+        name: Name,
+        values: Mapping[str, str],  # noqa: ARG002 (the protocol has it)
+        removed: Sequence[str],  # noqa: ARG002
+    ) -> None:
+        """Refuse: services have no call for it.
+
+        Raises:
+            UnsupportedFormatError: always.
+        """
+        raise UnsupportedFormatError(
+            f"a namespace service cannot change the properties of {shown(name)}: make the namespace with them"
+        )
+
+    def drop_namespace(self, name: Name) -> None:
+        """Remove an empty namespace."""
+        self._ask("drop_namespace", "DropNamespaceRequest", name, behavior="Restrict")
+
+    def tables(self, namespace: Name = ()) -> list[Name]:
+        """Return the tables directly in a namespace, sorted."""
+        found = self._listed("list_tables", "ListTablesRequest", "tables", namespace)
+        return [(*namespace, name) for name in found]
+
+    def table(self, name: Name) -> TableEntry:
+        """Return where a table is."""
+        _check(name)
+        answer = self._ask("describe_table", "DescribeTableRequest", name, check_declared=True)
+        if not answer.location:
+            raise TableNotFoundError(f"the service does not say where table {shown(name)} is")
+        return TableEntry(
+            name,
+            answer.location,
+            dict(answer.properties or {}),
+            dict(answer.storage_options or {}),
+            bool(answer.is_only_declared),
+        )
+
+    def place(self, name: Name) -> str:
+        """Declare a new table and return the path at which the service wants it."""
+        _check(name)
+        try:
+            answer = self._ask("declare_table", "DeclareTableRequest", name)
+        except TableExistsError:
+            # A write that failed has left the name.
+            entry = self.table(name)
+            if not entry.declared:
+                raise
+            return entry.uri
+        if not answer.location:
+            raise StoreError(f"the service does not say where table {shown(name)} is to be")
+        return str(answer.location)
+
+    def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
+        """Do nothing: the name was given when the place was."""
+
+    def rename(self, old: Name, new: Name) -> None:
+        """Give a table another name."""
+        _check(new)
+        more: dict[str, Any] = {} if old[:-1] == new[:-1] else {"new_namespace_id": list(new[:-1])}
+        self._ask("rename_table", "RenameTableRequest", old, new_table_name=new[-1], **more)
+
+    def drop(self, name: Name) -> None:
+        """Remove a table, its files included."""
+        self._ask("drop_table", "DropTableRequest", name)
+
+    def _listed(self, verb: str, request: str, content: str, parent: Name) -> list[str]:
+        found: list[str] = []
+        token = None
+        while True:
+            answer = self._ask(verb, request, parent, page_token=token)
+            found += getattr(answer, content)
+            token = answer.page_token
+            if not token:
+                return sorted(found)
+
+    def _ask(self, verb: str, request: str, name: Name, **values: Any) -> Any:
+        given = {key: value for key, value in values.items() if value is not None}
+        asked = getattr(_package(), request)(id=list(name), **given)
+        try:
+            return getattr(self._client, verb)(asked)
+        except _package().LanceNamespaceError as error:
+            kind = _ERRORS.get(type(error).__name__, StoreError)
+            raise kind(
+                f"the namespace service refuses {verb} of {shown(name) or 'the root'}: {error}"
+            ) from error
+
+    @cached_property
+    def _client(self) -> Any:
+        properties = dict(self.properties)
+        if self.impl == _REST:
+            return _RestClient(properties)
+        try:
+            return _package().connect(self.impl, properties)
+        except (ValueError, ImportError) as error:
+            raise OptionError(f"impl {self.impl!r} is no namespace that can be opened: {error}") from error
+
+
+class _RestClient:
+    """The calls of a REST service, with the requests of the package."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        values = dict(properties)
+        uri = values.pop("uri", None)
+        unknown = [key for key in values if not key.startswith(_HEADER)]
+        if not uri or unknown:
+            raise OptionError(
+                f"a REST namespace needs the setting uri, and takes {_HEADER}<name> besides; "
+                f"not known: {', '.join(unknown) or 'none'}"
+            )
+        self._uri = uri
+        self._http = importlib.import_module("lance_namespace_urllib3_client")
+        self._failures = importlib.import_module("urllib3.exceptions")
+        client = self._http.ApiClient(self._http.Configuration(host=uri))
+        for key, value in values.items():
+            client.set_default_header(key[len(_HEADER) :], value)
+        self._apis = (self._http.NamespaceApi(client), self._http.TableApi(client))
+
+    def __getattr__(self, verb: str) -> Callable[[Any], Any]:
+        """Return the call of a name, of one request."""
+        namespaces, tables = self._apis
+        call = getattr(namespaces, verb, None) or getattr(tables, verb)
+        return lambda request: self._answer(verb, call, request)
+
+    def _answer(self, verb: str, call: Callable[..., Any], request: Any) -> Any:
+        name = SEPARATOR.join(request.id) or SEPARATOR
+        body: tuple[Any, ...] = (request,)
+        more: dict[str, Any] = {}
+        if verb.startswith("list_"):
+            body, more = (), {"page_token": request.page_token}
+        elif verb == "drop_table":
+            body = ()
+        elif verb == "describe_table":
+            more = {"check_declared": request.check_declared}
+        try:
+            return call(name, *body, **more)
+        except self._http.ApiException as error:
+            raise _told(error) from error
+        except self._failures.HTTPError as error:
+            raise StoreError(f"the namespace service at {self._uri} does not answer: {error}") from error
+
+
+def _told(error: Any) -> Exception:
+    """Return the package's error for an answer that is one."""
+    try:
+        body = json.loads(error.body or "")
+        code, text = int(body["code"]), body.get("error") or body.get("detail") or ""
+    except (ValueError, KeyError, TypeError):
+        return StoreError(f"the namespace service answers {error.status} {error.reason}")
+    found: Exception = _package().from_error_code(code, text)
+    return found
+
+
+def _check(name: Name) -> None:
+    for part in name:
+        check_part(part)
+
+
+def _package() -> Any:
+    try:
+        return importlib.import_module("lance_namespace")
+    except ImportError as error:
+        raise OptionError(
+            "a catalog of a namespace service needs the package lance-namespace: "
+            "pip install 'spark-lance[namespace]'"
+        ) from error

@@ -1,0 +1,63 @@
+"""Figures of the segments of an index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.index.entries import segments_of
+from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
+from spark_lance.table.indices.describe import IndexDescription
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["segment_figures"]
+
+
+def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[str, Any]]:
+    """Return a dict per segment.
+
+    Of all: `uuid`, `num_fragments`, `size_bytes`. Of vector indices also `index_type`, `metric_type`,
+    `num_partitions`, `centroids` (a list of vectors), `partitions` (with their `size` in rows), and of codes
+    `sub_index` with `index_type`, `dimension`, `nbits` and `num_sub_vectors`.
+
+    Raises:
+        FormatError: files of the index are damaged.
+    """
+    plain = [
+        {
+            "uuid": segment.uuid,
+            "num_fragments": None if segment.fragment_ids is None else len(segment.fragment_ids),
+            "size_bytes": segment.size_bytes,
+            **({"params": dict(index.details)} if index.details else {}),
+        }
+        for segment in index.segments
+    ]
+    if index.type_url.rpartition(".")[2].lower() != VECTOR_LABEL:
+        return plain
+    known = {
+        segment.entry.uuid.uuid.hex(): segment
+        for segment in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+        if segment.name == index.name
+    }
+    for figures in plain:
+        segment = known.get(figures["uuid"].replace("-", ""))
+        if segment is None:
+            continue
+        try:
+            opened = open_segment(segment)
+            centroids = opened.ivf.centroids
+        except UnsupportedFormatError:
+            continue
+        details = dict(index.details.get("compression") or {})
+        sub = {"index_type": details.pop("type", "flat").upper(), "dimension": int(centroids.shape[1])}
+        if "num_bits" in details:
+            details["nbits"] = details.pop("num_bits")
+        figures |= {
+            "index_type": opened.kind,
+            "metric_type": opened.metric,
+            "num_partitions": len(opened.lengths),
+            "centroids": centroids.tolist(),
+            "partitions": [{"size": int(size)} for size in opened.lengths],
+            "sub_index": {**sub, **details},
+        }
+    return plain

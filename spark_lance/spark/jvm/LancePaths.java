@@ -1,0 +1,106 @@
+// Reads of `spark.read.format("lance")` that the driver's own Python describes and plans.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package spark_lance.sql;
+
+import java.lang.reflect.Field;
+import java.util.Map;
+import java.util.UUID;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+public final class LancePaths {
+  private LancePaths() {}
+
+  // What a read sees: its columns as JSON (`schema`) and its version (`ref`); null if Spark's workers are to find out.
+  public static Map describe(CaseInsensitiveStringMap options) {
+    if (!LanceScan.plans(false)) {
+      return null;
+    }
+    Map question = Bridge.question("describe_read");
+    question.put("read", LanceScan.read(options, new StructType(), UUID.randomUUID().toString(), null));
+    return (Map) Bridge.ask(question, null);
+  }
+
+  public static StructType schema(Map described) {
+    return (StructType) DataType.fromJson((String) described.get("schema"));
+  }
+
+  // The table of a read; null if Spark's workers are to plan it. `described` is null where the user gave the schema:
+  // the version is fixed by the first plan then.
+  public static Table table(PythonDataSourceV2 source, StructType schema, Map described) {
+    return LanceScan.plans(false) ? new PathTable(source, schema, described) : null;
+  }
+
+  /** Spark's own table but for its scans. */
+  public static final class PathTable extends PythonTable {
+    private final StructType schema;
+    private String token = UUID.randomUUID().toString();
+    private Object ref;
+    // Spark's source, to which the version belongs.
+    private Object source;
+
+    PathTable(PythonDataSourceV2 source, StructType schema, Map described) {
+      super(source, "lance", schema);
+      this.schema = schema;
+      this.ref = described == null ? null : described.get("ref");
+      this.source = source;
+    }
+
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      if (!LanceScan.plans(false)) {
+        return super.newScanBuilder(options);
+      }
+      ScanBuilder own = super.newScanBuilder(options);
+      try {
+        return LanceScan.ofPath(String.valueOf(options.get("path")), read(options), schema, own);
+      } catch (IllegalArgumentException refused) {
+        // Spark's own way says what is wrong, as it does for every format of Python.
+        return own;
+      }
+    }
+
+    private synchronized Map read(CaseInsensitiveStringMap options) {
+      Object version = pinned(options);
+      return LanceScan.read(options, schema, token, version);
+    }
+
+    // The version that all reads of this table see.
+    private synchronized Object pinned(CaseInsensitiveStringMap options) {
+      Object now = source();
+      if (now != source) {
+        // A view that shall see what was written gets another source.
+        source = now;
+        ref = null;
+        token = UUID.randomUUID().toString();
+      }
+      if (ref == null) {
+        Map question = Bridge.question("pin_read");
+        question.put("read", LanceScan.read(options, schema, token, null));
+        ref = Bridge.ask(question, null);
+      }
+      return ref;
+    }
+
+    private Object source() {
+      Field[] fields = PythonTable.class.getDeclaredFields();
+      try {
+        for (int i = 0; i < fields.length; i++) {
+          if (fields[i].getType() == PythonDataSourceV2.class) {
+            fields[i].setAccessible(true);
+            return fields[i].get(this);
+          }
+        }
+      } catch (IllegalAccessException problem) {
+        throw new IllegalStateException(problem);
+      }
+      return source;
+    }
+  }
+}

@@ -1,0 +1,579 @@
+// The scan of a table, planned by the driver's own Python.
+//
+// What Spark pushes down (columns, filters, limits, counts) goes to Python as JSON, and comes back as rows, where
+// little has to be read for them, or as tasks. Rows become a local scan: no job of Spark's, or one without Python.
+// Tasks are what Spark's own reader of Python data sources takes, so executors need none of these classes.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package spark_lance.sql;
+
+import java.io.ByteArrayInputStream;
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalLong;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.JobArtifactSet$;
+import org.apache.spark.JobArtifactState;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Literal;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.LocalScan;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
+import org.apache.spark.sql.connector.read.SupportsPushDownOffset;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils$;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+public final class LanceScan {
+  // Keys of a join beyond which they do not narrow a scan.
+  private static final int MOST_KEYS = 10000;
+  // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
+  private static final String PLANS = "spark.lance.planInDriver";
+
+  private LanceScan() {}
+
+  // A builder of the scans of a table: `own` if the session leaves planning to Spark's own worker processes.
+  //
+  // byDefault: whether the driver plans where no setting tells; options, schema, token: see read; hidden: further
+  // columns, each with the option that reads it in its metadata; own: Spark's own way, which streams go.
+  public static ScanBuilder builder(
+      Boolean byDefault,
+      String shown,
+      CaseInsensitiveStringMap options,
+      StructType schema,
+      String token,
+      StructType hidden,
+      ScanBuilder own) {
+    if (!plans(byDefault.booleanValue())) {
+      return own;
+    }
+    return new Builder(shown, read(options, schema, token, null), schema, hidden, own);
+  }
+
+  // The same for a table by path, without hidden columns.
+  public static ScanBuilder ofPath(String shown, Map read, StructType schema, ScanBuilder own) {
+    return new Builder(shown, read, schema, new StructType(), own);
+  }
+
+  // Whether a session's reads are planned here.
+  public static boolean plans(boolean byDefault) {
+    return Boolean.parseBoolean(setting(PLANS, String.valueOf(byDefault)));
+  }
+
+  private static String setting(String name, String otherwise) {
+    return ((SQLConf) SQLConf$.MODULE$.get()).getConfString(name, otherwise);
+  }
+
+  // A table as a question tells of it: options of the read, columns, a token, and the version if it is known.
+  public static Map read(CaseInsensitiveStringMap options, StructType schema, String token, Object ref) {
+    Map read = new LinkedHashMap();
+    read.put("options", new HashMap(options.asCaseSensitiveMap()));
+    read.put("schema", schema.json());
+    read.put("token", token);
+    read.put("ref", ref);
+    return read;
+  }
+
+  // Spark's source of that name, by which executors find the format.
+  private static PythonDataSourceV2 source() {
+    PythonDataSourceV2 source = new PythonDataSourceV2();
+    source.setShortName("lance");
+    return source;
+  }
+
+  /** Takes what Spark pushes down, and asks Python for the scan. */
+  public static final class Builder
+      implements ScanBuilder,
+          SupportsPushDownRequiredColumns,
+          SupportsPushDownV2Filters,
+          SupportsPushDownAggregates,
+          SupportsPushDownLimit,
+          SupportsPushDownOffset {
+    private final String shown;
+    private final Map read;
+    // Hidden columns, with the option that reads each.
+    private final StructType hidden;
+    // Spark's own way, which streams go.
+    private final ScanBuilder own;
+    private final StructType all;
+    private StructType wanted;
+    private boolean batch = false;
+    private Predicate[] pushed = new Predicate[0];
+    private int limit = -1;
+    private boolean alone = false;
+    private int offset = 0;
+    private Map known = null;
+
+    Builder(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+      this.shown = shown;
+      this.read = read;
+      this.all = schema;
+      this.wanted = schema;
+      this.hidden = hidden;
+      this.own = own;
+    }
+
+    public Predicate[] pushPredicates(Predicate[] predicates) {
+      batch = true;
+      if (predicates.length == 0) {
+        return predicates;
+      }
+      Map question = Bridge.question("push_predicates");
+      question.put("read", read);
+      question.put("predicates", described(predicates));
+      List answers = (List) Bridge.ask(question, null);
+      List taken = new ArrayList();
+      List left = new ArrayList();
+      for (int i = 0; i < predicates.length; i++) {
+        (((Boolean) answers.get(i)).booleanValue() ? taken : left).add(predicates[i]);
+      }
+      pushed = (Predicate[]) taken.toArray(new Predicate[0]);
+      return (Predicate[]) left.toArray(new Predicate[0]);
+    }
+
+    public Predicate[] pushedPredicates() {
+      return pushed;
+    }
+
+    public boolean supportsIterativePushdown() {
+      return false;
+    }
+
+    public boolean supportCompletePushDown(Aggregation aggregation) {
+      return counted(aggregation);
+    }
+
+    public boolean pushAggregation(Aggregation aggregation) {
+      return counted(aggregation);
+    }
+
+    private boolean counted(Aggregation aggregation) {
+      batch = true;
+      if (known == null && aggregation.groupByExpressions().length == 0) {
+        List functions = new ArrayList();
+        AggregateFunc[] asked = aggregation.aggregateExpressions();
+        for (int i = 0; i < asked.length; i++) {
+          Map one = new HashMap();
+          if (asked[i] instanceof CountStar) {
+            one.put("function", "count");
+            one.put("path", null);
+          } else {
+            return false;
+          }
+          functions.add(one);
+        }
+        if (functions.isEmpty()) {
+          return false;
+        }
+        Map question = question("push_aggregates");
+        question.put("aggregates", functions);
+        known = (Map) Bridge.ask(question, null);
+      }
+      return known != null;
+    }
+
+    public boolean pushLimit(int limit) {
+      batch = true;
+      this.limit = limit;
+      Map question = question("push_limit");
+      alone = ((Boolean) Bridge.ask(question, null)).booleanValue();
+      return true;
+    }
+
+    public boolean isPartiallyPushed() {
+      return !alone;
+    }
+
+    public boolean pushOffset(int offset) {
+      if (!alone || offset > limit) {
+        return false;
+      }
+      this.offset = offset;
+      limit -= offset;
+      return true;
+    }
+
+    public void pruneColumns(StructType required) {
+      batch = true;
+      wanted = Bridge.readable(required, all);
+    }
+
+    private Map question(String verb) {
+      Map question = Bridge.question(verb);
+      Map told = new LinkedHashMap(read);
+      Map options = new HashMap((Map) read.get("options"));
+      told.put("options", options);
+      for (int i = 0; i < hidden.length(); i++) {
+        StructField column = hidden.fields()[i];
+        if (Arrays.asList((Object[]) wanted.fieldNames()).contains(column.name())) {
+          options.put(column.metadata().getString("lance.option"), "true");
+        }
+      }
+      question.put("read", told);
+      question.put("columns", wanted.json());
+      question.put("predicates", described(pushed));
+      question.put("limit", limit < 0 ? null : new Integer(limit));
+      question.put("alone", Boolean.valueOf(alone));
+      question.put("offset", new Integer(offset));
+      question.put("cores", new Integer(SparkContext.getOrCreate().defaultParallelism()));
+      question.put("localRows", setting("spark.lance.localRows", "10000"));
+      question.put("localBytes", setting("spark.lance.localBytes", "8388608"));
+      return question;
+    }
+
+    public Scan build() {
+      if (!batch) {
+        return own.build();
+      }
+      if (known != null) {
+        return new Rows(shown, null, known, (StructType) DataType.fromJson((String) known.get("schema")));
+      }
+      Map question = question("plan_scan");
+      Map answer;
+      try {
+        answer = (Map) Bridge.ask(question, null);
+      } catch (IllegalArgumentException problem) {
+        if (pushed.length > 0 || limit >= 0) {
+          throw problem;
+        }
+        // A stream has options that no other read takes; and what is really wrong Spark's own way says, too.
+        return own();
+      }
+      if (answer.get("kind").equals("rows")) {
+        return new Rows(shown, question, answer, wanted);
+      }
+      return new Tasks(shown, question, answer, wanted);
+    }
+
+    private Scan own() {
+      if (own instanceof SupportsPushDownRequiredColumns) {
+        ((SupportsPushDownRequiredColumns) own).pruneColumns(wanted);
+      }
+      return own.build();
+    }
+  }
+
+  // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too.
+  private static MicroBatchStream stream(Map question, StructType schema, String checkpoint) {
+    CaseInsensitiveStringMap options = options(question);
+    return new PythonTable(source(), "lance", schema).newScanBuilder(options).build().toMicroBatchStream(checkpoint);
+  }
+
+  private static CaseInsensitiveStringMap options(Map question) {
+    return new CaseInsensitiveStringMap((Map) ((Map) question.get("read")).get("options"));
+  }
+
+  // Predicates as JSON; see spark/scan/predicates.py.
+  private static List described(Predicate[] predicates) {
+    List found = new ArrayList();
+    for (int i = 0; i < predicates.length; i++) {
+      found.add(described(predicates[i]));
+    }
+    return found;
+  }
+
+  private static Map described(Expression expression) {
+    Map told = new HashMap();
+    if (expression instanceof NamedReference) {
+      told.put("path", Bridge.list(((NamedReference) expression).fieldNames()));
+    } else if (expression instanceof Literal) {
+      Literal literal = (Literal) expression;
+      told.put("type", literal.dataType().json());
+      told.put("value", text(literal.value()));
+    } else if (expression instanceof Predicate) {
+      told.put("op", ((Predicate) expression).name());
+      List args = new ArrayList();
+      Expression[] children = expression.children();
+      for (int i = 0; i < children.length; i++) {
+        args.add(described(children[i]));
+      }
+      told.put("args", args);
+    }
+    return told;
+  }
+
+  private static String text(Object value) {
+    if (value instanceof byte[]) {
+      byte[] bytes = (byte[]) value;
+      StringBuilder digits = new StringBuilder();
+      for (int i = 0; i < bytes.length; i++) {
+        digits.append(Character.forDigit((bytes[i] >> 4) & 15, 16)).append(Character.forDigit(bytes[i] & 15, 16));
+      }
+      return digits.toString();
+    }
+    if (value instanceof Float) {
+      return String.valueOf(((Float) value).doubleValue());
+    }
+    if (value instanceof Decimal) {
+      return ((Decimal) value).toJavaBigDecimal().toPlainString();
+    }
+    return value == null ? null : value.toString();
+  }
+
+  private static Statistics statistics(Map answer) {
+    Number rows = (Number) answer.get("rows");
+    Number bytes = (Number) answer.get("bytes");
+    return new Size(
+        bytes == null ? OptionalLong.empty() : OptionalLong.of(bytes.longValue()),
+        rows == null ? OptionalLong.empty() : OptionalLong.of(rows.longValue()));
+  }
+
+  public static final class Size implements Statistics {
+    private final OptionalLong bytes;
+    private final OptionalLong rows;
+
+    Size(OptionalLong bytes, OptionalLong rows) {
+      this.bytes = bytes;
+      this.rows = rows;
+    }
+
+    public OptionalLong sizeInBytes() {
+      return bytes;
+    }
+
+    public OptionalLong numRows() {
+      return rows;
+    }
+  }
+
+  /** Rows that the driver has read. */
+  public static final class Rows implements LocalScan, SupportsReportStatistics {
+    private final String shown;
+    private final Map question;
+    private final Map answer;
+    private final StructType schema;
+    private InternalRow[] rows = null;
+
+    Rows(String shown, Map question, Map answer, StructType schema) {
+      this.shown = shown;
+      this.question = question;
+      this.answer = answer;
+      this.schema = schema;
+    }
+
+    public StructType readSchema() {
+      return schema;
+    }
+
+    public String description() {
+      return "LanceRows " + shown + " [" + answer.get("rows") + " rows, read by the driver]";
+    }
+
+    public Statistics estimateStatistics() {
+      return statistics(answer);
+    }
+
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+      return stream(question, schema, checkpoint);
+    }
+
+    public synchronized InternalRow[] rows() {
+      if (rows == null) {
+        try {
+          rows = decoded(Base64.getDecoder().decode((String) answer.get("arrow")), schema);
+        } catch (java.io.IOException problem) {
+          throw new IllegalStateException(problem);
+        }
+      }
+      return rows;
+    }
+  }
+
+  private static InternalRow[] decoded(byte[] stream, StructType schema) throws java.io.IOException {
+    List found = new ArrayList();
+    UnsafeProjection projection = (UnsafeProjection) UnsafeProjection$.MODULE$.create(schema);
+    BufferAllocator allocator = ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0, Long.MAX_VALUE);
+    ArrowStreamReader reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
+    try {
+      VectorSchemaRoot root = reader.getVectorSchemaRoot();
+      List vectors = root.getFieldVectors();
+      ColumnVector[] columns = new ColumnVector[vectors.size()];
+      for (int i = 0; i < columns.length; i++) {
+        columns[i] = new ArrowColumnVector((FieldVector) vectors.get(i));
+      }
+      while (reader.loadNextBatch()) {
+        ColumnarBatch batch = new ColumnarBatch(columns, root.getRowCount());
+        for (Iterator rows = batch.rowIterator(); rows.hasNext(); ) {
+          found.add(projection.apply((InternalRow) rows.next()).copy());
+        }
+      }
+    } finally {
+      reader.close();
+      allocator.close();
+    }
+    return (InternalRow[]) found.toArray(new InternalRow[0]);
+  }
+
+  /** Tasks for Spark's own reader of Python data sources. */
+  public static final class Tasks implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
+    private final String shown;
+    private final Map question;
+    private final Map first;
+    private final StructType schema;
+    private final PythonDataSourceV2 source = LanceScan.source();
+    // What joins have found, and the plan with it.
+    private List found = new ArrayList();
+    private Map planned;
+
+    Tasks(String shown, Map question, Map answer, StructType schema) {
+      this.shown = shown;
+      this.question = question;
+      this.first = answer;
+      this.planned = answer;
+      this.schema = schema;
+    }
+
+    public StructType readSchema() {
+      return schema;
+    }
+
+    public String description() {
+      return "LanceScan " + shown + " [predicates: " + ((List) question.get("predicates")).size() + ", limit: "
+          + question.get("limit") + "]";
+    }
+
+    // Spark would plan all partitions to find out by itself.
+    public Scan.ColumnarSupportMode columnarSupportMode() {
+      return Scan.ColumnarSupportMode.UNSUPPORTED;
+    }
+
+    public Statistics estimateStatistics() {
+      return statistics(first);
+    }
+
+    public CustomMetric[] supportedCustomMetrics() {
+      return source.source().createPythonMetrics();
+    }
+
+    public Batch toBatch() {
+      return this;
+    }
+
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+      return stream(question, schema, checkpoint);
+    }
+
+    public NamedReference[] filterAttributes() {
+      List names = new ArrayList();
+      // What a limit leaves must not depend on a join.
+      for (int i = 0; question.get("limit") == null && i < schema.length(); i++) {
+        names.add(org.apache.spark.sql.connector.expressions.FieldReference.column(schema.fields()[i].name()));
+      }
+      return (NamedReference[]) names.toArray(new NamedReference[0]);
+    }
+
+    // Keys of a join. What cannot be compared here is left to the join, as is what has too many keys.
+    public synchronized void filter(Predicate[] predicates) {
+      List few = new ArrayList();
+      for (int i = 0; i < predicates.length; i++) {
+        if (predicates[i].children().length <= MOST_KEYS) {
+          few.add(predicates[i]);
+        }
+      }
+      List keys = described((Predicate[]) few.toArray(new Predicate[0]));
+      if (question.get("limit") != null || found.containsAll(keys)) {
+        return;
+      }
+      Map asked = new LinkedHashMap(question);
+      found.addAll(keys);
+      asked.put("runtime", found);
+      planned = (Map) Bridge.ask(asked, null);
+    }
+
+    public Predicate[] pushedPredicates() {
+      return new Predicate[0];
+    }
+
+    public boolean supportsIterativePushdown() {
+      return false;
+    }
+
+    public synchronized InputPartition[] planInputPartitions() {
+      List pickled = (List) planned.get("partitions");
+      InputPartition[] partitions = new InputPartition[pickled.size()];
+      for (int i = 0; i < partitions.length; i++) {
+        partitions[i] = new PythonInputPartition(i, bytes(pickled.get(i)));
+      }
+      return partitions;
+    }
+
+    public synchronized PartitionReaderFactory createReaderFactory() {
+      byte[] function = bytes(planned.get("function"));
+      Method setter = Bridge.readInfoSetter();
+      try {
+        if (setter == null) {
+          scala.Option artifacts = JobArtifactSet$.MODULE$.getCurrentJobArtifactState();
+          scala.Option id =
+              artifacts.isEmpty() ? artifacts : scala.Option.apply(((JobArtifactState) artifacts.get()).uuid());
+          Object[] parts = {source.source(), function, schema, id};
+          return (PartitionReaderFactory) PythonPartitionReaderFactory.class.getConstructors()[0].newInstance(parts);
+        }
+        Object none = scala.jdk.javaapi.CollectionConverters.asScala(new ArrayList()).toSeq();
+        Object[] info = {function, none};
+        setter.invoke(source, new Object[] {PythonDataSourceReadInfo.class.getConstructors()[0].newInstance(info)});
+      } catch (ReflectiveOperationException problem) {
+        throw new IllegalStateException(problem);
+      }
+      ScanBuilder builder = new PythonTable(source, "lance", schema).newScanBuilder(options(question));
+      return builder.build().toBatch().createReaderFactory();
+    }
+
+    private static byte[] bytes(Object text) {
+      return Base64.getDecoder().decode((String) text);
+    }
+
+    // Both sides of a self-join may be read once.
+    public boolean equals(Object other) {
+      return other instanceof Tasks && question.equals(((Tasks) other).question) && found.equals(((Tasks) other).found);
+    }
+
+    public int hashCode() {
+      return question.hashCode();
+    }
+  }
+}

@@ -1,0 +1,147 @@
+"""How the text of an option becomes its value.
+
+All functions raise a ValueError if the text is no such value, or an OptionError that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from spark_lance.errors import OptionError
+
+__all__ = [
+    "blob_handling",
+    "boolean",
+    "byte_size",
+    "column_list",
+    "count",
+    "filled",
+    "number_ranges",
+    "one_of",
+    "positive",
+    "search",
+    "seconds",
+    "starting_version",
+    "words",
+]
+
+_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def count(text: str) -> int:
+    """Return a number of 0 or more."""
+    # Python's own int() also takes signs, underscores and the digits of other scripts.
+    if not re.fullmatch("[0-9]{1,19}", text.strip(), re.ASCII) or int(text) >= 2**63:
+        raise ValueError
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Return a number of 1 or more."""
+    number = count(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return what parses one of some words, in any case."""
+
+    def parse(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError
+        return text.strip().lower()
+
+    return parse
+
+
+def filled(text: str) -> str:
+    """Return text that is not empty, without spaces around it."""
+    if not text.strip():
+        raise ValueError
+    return text.strip()
+
+
+def starting_version(text: str) -> int | str:
+    """Return a version number, or "latest"."""
+    return "latest" if text.strip().lower() == "latest" else count(text)
+
+
+def seconds(text: str) -> float:
+    """Return a time such as "90", "500ms" or "2h" in seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip().lower())
+    if match is None:
+        raise ValueError
+    return float(match[1]) * {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def byte_size(text: str) -> int:
+    """Return a size such as "64m" or "1 GiB" in bytes, at least 1."""
+    match = re.fullmatch(r"([0-9]+) *([bkmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
+    if match is None:
+        raise ValueError
+    return positive(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def boolean(text: str) -> bool:
+    """Return true or false."""
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.strip().lower() not in values:
+        raise ValueError
+    return values[text.strip().lower()]
+
+
+def blob_handling(text: str) -> str:
+    """Return as what blob columns are read, see `schema.blobs`."""
+    value = text.strip().lower()
+    if value not in ("blobs_descriptions", "all_binary"):
+        raise ValueError
+    return value
+
+
+def column_list(text: str) -> tuple[str, ...]:
+    """Return names of columns: separated by commas, or a JSON list if names have commas or backticks."""
+    if text.lstrip().startswith("["):
+        names = json.loads(text)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError
+    else:
+        names = [name.strip() for name in text.split(",")]
+        if "" in names or "`" in text:
+            raise ValueError
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise OptionError(f"option 'columns' names a column twice: {', '.join(doubled)}")
+    return tuple(names)
+
+
+def number_ranges(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the ascending ranges [start, stop) that a text such as "0-3,7" names."""
+    ranges: list[tuple[int, int]] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        ranges.append((count(first), count(last or first) + 1))
+    bounds = [0, *(bound for span in ranges for bound in span)]
+    if any(start >= stop for start, stop in ranges) or bounds != sorted(bounds):
+        raise ValueError
+    return tuple(ranges)
+
+
+def search(text: str) -> dict[str, Any]:
+    """Return a search, which is a JSON object."""
+    # The text may hold a long vector, which would bury the message.
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"options of searches are JSON, but this is not: {error}") from None
+    if not isinstance(given, dict):
+        raise OptionError(f'a search is a JSON object such as {{"column": ...}}, not {text[:40]!r}')
+    return given
+
+
+def words(text: str) -> dict[str, Any]:
+    """Return a search for words: a JSON object, or just the words."""
+    return search(text) if text.lstrip().startswith("{") else {"query": filled(text)}

@@ -1,0 +1,39 @@
+"""What the option `compression` of a whole table means: a setting for every column without its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_lance.errors import OptionError
+from spark_lance.file.schema import Field, Schema
+
+__all__ = ["SCHEMES", "compressed"]
+
+SCHEMES = ("zstd", "lz4", "fsst", "none")
+_KEY = "lance-encoding:compression"
+
+
+def compressed(schema: Schema, scheme: str | None) -> Schema:
+    """Return the schema with the field metadata by which files are written with this compression.
+
+    Args:
+        schema: of a table or of files.
+        scheme: one of `SCHEMES`; None leaves the schema as it is. Columns that say something themselves, and
+            blobs and packed structs, keep what they have.
+
+    Raises:
+        OptionError: there is no such scheme.
+    """
+    if scheme is None:
+        return schema
+    if scheme.lower() not in SCHEMES:
+        raise OptionError(f"compression {scheme!r} does not exist; use one of {', '.join(SCHEMES)}")
+    return replace(schema, fields=tuple(_compressed(field, scheme.lower()) for field in schema.fields))
+
+
+def _compressed(field: Field, scheme: str) -> Field:
+    if field.kind in ("blob", "packed_struct"):
+        return field
+    if field.children:
+        return replace(field, children=tuple(_compressed(child, scheme) for child in field.children))
+    return field if _KEY in field.metadata else replace(field, metadata={**field.metadata, _KEY: scheme})

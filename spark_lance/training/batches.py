@@ -1,0 +1,151 @@
+"""Which rows a training process gets, in which order; no package for training is needed here.
+
+A version is cut into pieces of rows that lie together. An epoch shuffles the pieces, deals them out to the
+shards (one for each worker of each rank), and puts a few pieces at a time into a buffer, whose rows are
+shuffled again. All of that follows from the seed and the epoch, so a position is two numbers: the buffer, and
+the rows of it that were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.errors import OptionError
+from spark_lance.file.arrays import pick_rows
+from spark_lance.file.extensions import known_table
+from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.reading.scan import ROW_ADDRESS, ScanTask
+
+__all__ = ["Batches", "Position"]
+
+_TABLE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in an epoch: the number of the buffer, and the rows of it that were given."""
+
+    buffer: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How a version is read for training.
+
+    Attributes:
+        dataset: the version.
+        batch_size: rows of a batch; the last one of a shard may have fewer.
+        columns: names of top-level columns; all by default. Blobs are read as bytes.
+        filter: only rows for which this is true.
+        shuffle: whether the order changes from epoch to epoch; otherwise it is the table's.
+        seed: of the order.
+        piece_rows: rows that stay together until they are in the buffer.
+        buffer_pieces: pieces in the buffer; memory holds piece_rows * buffer_pieces rows.
+        drop_last: leave out a last batch with fewer rows.
+
+    Raises:
+        OptionError: a number is below 1.
+    """
+
+    dataset: LanceDataset
+    batch_size: int = 256
+    columns: Sequence[str] | None = None
+    filter: Predicate | None = None
+    shuffle: bool = False
+    seed: int = 0
+    piece_rows: int = 2048
+    buffer_pieces: int = 16
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "piece_rows", "buffer_pieces"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} must be at least 1")
+
+    def epoch(
+        self, number: int = 0, shard: int = 0, shards: int = 1, start: Position | None = None
+    ) -> Iterator[tuple[pa.Table, Position]]:
+        """Yield the batches of one shard, each with the position after it.
+
+        Args:
+            number: of the epoch.
+            shard, shards: which share of how many.
+            start: where to go on; the beginning by default.
+
+        Raises:
+            OptionError: there is no such shard.
+            SchemaError: a column does not exist.
+        """
+        if not 0 <= shard < shards:
+            raise OptionError(f"shard {shard} of {shards} does not exist")
+        begin = start or Position()
+        mine = self._pieces(number)[shard::shards]
+        buffers = [mine[i : i + self.buffer_pieces] for i in range(0, len(mine), self.buffer_pieces)]
+        held: list[pa.Table] = []
+        rows = 0
+        place = begin
+        for index in range(begin.buffer, len(buffers)):
+            table = self._buffer(buffers[index], (self.seed, number, shard, index))
+            used = begin.rows if index == begin.buffer else 0
+            while used < table.num_rows:
+                part = table.slice(used, self.batch_size - rows)
+                held.append(part)
+                rows += part.num_rows
+                used += part.num_rows
+                place = Position(index, used)
+                if rows == self.batch_size:
+                    yield pa.concat_tables(held).combine_chunks(), place
+                    held, rows = [], 0
+        if held and not self.drop_last:
+            yield pa.concat_tables(held).combine_chunks(), place
+
+    def _pieces(self, epoch: int) -> list[ScanTask]:
+        """Return the pieces of all shards in the epoch's order."""
+        snapshot = self.dataset.snapshot
+        names = [*self._names, ROW_ADDRESS] if self._blobs else list(self._names)
+        scan = snapshot.scan(names)
+        condition = None if self.filter is None else scan.condition(self.filter)
+        pieces = []
+        for task in scan.tasks_for(condition):
+            total = snapshot.physical_rows(task.message)
+            spans = range(0, total, self.piece_rows) if task.selection is None else [0]
+            for first in spans:
+                last = min(first + self.piece_rows, total) if task.selection is None else total
+                pieces.append(replace(task, span=(first, last)))
+        if not self.shuffle:
+            return pieces
+        order = np.random.default_rng((self.seed, epoch)).permutation(len(pieces))
+        return [pieces[i] for i in order]
+
+    def _buffer(self, pieces: Sequence[ScanTask], seed: tuple[int, ...]) -> pa.Table:
+        """Read pieces, and shuffle their rows."""
+        snapshot = self.dataset.snapshot
+        condition = None if self.filter is None else snapshot.scan([]).condition(self.filter)
+        tables = [table for piece in pieces for table in piece.tables(_TABLE_BYTES, condition)]
+        if not tables:
+            return snapshot.scan(list(self._names)).arrow_schema.empty_table()
+        table = pa.concat_tables(tables)
+        if self._blobs:
+            table = with_blob_bytes(table, snapshot, self._blobs).select(list(self._names))
+        if self.shuffle:
+            order: npt.NDArray[np.int64] = np.random.default_rng(seed).permutation(table.num_rows)
+            table = pick_rows(table, order)
+        return known_table(table)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        if self.columns is not None:
+            return tuple(self.columns)
+        return tuple(field.name for field in self.dataset.lance_schema.fields)
+
+    @property
+    def _blobs(self) -> list[str]:
+        return blob_columns(self.dataset.lance_schema, self._names)
