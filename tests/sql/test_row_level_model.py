@@ -309,17 +309,18 @@ FEW = settings(
 )
 
 
+def plain(value: Any) -> Any:
+    """Return a value such that equal ones have one text."""
+    if isinstance(value, dict):
+        return sorted(value.items())
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.normalize() + 0 if isinstance(value, Decimal) else value
+
+
 def in_order(rows: list[Row]) -> list[str]:
     """Return rows as text in one order."""
-    texts = []
-    for row in rows:
-        values = [
-            sorted(row[name].items()) if name == "e" and row[name] else row[name] for name in SCHEMA.names
-        ]
-        texts.append(
-            repr([value.normalize() + 0 if isinstance(value, Decimal) else value for value in values])
-        )
-    return sorted(texts)
+    return sorted(repr([plain(row[name]) for name in SCHEMA.names]) for row in rows)
 
 
 @pytest.fixture(scope="module")
