@@ -1,4 +1,4 @@
-"""Queries of text as objects, for `full_text_query`: words, phrases, several columns, and what must not be."""
+"""Queries of text as objects, for `full_text_query`: words, phrases, several columns, what must be absent."""
 
 from __future__ import annotations
 
