@@ -15,13 +15,15 @@ EXTRAS_demo := demo
 EXTRAS_test := test,demo
 EXTRAS_test-s3 := test,demo,test-s3
 EXTRAS_bench := test,demo,bench
+EXTRAS_docs := test,docs
+EXTRAS_release := release
 
 # Byte-compiling the 1 GB of dependencies takes a quarter of the install; Python does it on import as well.
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs-generate clean
-.PHONY: bench bench-spark bench-latency bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: bench bench-report bench-spark bench-latency bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-compact bench-scale bench-changes bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -64,7 +66,7 @@ test-spark-%: .venv-spark-%/.installed
 	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
-	$(BIN)/python -m pytest -m "not benchmark and not stores" $(ARGS)
+	$(BIN)/python -m pytest -m "not benchmark and not stores and not site" $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -75,8 +77,18 @@ format: $(VENV)/.installed-test ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.installed-docs ## build the site in site/ from docs/, strictly
+	$(BIN)/mkdocs build
+
+docs-serve: $(VENV)/.installed-docs ## serve the site on http://127.0.0.1:8000, and build it anew when a page changes
+	$(BIN)/mkdocs serve
+
+docs-test: $(VENV)/.installed-docs ## build the site, follow its links, and open it in a browser (needs chromium)
+	$(BIN)/python -m pytest -m site $(ARGS)
+
 docs-generate: $(VENV)/.installed-test ## write the tables in docs/ that the code knows: options, types, errors, commands
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/draw.py
 
 proto: ## generate spark_lance/proto from protos/ (Python 3.10 to 3.12)
 	$(PYTHON) protos/generate.py
@@ -90,7 +102,7 @@ bench: $(VENV)/.installed-bench ## measure tables and Spark against pylance and 
 bench-file: $(VENV)/.installed-bench ## measure data files, by kind of column, against pylance
 	$(BIN)/python -m benchmarks.bench_file $(ARGS)
 
-bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance
+bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance and Parquet
 	$(BIN)/python -m benchmarks.bench_size $(ARGS)
 
 bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
@@ -125,6 +137,12 @@ bench-index: $(VENV)/.installed-bench ## measure indices against pylance, and lo
 
 bench-delta: .venv-spark-4.2.0/.installed ## measure changes of tables against Delta Lake, which is downloaded
 	.venv-spark-4.2.0/bin/python -m benchmarks.bench_delta $(ARGS)
+
+bench-report: $(VENV)/.installed-bench ## draw the figures that benchmarks have kept, into docs/pictures
+	$(BIN)/python -m benchmarks.report $(ARGS)
+
+release-check: $(VENV)/.installed-release ## build wheel and sdist, install them with Python 3.10 and 3.13, run the demo
+	$(BIN)/python release/check.py $(ARGS)
 
 clean: ## remove what these commands made, the environment included
 	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -9,10 +9,11 @@ added up. Per type of index and set:
 
     recall       of the ten nearest, by whose search on whose index: ours/ours, pylance/ours, ours/pylance,
                  pylance/pylance
-    build        pylance's seconds through ours; above 0.67 our build takes less than one and a half times as
-                 long
+    build        pylance's seconds through ours
     single       our milliseconds for one query, and pylance's through ours
     batch        our queries per second, all in one call, and that through pylance's, one at a time
+
+"+" marks a goal that is met, "-" one that is not: for builds and single queries a ratio of 1.0.
 
 Both build with the threads of the machine. Then: rows by `id = n` in a table with a BTREE and in Parquet, by
 Spark.
@@ -42,6 +43,7 @@ from benchmarks.harness import Results, parser, start_spark
 Matrix = npt.NDArray[Any]
 
 K = 10
+_GOAL = 1.0
 # Type -> (options of both builders, options of both searches).
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "IVF_FLAT": ({}, {}),
@@ -141,6 +143,10 @@ def timed(work: Callable[[], Any], repeat: int) -> tuple[float, Any]:
     return best, result
 
 
+def _judged(ratio: float) -> str:
+    return f"{ratio:5.2f}{'+' if ratio >= _GOAL else '-'}"
+
+
 @dataclass(frozen=True)
 class Measured:
     """What was found out about one type of index on one set.
@@ -165,8 +171,8 @@ class Measured:
         build, single = self.build, self.single
         return (
             f"{kind:15} recall {recalls}  "
-            f"build {build['pylance'] / build['ours']:5.2f} ({build['ours']:.2f} s)  "
-            f"single {1000 * single['ours']:.2f} ms {single['pylance'] / single['ours']:5.2f}  "
+            f"build {_judged(build['pylance'] / build['ours'])} ({build['ours']:.2f} s)  "
+            f"single {1000 * single['ours']:.2f} ms {_judged(single['pylance'] / single['ours'])}  "
             f"batch {self.rate:,.0f}/s {self.rate * single['pylance']:6.1f}"
         )
 

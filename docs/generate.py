@@ -151,6 +151,40 @@ def engines() -> Iterator[str]:
     )
 
 
+def releases() -> Iterator[str]:
+    """Yield the releases that the tests run with: what says so is what they read."""
+    project = (ROOT / "pyproject.toml").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    pins = (ROOT / "constraints.txt").read_text()
+    pythons = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    older = re.findall(r"^SPARK_VERSIONS \?= (.*)$", makefile, re.MULTILINE)[0].split()
+    sparks = sorted({*older, *re.findall(r"^pyspark==([\d.]+)", pins, re.MULTILINE)})
+    golden = {path.name.partition("-")[0] for path in (ROOT / "tests" / "golden").iterdir() if path.is_dir()}
+    wrote = sorted((name for name in golden if re.fullmatch(r"\d+(\.\d+)+", name)), key=_release)
+    beside = re.findall(r"^pylance==([\d.]+)", pins, re.MULTILINE)
+    yield from markdown(
+        ("", "releases", "what runs with them"),
+        (
+            (
+                "Python",
+                ", ".join(pythons),
+                "the fast tests with the oldest one, all tests with another",
+            ),
+            ("Spark", ", ".join(sparks), "the tests of the Spark layer: `make test-spark-versions`"),
+            (
+                "pylance beside us",
+                ", ".join(beside),
+                "reads, changes and races on the same tables, in both directions",
+            ),
+            ("pylance that wrote", ", ".join(wrote), "tables in `tests/golden`, read and changed"),
+        ),
+    )
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "options": options,
     "types": types,
@@ -158,6 +192,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
     "metadata tables": metadata_tables,
     "engines": engines,
+    "releases": releases,
 }
 
 

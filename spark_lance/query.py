@@ -1,4 +1,4 @@
-"""Queries of text as objects, for `full_text_query`: words, phrases, several columns, what must be absent."""
+"""Queries of text as objects, for `full_text_query`: words, phrases, several columns, parts that must be."""
 
 from __future__ import annotations
 

@@ -103,7 +103,14 @@ _DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Change nothing, show 
 
 COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
     "Look at a table": {
-        "inspect": Command("inspect_commands.inspect", "A table's columns, rows, files and indices.", _AT),
+        "inspect": Command(
+            "inspect_command.inspect",
+            "A table's columns, rows, files and indices.",
+            (
+                click.Option(["--html"], metavar="FILE", help="Write a page that draws the table."),
+                *_AT,
+            ),
+        ),
         "schema": Command(
             "inspect_commands.schema", "Columns and the fields inside them, with their ids.", _AT
         ),

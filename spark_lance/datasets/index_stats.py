@@ -23,7 +23,7 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
     Raises:
         FormatError: files of the index are damaged.
     """
-    plain = [
+    plain: list[dict[str, Any]] = [
         {
             "uuid": segment.uuid,
             "num_fragments": None if segment.fragment_ids is None else len(segment.fragment_ids),

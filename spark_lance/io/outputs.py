@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import fsspec
 
+from spark_lance.errors import StoreError
 from spark_lance.io.failures import local_failure
 
 __all__ = ["LocalOutput", "MemoryOutput", "OutputFile", "RemoteOutput", "S3Output"]
@@ -116,6 +117,8 @@ class RemoteOutput:
         self, fs: fsspec.AbstractFileSystem, path: str, guarded: Callable[[Callable[[], Any]], Any]
     ) -> None:
         self._guarded = guarded
+        self._fs = fs
+        self._path = path
         self._file = guarded(lambda: fs.open(path, "wb"))
         self._size = 0
 
@@ -129,6 +132,16 @@ class RemoteOutput:
 
     def close(self) -> None:
         self._guarded(self._file.close)
+        # Files of drivers that send parts say how long these are.
+        if self._size <= getattr(self._file, "blocksize", self._size):
+            return
+        # Drivers send a part again whose answer was lost, and a server may take it for the next one.
+        stored = self._guarded(lambda: self._fs.size(self._path))
+        if stored != self._size:
+            raise StoreError(
+                f"{self._path} has {stored} bytes after {self._size} were sent in parts: parts were repeated "
+                "or lost; write again"
+            )
 
     def abort(self) -> None:
         with contextlib.suppress(AttributeError):

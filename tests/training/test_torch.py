@@ -51,9 +51,7 @@ def test_workers_and_ranks_share_the_rows(ds: LanceDataset) -> None:
     seen = []
     for rank in range(2):
         rows = LanceIterable(ds, 20, columns=["n"], shuffle=True, rank=rank, world_size=2, piece_rows=25)
-        loader = torch.utils.data.DataLoader(
-            rows, batch_size=None, num_workers=2, multiprocessing_context="spawn"
-        )
+        loader = torch.utils.data.DataLoader(rows, batch_size=None, num_workers=2)
         seen += [n for batch in loader for n in batch["n"].tolist()]
     assert sorted(seen) == list(range(500))
 

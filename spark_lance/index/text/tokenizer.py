@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import snowballstemmer
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
@@ -194,6 +193,9 @@ class Tokenizer:
 
     @cached_property
     def _stemmer(self) -> Any:
+        # The stemmers of all languages are loaded with it, which opening a table need not pay for.
+        import snowballstemmer
+
         return snowballstemmer.stemmer(self.language.lower())
 
 

@@ -113,11 +113,17 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
       }
       scala.Option provider = (scala.Option) get(about, "provider");
       boolean own = ((ResolvedIdentifier) name).catalog().name().equals("spark_catalog");
-      if (own && provider.isDefined() && ((String) provider.get()).equalsIgnoreCase("lance")) {
+      if (own && provider.isDefined() && ((String) provider.get()).equalsIgnoreCase("lance") && hasCatalog()) {
         throw new IllegalArgumentException(
             "Spark's own catalog cannot keep Lance tables: make the table in a catalog of spark_lance.enable, as in "
                 + "CREATE TABLE lance.db.t or lance.`/data/t`, or CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')");
       }
+    }
+
+    // Whether the session has a catalog of Lance, as those have that were enabled.
+    static boolean hasCatalog() {
+      return scala.jdk.javaapi.CollectionConverters.asJava(SQLConf$.MODULE$.get().getAllConfs())
+          .containsValue("spark_lance.sql.LanceCatalog");
     }
 
     private static Object get(Object object, String method) {
@@ -132,7 +138,8 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
 
   // Views of tables. Spark keeps the source of a view, with the version that the source has pinned, for as long as
   // the view lasts. After a write through the view, or REFRESH TABLE, the next query of it gets a source of its own.
-  // A write by path has a source of its own anyway, so it moves nobody's version.
+  // A write by path has a source of its own anyway, so it moves nobody's version. Sessions that have not enabled Lance
+  // keep to what Spark does.
   static final class Views {
     // Sources with versions that are not the newest any more.
     private static final Map STALE = new WeakHashMap();
@@ -142,9 +149,13 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
         if (!STALE.isEmpty()) {
           plan.foreach(new Visiting(false));
         }
+        boolean changes = plan instanceof V2WriteCommand || plan instanceof RefreshTableCommand;
+        if (!changes || !LateRule.hasCatalog()) {
+          return;
+        }
         if (plan instanceof V2WriteCommand) {
           mark(((V2WriteCommand) plan).table());
-        } else if (plan instanceof RefreshTableCommand) {
+        } else {
           String name = ((RefreshTableCommand) plan).tableIdent().quotedString();
           SparkSession session = (SparkSession) SparkSession.active();
           session.table(name).queryExecution().analyzed().foreach(new Visiting(true));
@@ -164,8 +175,12 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
     private static void renew(Object relation) {
       PythonTable table = table(relation);
       if (table != null && STALE.containsKey(field(table, "ds", null))) {
+        String name = (String) field(table, "shortName", null);
         PythonDataSourceV2 fresh = new PythonDataSourceV2();
-        fresh.setShortName((String) field(table, "shortName", null));
+        fresh.setShortName(name);
+        // This pins the version, for all scans of the queries to come.
+        fresh.getOrCreateDataSourceInPython(
+            name, ((DataSourceV2Relation) relation).options(), scala.Option.apply(table.schema()));
         field(table, "ds", fresh);
       }
     }

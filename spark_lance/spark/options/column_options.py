@@ -87,7 +87,8 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         "lance.compression",
         one_of("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
-        "Compress the column's pages by this scheme (vectors never are); fsst stands for the default choice.",
+        "Compress the column's pages by this scheme (long vectors only if they shrink much); fsst stands for "
+        "the default choice.",
     ),
     ColumnOption("lance.compression-level", _level, "a whole number", "Level of the compression by zstd."),
     ColumnOption(

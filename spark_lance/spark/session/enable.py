@@ -91,10 +91,11 @@ def _install(spark: Any, new_sessions: bool) -> None:
         logger.warning("Lance tables are read with all columns, as Spark took no rule: %s", first_line(error))
 
 
-def first_line(error: Py4JError) -> str:
+def first_line(error: Exception) -> str:
     """Return what went wrong, without where in the JVM it did."""
     thrown = getattr(error, "java_exception", None)
-    return str(error if thrown is None else thrown.toString()).splitlines()[0]
+    lines = str(error if thrown is None else thrown.toString()).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _new(spark: Any, name: str) -> Any:

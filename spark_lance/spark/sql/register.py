@@ -8,6 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import java_gateway
+from pyspark.errors import PySparkException
 
 from spark_lance.spark.session.enable import first_line
 from spark_lance.spark.sql.bridge import Bridge
@@ -52,7 +53,7 @@ def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> 
         return
     try:
         take_statements(spark)
-    except Py4JError as error:
+    except (Py4JError, PySparkException) as error:
         _tell_of_no_statements(first_line(error))
 
 

@@ -216,6 +216,28 @@ def test_pages(
     assert told.lower() in encodings(path, 0).lower()
 
 
+def test_compression_of_all_columns(path: str) -> None:
+    schema = t.StructType(
+        [
+            t.StructField("a", t.StringType()),
+            t.StructField("b", t.LongType()),
+            t.StructField("c", t.LongType()),
+        ]
+    )
+    rows = {"a": values("text"), "b": values("skewed"), "c": values("walk")}
+    write(path, schema, rows, **{"compression": "zstd", "c.lance.compression": "none"})
+    stored = lance.dataset(path).schema
+    assert [(field.metadata or {}).get(b"lance-encoding:compression") for field in stored] == [
+        b"zstd", b"zstd", b"none",
+    ]  # fmt: skip
+    # Without the option, too: the table keeps it.
+    write(path, schema, rows)
+    assert ["zstd" in encodings(path, column).lower() for column in range(3)] == [True, True, False]
+    assert lance.dataset(path).to_table() == spark_lance.dataset(path).to_table()
+    with pytest.raises(OptionError, match="zstd, lz4, fsst or none"):
+        write(path, schema, rows, compression="brotli")
+
+
 def test_a_level_of_compression(path: str) -> None:
     schema = t.StructType([t.StructField("c", t.StringType())])
     sizes = []

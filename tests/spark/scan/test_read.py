@@ -191,12 +191,14 @@ def test_damage_found_by_a_task_shows_as_one_line(spark: SparkSession, path: str
 
 
 def test_a_catalog_table_says_what_to_do_instead(spark: SparkSession, path: str) -> None:
-    spark.sql(f"CREATE TABLE lost_options (id BIGINT) USING lance OPTIONS (path '{path}')")
+    own = spark.newSession()
+    own.conf.unset("spark.sql.catalog.lance")  # with a catalog of Lance the table is refused
+    own.sql(f"CREATE TABLE lost_options (id BIGINT) USING lance OPTIONS (path '{path}')")
     try:
-        assert "CREATE TEMPORARY VIEW" in error_of(spark.table("lost_options").count)
-        assert "CREATE TEMPORARY VIEW" in error_of(lambda: spark.sql("INSERT INTO lost_options VALUES (1)"))
+        assert "CREATE TEMPORARY VIEW" in error_of(own.table("lost_options").count)
+        assert "CREATE TEMPORARY VIEW" in error_of(lambda: own.sql("INSERT INTO lost_options VALUES (1)"))
     finally:
-        spark.sql("DROP TABLE lost_options")
+        own.sql("DROP TABLE lost_options")
 
 
 def test_vectors_stream_and_aggregate(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    """A session that was not enabled, whatever other tests have done to all sessions."""
+    own = spark.newSession()
+    own.conf.unset("spark.sql.catalog.lance")
+    return own
+
+
+@pytest.fixture
 def path(tmp_path: Path) -> str:
     """A table of two versions, in a folder whose name needs quoting in SQL."""
     path = str(tmp_path / 'it\'s a \\ "table" 100%20 ü')

@@ -2,7 +2,8 @@
 
 At hand is the installed release, and those in the environments of `make test-spark-versions`
 (.venv-spark-<release>, in this folder or in those that SPARK_LANCE_RELEASES names). No session is started:
-a JVM with Spark's classes compiles them, by the compiler and in the way that a driver does it.
+a JVM with Spark's classes compiles them, by the compiler and in the way that a driver does it. All but the
+installed release are slow tests.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ def releases() -> dict[str, Path]:
 RELEASES = releases()
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(release, marks=() if release == pyspark.__version__ else pytest.mark.slow)
+        for release in RELEASES
+    ],
+)
 def jvm(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A JVM that has the classes of a release, and nothing else of it."""
     prepare_environment()

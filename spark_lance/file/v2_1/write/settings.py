@@ -1,6 +1,7 @@
 """What field metadata asks of the writer, key by key.
 
-    lance-encoding:compression                   zstd, lz4, none; fsst stands for the default
+    lance-encoding:compression                   zstd, lz4 (where pages shrink by it), none; fsst stands for
+                                                 the default
     lance-encoding:compression-level             a number, for zstd
     lance-encoding:rle-threshold                 runs if there are less than this share of the values
     lance-encoding:bss                           on, off, auto: byte-stream split below zstd or lz4

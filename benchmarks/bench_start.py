@@ -1,0 +1,51 @@
+"""What starting costs: the import, opening a table, and its first rows, each in processes of their own.
+
+    python benchmarks/bench_start.py [--runs 5]
+
+Prints the least CPU seconds of several runs, which other programs on the machine disturb least, and limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+
+import pyarrow as pa
+
+import spark_lance
+
+# What runs, and how many seconds it may take.
+STEPS = {
+    "python and pyarrow alone": ("import numpy, pyarrow, pyarrow.compute", None),
+    "import spark_lance": ("import spark_lance", 0.3),
+    "dataset(uri).head()": ("import spark_lance; spark_lance.dataset({path!r}).head(3)", 0.6),
+}
+
+
+def cpu_seconds(program: str) -> float:
+    """Return the CPU seconds of a program of Python."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", program], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Measure each step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    runs = parser.parse_args().runs
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/t.lance"
+        spark_lance.write_dataset(pa.table({"n": range(1000)}), path)
+        for name, (program, limit) in STEPS.items():
+            least = min(cpu_seconds(program.format(path=path)) for _ in range(runs))
+            bound = "" if limit is None else f"   limit {limit} s"
+            print(f"{name:28} {least:6.3f} s{bound}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Draws what benchmarks have kept: `python -m benchmarks.report`, or make bench-report.
+
+For each benchmark of the newest file in `benchmarks/results` one picture, docs/pictures/NAME.svg: a
+bar for each case, as long as the ratio to the other side, with both figures beside it; where a benchmark
+measures recall and time of the same cases, recall against time. Each picture says machine, load, versions and
+date. What has no other side is listed with its figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib import pyplot as plt
+
+from benchmarks.harness import RESULTS, Record, read_results
+
+__all__ = ["bars", "main", "recall_against_time"]
+
+PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+_BETTER, _WORSE, _PLAIN = "#388e3c", "#c62828", "#757575"
+_ROW, _WIDTH = 0.32, 9.0
+# The same picture comes out of the same figures.
+matplotlib.use("svg")
+matplotlib.rcParams.update({"svg.hashsalt": "spark-lance", "svg.fonttype": "none", "font.size": 9})
+
+
+def bars(name: str, records: Sequence[Record]) -> Any:
+    """Return the picture of one benchmark: ratios as bars from 1, to the right where ours is better."""
+    compared = [record for record in records if record.ratio]
+    figure, axes = plt.subplots(figsize=(_WIDTH, 1.4 + _ROW * max(len(compared), 1)))
+    ratios = [record.ratio or 1.0 for record in compared]
+    colours = [_BETTER if ratio >= 1 else _WORSE for ratio in ratios]
+    axes.barh(range(len(compared)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.7)
+    axes.set_yticks(range(len(compared)), [_label(record) for record in compared])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    most = max([2.0, *ratios, *(1 / ratio for ratio in ratios)]) * 1.6
+    axes.set_xlim(1 / most, most)
+    axes.axvline(1, color=_PLAIN, linewidth=0.8)
+    for row, record in enumerate(compared):
+        text = f"{record.ratio:.2g}x: {_amount(record.ours, record)} to {_amount(record.peer or 0, record)}"
+        right = (record.ratio or 1) >= 1
+        axes.annotate(
+            text,
+            (record.ratio or 1, row),
+            xytext=(4 if right else -4, 0),
+            textcoords="offset points",
+            va="center",
+            ha="left" if right else "right",
+        )
+    axes.set_title(f"{name}: to the right spark_lance is better", loc="left")
+    _foot(figure, records)
+    return figure
+
+
+def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
+    """Return recall against time of the cases that have both, of each side; None without them."""
+    recalls = {(r.case, r.peer_name): r for r in records if r.metric == "recall"}
+    times = {(r.case, r.peer_name): r for r in records if r.metric == "time"}
+    both = sorted(recalls.keys() & times.keys())
+    if len(both) < 2:
+        return None
+    sides: dict[str, list[tuple[float, float]]] = {}
+    for key in both:
+        sides.setdefault("spark_lance", []).append((times[key].ours, recalls[key].ours))
+        if times[key].peer is not None and recalls[key].peer is not None:
+            sides.setdefault(key[1], []).append((times[key].peer or 0, recalls[key].peer or 0))
+    figure, axes = plt.subplots(figsize=(_WIDTH, 4.5))
+    for side, points in sides.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=side)
+    axes.set_xlabel(f"time ({times[both[0]].unit})")
+    axes.set_ylabel("recall")
+    axes.set_xscale("log")
+    axes.legend()
+    axes.set_title(f"{name}: recall against time", loc="left")
+    _foot(figure, records)
+    return figure
+
+
+def _label(record: Record) -> str:
+    metric = "" if record.metric == "time" else f", {record.metric}"
+    return f"{record.case}{metric} ({record.peer_name})"
+
+
+def _amount(figure: float, record: Record) -> str:
+    return f"{figure:.3g} {record.unit}".strip()
+
+
+def _foot(figure: Any, records: Sequence[Record]) -> None:
+    """Write below a picture what it was measured on."""
+    dates = sorted({record.date[:10] for record in records})
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(records[0].versions.items()))
+    load = max(record.load for record in records)
+    machines = "; ".join(sorted({record.machine for record in records}))
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    text = f"{machines}\nload {load:g} per core; {when}\n{versions}"
+    figure.text(0.01, -0.02, text, fontsize=7, color=_PLAIN, va="top")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw the pictures of the newest release that has figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the figures")
+    parser.add_argument("--pictures", type=Path, default=PICTURES, help="folder of the pictures")
+    arguments = parser.parse_args(argv)
+    files = sorted(arguments.results.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        print(f"{arguments.results} has no figures: run a benchmark with --keep")
+        return 1
+    records = read_results(files[-1])
+    for name in sorted({record.bench for record in records}):
+        mine = [record for record in records if record.bench == name]
+        pictures = {name: bars(name, mine), f"{name}_recall": recall_against_time(name, mine)}
+        for stem, figure in pictures.items():
+            if figure is not None:
+                path = arguments.pictures / f"{stem}.svg"
+                figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+                plt.close(figure)
+                print(f"drew {path.name}")
+        for record in mine:
+            if not record.ratio:
+                print(f"  {record.case}, {record.metric}: {_amount(record.ours, record)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,170 @@
+"""Checks that what would be published works: `make release-check`.
+
+Wheel and sdist are built from a clean copy of the sources, looked into, installed into new environments of
+the oldest and the newest Python, and used there: the command line, a table without Spark, the demo on real
+data. Prints a line for each thing that was checked; exit code 1 if one failed or an interpreter is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MOST_BYTES = 1_250_000
+WHEEL_HAS = (
+    "pyspark_lance.py",
+    "spark_lance/py.typed",
+    "spark_lance/proto/table_pb2.py",
+    "spark_lance/proto/table_pb2.pyi",
+    "spark_lance/spark/jvm/LancePruning.java",
+)
+TRY = """
+import sys, pyarrow as pa, spark_lance
+assert "site-packages" in spark_lance.__file__, spark_lance.__file__
+ds = spark_lance.write_dataset(pa.table({"id": [1, 2, 3]}), sys.argv[1]).delete("id = 2")
+assert ds.to_table().to_pydict() == {"id": [1, 3]}
+"""
+
+
+class CheckError(Exception):
+    """Something is not ready to be published; the message says what."""
+
+
+def version() -> str:
+    """Return the version that the sources have."""
+    found = re.search(
+        r'^__version__ = "([^"]+)"', (ROOT / "spark_lance" / "__init__.py").read_text(), re.MULTILINE
+    )
+    if found is None:
+        raise CheckError("spark_lance/__init__.py has no version")
+    return found[1]
+
+
+def check_words() -> Iterator[str]:
+    """Check what the sources say of the release."""
+    number = version()
+    if (
+        f"({number})" not in (changes := (ROOT / "CHANGELOG.md").read_text())
+        and f"## {number}" not in changes
+    ):
+        raise CheckError(f"CHANGELOG.md has no heading for {number}")
+    yield f"CHANGELOG.md tells of {number}"
+
+
+def built(folder: Path) -> tuple[Path, Path]:
+    """Build wheel and sdist of the committed sources; return both."""
+    source = folder / "source"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(source)], check=True)
+    command = [sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CheckError(f"building failed: {done.stderr.strip()[-500:]}")
+    (wheel,) = (folder / "dist").glob("*.whl")
+    (sdist,) = (folder / "dist").glob("*.tar.gz")
+    return wheel, sdist
+
+
+def check_archives(wheel: Path, sdist: Path) -> Iterator[str]:
+    """Check what the archives hold, and how large they are."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
+    if missing := [name for name in WHEEL_HAS if name not in names]:
+        raise CheckError(f"the wheel lacks {', '.join(missing)}")
+    others = {name.partition("/")[0] for name in names} - {"spark_lance", "pyspark_lance.py"}
+    if more := [name for name in others if not name.endswith(".dist-info")]:
+        raise CheckError(f"the wheel holds more than the package: {', '.join(more)}")
+    for path in (wheel, sdist):
+        size = path.stat().st_size
+        if size >= MOST_BYTES:
+            raise CheckError(f"{path.name} has {size:,} bytes, which is not below {MOST_BYTES:,}")
+        yield f"{path.name}: {size:,} bytes"
+    with tarfile.open(sdist) as archive:
+        files = [name.partition("/")[2] for name in archive.getnames()]
+    if missing := [
+        name for name in ("LICENSE", "README.md", "pyproject.toml", *WHEEL_HAS) if name not in files
+    ]:
+        raise CheckError(f"the sdist lacks {', '.join(missing)}")
+    for line in (
+        "License-Expression: Apache-2.0",
+        "Requires-Python: >=3.10",
+        "Description-Content-Type: text/markdown",
+    ):
+        if line not in metadata:
+            raise CheckError(f"the wheel's metadata lacks {line!r}")
+    yield "wheel and sdist hold what they should, and no more"
+
+
+def check_install(archive: Path, python: str, folder: Path, demo: bool) -> Iterator[str]:
+    """Install an archive into a new environment of an interpreter, and use it."""
+    place = folder / f"{Path(python).name}-{archive.suffix.strip('.')}"
+    subprocess.run([python, "-m", "venv", str(place)], check=True)
+    program = place / "bin" / "python"
+    extra = "[demo]" if demo else ""
+    install = [str(program), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    _run([*install, "-c", str(ROOT / "constraints.txt"), f"spark-lance{extra} @ {archive.as_uri()}"], folder)
+    said = _run([str(place / "bin" / "spark-lance"), "--version"], folder)
+    if said.strip() != f"spark-lance {version()}":
+        raise CheckError(f"{python}: spark-lance --version says {said.strip()!r}")
+    _run([str(program), "-c", TRY, str(place / "table")], folder)
+    _run([str(place / "bin" / "spark-lance"), "verify", str(place / "table")], folder)
+    yield f"{archive.name} works with {python}"
+    if demo:
+        shutil.copytree(ROOT / "examples", place / "examples")
+        _run([str(program), str(place / "examples" / "quickstart.py")], place)
+        yield f"the demo runs with {python} from the installed wheel"
+
+
+def _run(command: Sequence[str], folder: Path) -> str:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))
+    }
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CheckError(f"{' '.join(command[:4])} ...: {(done.stderr or done.stdout).strip()[-800:]}")
+    return done.stdout
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check a release."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--python", action="append", help="interpreters; python3.10 and python3.13 by default"
+    )
+    parser.add_argument("--no-demo", action="store_true", help="leave out the demo, which downloads Spark")
+    arguments = parser.parse_args(argv)
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for line in check_words():
+                print("ok  ", line)
+            wheel, sdist = built(folder)
+            for line in check_archives(wheel, sdist):
+                print("ok  ", line)
+            for number, wanted in enumerate(arguments.python or ["python3.10", "python3.13"]):
+                python = shutil.which(wanted)
+                if python is None:
+                    raise CheckError(f"there is no {wanted}: name others with --python")
+                for line in check_install(wheel, python, folder, not arguments.no_demo):
+                    print("ok  ", line)
+                if number == 0:
+                    for line in check_install(sdist, python, folder, False):
+                        print("ok  ", line)
+    except (CheckError, subprocess.CalledProcessError) as error:
+        print("FAIL", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""One page about a table, whole in itself: no script, no font, no picture from elsewhere.
+
+Charts are SVG, drawn here from numbers. Everything that comes from the table is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from spark_lance.cli.inspect_commands import advice_for
+from spark_lance.cli.output import size_text
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.table.metadata import metadata_table
+from spark_lance.table.metadata.column_sizes import column_sizes
+from spark_lance.table.metadata.detail import table_detail
+
+__all__ = ["html_page"]
+
+_VERSIONS = 200
+_FRAGMENTS = 200
+_WIDTH, _HEIGHT, _BAR = 860, 160, 18
+_COLOURS = ("#3949ab", "#c62828", "#388e3c", "#f9a825")
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #9e9e9e55; --soft: #9e9e9e22 }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem; overflow-wrap: anywhere } h2 { font-size: 1.15rem; margin-top: 2rem }
+table { border-collapse: collapse; width: 100%; font-size: 13px }
+th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; overflow-wrap: anywhere }
+td.number, th.number { text-align: right; white-space: nowrap }
+dl { display: grid; grid-template-columns: 10rem 1fr; gap: .1rem 1rem } dt { font-weight: 600 }
+dd { margin: 0; overflow-wrap: anywhere }
+svg { max-width: 100%; height: auto; background: var(--soft) }
+svg text { fill: currentColor; font-size: 12px }
+code { background: var(--soft); padding: 0 .2rem } footer { margin-top: 3rem; font-size: 12px; opacity: .7 }
+"""
+
+Numbers = Sequence[float]
+
+
+def html_page(dataset: LanceDataset, release: str) -> str:
+    """Return a page about a version: the versions around it, fragments, columns, indices, advice.
+
+    Args:
+        dataset: the version.
+        release: of this program, for the last line.
+
+    Raises:
+        FormatError, UnsupportedFormatError: a manifest or the tail of a data file cannot be read.
+    """
+    detail = table_detail(dataset.snapshot)
+    title = escape(detail.location)
+    parts = [
+        f"<h1>{title}</h1>",
+        _pairs(
+            [
+                ("version", f"{detail.version}, of {detail.last_modified:%F %T} UTC"),
+                ("branch", detail.branch),
+                ("description", detail.description),
+                ("rows", f"{detail.num_rows:,} ({detail.num_deleted_rows:,} more are marked as deleted)"),
+                ("files", f"{detail.num_files:,} in {detail.num_fragments:,} fragments"),
+                ("size", size_text(detail.size_bytes)),
+                ("file version", detail.data_storage_version),
+                ("row ids", "stable" if detail.stable_row_ids else "addresses"),
+                ("primary key", ", ".join(detail.primary_key)),
+                ("features", ", ".join(detail.writer_features)),
+                ("config", ", ".join(f"{key}={value}" for key, value in detail.properties.items())),
+            ]
+        ),
+        *_versions(dataset),
+        *_fragments(dataset),
+        *_columns(dataset),
+        *_indices(dataset, detail.num_rows),
+        *_advice(dataset),
+        f"<footer>spark-lance {escape(release)}</footer>",
+    ]
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _versions(dataset: LanceDataset) -> Iterable[str]:
+    """Yield rows and bytes over time, and the operations."""
+    found = metadata_table("versions").to_arrow(dataset.snapshot, ["version", "rows", "bytes"]).to_pylist()
+    rows = sorted(found, key=lambda row: row["version"])
+    history = metadata_table("history").to_arrow(
+        dataset.snapshot, ["version", "timestamp", "operation", "operationMetrics"], limit=_VERSIONS
+    )
+    yield f"<h2>Versions</h2><p>{len(rows):,} are kept.</p>"
+    if len(rows) > 1:
+        numbers = [row["version"] for row in rows]
+        yield _line_chart("rows", numbers, [row["rows"] or 0 for row in rows], _COLOURS[0], "{:,.0f}".format)
+        yield _line_chart("bytes", numbers, [row["bytes"] or 0 for row in rows], _COLOURS[2], size_text)
+    yield _table(
+        ("version", "made at", "operation", "what it did"),
+        [
+            (
+                row["version"],
+                f"{row['timestamp']:%F %T}" if row["timestamp"] else "",
+                row["operation"],
+                ", ".join(f"{key} {value}" for key, value in row["operationMetrics"] or () if value != "0"),
+            )
+            for row in history.to_pylist()
+        ],
+    )
+
+
+def _fragments(dataset: LanceDataset) -> Iterable[str]:
+    """Yield a bar for each fragment: its rows, those that are deleted in red."""
+    names = ["id", "rows", "deleted_rows", "bytes"]
+    found = metadata_table("fragments").to_arrow(dataset.snapshot, names, limit=_FRAGMENTS).to_pylist()
+    if not found:
+        return
+    total = len(dataset.manifest.fragments)
+    left = f", of which these are the first {len(found)}" if total > len(found) else ""
+    yield f"<h2>Fragments</h2><p>{total:,} fragments{left}; deleted rows are red.</p>"
+    most = max((row["rows"] or 0) + (row["deleted_rows"] or 0) for row in found) or 1
+    bars = []
+    for number, row in enumerate(found):
+        live, gone = row["rows"] or 0, row["deleted_rows"] or 0
+        share = f", {gone / (live + gone):.0%} deleted" if gone else ""
+        text = f"{row['id']}: {live:,} rows{share}, {size_text(row['bytes'])}"
+        bars.append(_bar(number, [(live / most, _COLOURS[0]), (gone / most, _COLOURS[1])], text))
+    yield _bars(bars)
+
+
+def _columns(dataset: LanceDataset) -> Iterable[str]:
+    """Yield a bar for each column: its bytes."""
+    columns = column_sizes(dataset.snapshot)
+    most = max((column.bytes for column in columns), default=0) or 1
+    rows = max(dataset.snapshot.live_rows(), 1)
+    yield "<h2>Columns</h2>"
+    yield _bars(
+        [
+            _bar(
+                number,
+                [(column.bytes / most, _COLOURS[2])],
+                f"{column.name}: {size_text(column.bytes)}, {column.bytes / rows:,.1f} bytes per row",
+            )
+            for number, column in enumerate(columns)
+        ]
+    )
+    yield _table(
+        ("column", "type", "pages", "encodings"),
+        [
+            (
+                column.name,
+                column.type or "unknown",
+                "" if column.pages is None else column.pages,
+                "; ".join(f"{count} of {names}" for names, count in column.encodings.items()),
+            )
+            for column in columns
+        ],
+    )
+
+
+def _indices(dataset: LanceDataset, rows: int) -> Iterable[str]:
+    """Yield the indices with the share of rows that they know."""
+    indices = [index for index in dataset.describe_indices() if index.fields]
+    yield "<h2>Indices</h2>"
+    if not indices:
+        yield "<p>None.</p>"
+        return
+    yield _bars(
+        [
+            _bar(
+                number, [((index.num_rows_indexed or 0) / max(rows, 1), _COLOURS[3])], _coverage(index, rows)
+            )
+            for number, index in enumerate(indices)
+        ]
+    )
+    yield _table(
+        ("index", "type", "columns", "segments", "size"),
+        [
+            (
+                index.name,
+                index.index_type,
+                ", ".join(index.field_names),
+                len(index.segments),
+                size_text(index.total_size_bytes),
+            )
+            for index in indices
+        ],
+    )
+
+
+def _coverage(index: object, rows: int) -> str:
+    known = getattr(index, "num_rows_indexed", None)
+    share = "an unknown share" if known is None else f"{known / max(rows, 1):.0%}"
+    return f"{getattr(index, 'name', '')}: knows {share} of the rows"
+
+
+def _advice(dataset: LanceDataset) -> Iterable[str]:
+    yield "<h2>Advice</h2>"
+    lines = [
+        f"<li><code>{escape(each.command)}</code>: {escape(each.reason)}</li>" for each in advice_for(dataset)
+    ]
+    yield f"<ul>{''.join(lines)}</ul>" if lines else "<p>Nothing to do.</p>"
+
+
+def _pairs(pairs: Iterable[tuple[str, str | None]]) -> str:
+    lines = [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs if value]
+    return f"<dl>{''.join(lines)}</dl>"
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    given = [list(row) for row in rows]
+    numbers = [bool(given) and all(isinstance(row[at], int) for row in given) for at in range(len(names))]
+    marks = [' class="number"' if number else "" for number in numbers]
+    head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(names, marks, strict=True))
+    lines = [
+        "".join(f"<td{mark}>{escape(str(cell))}</td>" for cell, mark in zip(row, marks, strict=True))
+        for row in given
+    ]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _bar(number: int, shares: Sequence[tuple[float, str]], text: str) -> str:
+    """Return a bar in its line: pieces by share of the width, and a text."""
+    left, top = 0.0, number * _BAR
+    pieces = []
+    for share, colour in shares:
+        width = share * _WIDTH
+        pieces.append(
+            f'<rect x="{left:.1f}" y="{top + 2}" width="{width:.1f}" height="{_BAR - 4}" fill="{colour}" '
+            'fill-opacity="0.55"/>'
+        )
+        left += width
+    return f'{"".join(pieces)}<text x="6" y="{top + _BAR - 5}">{escape(text)}</text>'
+
+
+def _bars(bars: Sequence[str]) -> str:
+    height = len(bars) * _BAR
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">{"".join(bars)}</svg>'
+
+
+def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: object) -> str:
+    """Return a chart of steps: a version holds until the next one."""
+    assert callable(text_of)
+    first, last, most = xs[0], xs[-1], max(ys) or 1
+    points = []
+    for at, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        across = (x - first) / max(last - first, 1) * (_WIDTH - 20) + 10
+        down = _HEIGHT - 20 - y / most * (_HEIGHT - 50)
+        if at:
+            points.append(f"H{across:.1f}")
+        points.append(f"{'V' if at else f'M{across:.1f} '}{down:.1f}")
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">'
+        f'<text x="10" y="18">{escape(name)}: at most {escape(text_of(most))}</text>'
+        f'<path d="{"".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        f'<text x="10" y="{_HEIGHT - 5}">version {first}</text>'
+        f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 5}" text-anchor="end">version {last}</text></svg>'
+    )

@@ -1,0 +1,78 @@
+"""Pictures of figures say which side is better, by how much, and what they were measured on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import Record
+
+pytest.importorskip("matplotlib")
+
+from benchmarks import report
+
+
+def record(
+    case: str, ours: float, peer: float | None, metric: str = "time", bench: str = "bench_x"
+) -> Record:
+    better = 1 if metric == "recall" else -1
+    ratio = None if peer is None else round((ours / peer) ** better, 4)
+    unit = "" if metric == "recall" else "ms"
+    name = "" if peer is None else "pylance"
+    return Record(
+        bench,
+        case,
+        metric,
+        unit,
+        ours,
+        peer,
+        name,
+        ratio,
+        "Some CPU, 2 cores",
+        0.1,
+        {"pyarrow": "26"},
+        "2026-11-22T10",
+    )
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    records = [
+        record("scan", 10, 20),
+        record("take", 30, 15),
+        record("alone", 5, None),
+        *(record(f"probes {n}", n, 2 * n, bench="bench_y") for n in (1, 2, 4)),
+        *(record(f"probes {n}", 0.2 * n, 0.2 * n, "recall", bench="bench_y") for n in (1, 2, 4)),
+    ]
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "0.1.0.json").write_text(json.dumps([asdict(each) for each in records]))
+    return folder
+
+
+def test_every_benchmark_is_drawn(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--results", str(results), "--pictures", str(tmp_path)]
+    assert report.main(words) == 0
+    drawn = {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
+    assert set(drawn) == {"bench_x.svg", "bench_y.svg", "bench_y_recall.svg"}
+    for text in (
+        "2x: 10 ms to 20 ms",
+        "0.5x: 30 ms to 15 ms",
+        "scan (pylance)",
+        "Some CPU, 2 cores",
+        "pyarrow 26",
+    ):
+        assert text in drawn["bench_x.svg"], text
+    assert "2026-11-22" in drawn["bench_x.svg"]
+    assert "recall against time" in drawn["bench_y_recall.svg"]
+    assert "alone, time: 5 ms" in capsys.readouterr().out
+    assert report.main(words) == 0  # the same picture comes out of the same figures
+    assert drawn == {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
+
+
+def test_without_figures_it_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main(["--results", str(tmp_path)]) == 1
+    assert "run a benchmark with --keep" in capsys.readouterr().out
