@@ -19,6 +19,7 @@ from sqlglot.errors import SqlglotError
 from spark_lance.errors import ExpressionError
 from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
 from spark_lance.table.predicates.functions import FUNCTIONS
+from spark_lance.table.predicates.moments import parse_moment
 from spark_lance.table.predicates.type_names import SQL_TYPES, arrow_type
 
 __all__ = ["as_condition", "parse_sql"]
@@ -252,7 +253,7 @@ def _instant(text: str, target: pa.DataType) -> Any:
         if pa.types.is_date(target):
             return datetime.date.fromisoformat(text.strip())
         if pa.types.is_timestamp(target):
-            value = datetime.datetime.fromisoformat(text.strip())
+            value = parse_moment(text)
             return value.astimezone(datetime.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
     except ValueError as error:
         raise ExpressionError(f"{text!r} is no {target}: {error}") from error

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
+from spark_lance.table.predicates.moments import parse_moment
 
 __all__ = [
     "INTEGER_DIGITS",
@@ -293,7 +294,7 @@ def _instant(text: str, kind: pa.DataType) -> pa.Scalar:
     """Return a date, time or timestamp from its text; a time without zone is in UTC."""
     try:
         if pa.types.is_timestamp(kind):
-            return _moment(datetime.datetime.fromisoformat(text.strip()), kind)
+            return _moment(parse_moment(text), kind)
         return pc.cast(pa.scalar(text.strip()), kind)
     except (ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ExpressionError(f"{text!r} is no {kind}: {error}") from error
