@@ -80,7 +80,12 @@ def test_foreign_options_are_not_ours_and_their_advice_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_and_alias_is_known_in_any_case(name: str) -> None:
-    value = {"blob_handling": "all_binary", "nearest": "{}", "hybrid_search": "{}"}.get(name, "1")
+    value = {
+        "blob_handling": "all_binary",
+        "nearest": "{}",
+        "hybrid_search": "{}",
+        "compression": "zstd",
+    }.get(name, "1")
     given = {name.lower(): value, name.upper(): value}
     with pytest.raises(OptionError, match="is given twice, once as"):
         read_options(given)
