@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 import spark_lance.compat.lance as ours
 from spark_lance.compat.lance import query
+from spark_lance.compat.lance.util import sanitize_ts
 from tests.conftest import ROOT
 
 LIBRARIES = pytest.mark.parametrize("lance", [ours, theirs], ids=["ours", "pylance"])
@@ -167,3 +169,13 @@ def test_installing_is_refused_where_lance_is_loaded() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert "call install() before anything imports it" in done.stderr
+
+
+def test_a_search_of_chosen_segments_is_refused(tmp_path: Path) -> None:
+    ds = ours.write_dataset(rows(0, 3), tmp_path / "t")
+    with pytest.raises(ValueError, match="index_segments is not supported"):
+        ds.to_table(index_segments=["5a8b"])
+
+
+def test_times_of_versions_may_be_in_utc() -> None:
+    assert sanitize_ts("2026-01-02T03:04:05Z").utcoffset() == timedelta(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +13,11 @@ import pyarrow.dataset
 
 from spark_lance.datasets import scanner as values
 from spark_lance.datasets.scan_request import check_hints
+from spark_lance.errors import OptionError
 
 __all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "scan_arguments"]
+
+logger = logging.getLogger(__name__)
 
 # Arguments of scans that other names stand for here.
 _RENAMED = {"batch_size_bytes": "batch_bytes"}
@@ -58,10 +62,13 @@ def scan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         OptionTypeError: an argument does not exist.
+        OptionError: `index_segments` is given, which would leave rows out.
     """
     found = {_RENAMED.get(name, name): value for name, value in given.items() if value is not None}
-    for name in ("index_segments", "scan_stats_callback"):
-        found.pop(name, None)
+    if "index_segments" in found:
+        raise OptionError("index_segments is not supported: leave it out to search all segments of an index")
+    if found.pop("scan_stats_callback", None) is not None:
+        logger.debug("scan_stats_callback is not called: reads do not count requests")
     check_hints({name: value for name, value in found.items() if name not in _TAKEN})
     return {name: value for name, value in found.items() if name in _TAKEN}
 

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from spark_lance.table.predicates.moments import parse_moment
+
 __all__ = ["sanitize_ts", "td_to_micros", "validate_vector_index"]
 
 
 def sanitize_ts(ts: Any) -> datetime:
     """Return a time as a datetime; text is ISO 8601."""
     if isinstance(ts, str):
-        return datetime.fromisoformat(ts)
+        return parse_moment(ts)
     if isinstance(ts, datetime):
         return ts
     if isinstance(ts, date):
