@@ -148,6 +148,9 @@ class LanceScanner:
         first = [field for field in shown if field.name == "query_index"]
         flagged = [field for field in read if field.name in self._flags]
         stored = [field for field in read if field.name not in {*names, *self._flags}]
+        if request.columns is not None and self._projection.outputs is None:
+            named = {field.name: field for field in (*stored, *shown, *read)}
+            stored = [named[name] for name in self._projection.reads or () if name not in self._flags]
         fields = {field.name: field for field in (*first, *stored, *shown, *flagged)}
         return pa.schema(list(fields.values()), read.metadata)
 

@@ -25,8 +25,8 @@ from spark_lance.io.store import Store, open_store
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 LIMIT = 1000
-# Lists are decoded a chunk at a time at least; a chunk has up to 4096 values.
-LIST_LIMITS = {"lists": 5000, "texts in lists": 400_000}
+# Lists are decoded by chunks, of up to 8192 values, and the chunk after the last row is read with it.
+LIST_LIMITS = {"lists": 16_500, "texts in lists": 400_000}
 TEXTS = [None if i % 5 == 3 else f"{i:03}" * (i % 40) for i in range(100)]
 NOISE = np.random.default_rng(5).integers(0, 256, (4000, 40), np.uint8)
 COLUMNS = {

@@ -33,7 +33,7 @@ from spark_lance.table.data_files import open_data_file, physical_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.predicates.values import common
 
-__all__ = ["FragmentReader", "physical_rows"]
+__all__ = ["FragmentReader", "fixed_width", "physical_rows"]
 
 # Rows looked up together are read in one go when they are no further apart than this.
 _TAKE_GAP = 1024
@@ -257,11 +257,24 @@ def _combined(array: pa.ChunkedArray) -> pa.Array:
 def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
     """Return the width of a fixed-width field, else twice what its pages take on disk, per row."""
     try:
-        return float(field.arrow_type().bit_width) / 8 + 0.125
+        return fixed_width(field.arrow_type())
     except ValueError:
         stored = sum(part.file.stored_bytes(part.field) for part in parts)
         rows = max((part.file.num_rows for part in parts), default=0) or 1
         return 2.0 * stored / rows + 8
+
+
+def fixed_width(kind: pa.DataType) -> float:
+    """Return the bytes of one Arrow value with its validity.
+
+    Raises:
+        ValueError: they differ from value to value.
+    """
+    if pa.types.is_fixed_size_list(kind):
+        return kind.list_size * fixed_width(kind.value_type) + 0.125
+    if pa.types.is_struct(kind):
+        return sum((fixed_width(field.type) for field in kind), 0.125)
+    return float(kind.bit_width) / 8 + 0.125
 
 
 def _as_stored(value: Any, kind: pa.DataType) -> pa.Scalar | None:

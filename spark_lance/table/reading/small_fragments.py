@@ -22,6 +22,7 @@ from spark_lance.file.schema import Field
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.reading.fragment import fixed_width
 from spark_lance.table.reading.scan_task import ScanTask
 
 __all__ = ["read_tasks"]
@@ -120,7 +121,7 @@ def _kind(fragment: table_pb2.DataFragment, wanted: dict[FileVersion, set[int]])
 
 def _row_bytes(field: Field) -> float:
     try:
-        return float(field.arrow_type().bit_width) / 8 + 0.125
+        return fixed_width(field.arrow_type())
     except ValueError:
         return _TEXT_BYTES
 

@@ -64,7 +64,7 @@ def replace(dataset: Any, fields: list[int], fragments: list[int]) -> None:
 
 
 def rewrite_column(dataset: Any) -> None:
-    fragments = [fragment.message for fragment in dataset.get_fragments()]
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     changed = pa.table({"a": [6], "b": [66]})
     fragments[1], _ = dataset.get_fragment(1).update_columns(changed, "a", "a")
     lance.LanceDataset.commit(
@@ -204,7 +204,7 @@ def test_files_without_a_column_in_use_leave_with_a_merge(tmp_path: Path) -> Non
     for side in ("theirs", "ours"):
         path = tmp_path / side
         dataset = start(path)
-        fragments = [fragment.message for fragment in dataset.get_fragments()]
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         for number, fields in ((1, [77]), (2, [-2, -2])):
             extra = loose_file(dataset, fields)
             fragments[number].files.append(extra)

@@ -44,7 +44,7 @@ def told(path: Path | str, name: str, *columns: str, version: Any = None) -> lis
 
 
 def data_files(table: Any) -> set[str]:
-    return {file.path for fragment in table.get_fragments() for file in fragment.message.files}
+    return {file.path for fragment in table.get_fragments() for file in fragment.metadata.files}
 
 
 @settings(max_examples=15)
