@@ -111,6 +111,9 @@ bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
 bench-commit: $(VENV)/.installed-bench ## measure commits per second against pylance
 	$(BIN)/python -m benchmarks.bench_commit $(ARGS)
 
+bench-start: $(VENV)/.installed-bench ## measure the import and the first rows of a table
+	$(BIN)/python -m benchmarks.bench_start $(ARGS)
+
 bench-changes: $(VENV)/.installed-bench ## measure changes of single rows against reading them
 	$(BIN)/python -m benchmarks.bench_changes $(ARGS)
 

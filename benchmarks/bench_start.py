@@ -1,21 +1,22 @@
 """What starting costs: the import, opening a table, and its first rows, each in processes of their own.
 
-    python benchmarks/bench_start.py [--runs 5]
+    python -m benchmarks.bench_start [--runs 5] [--keep]
 
 Prints the least CPU seconds of several runs, which other programs on the machine disturb least, and limits.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
 import subprocess
 import sys
 import tempfile
+from functools import partial
 
 import pyarrow as pa
 
 import spark_lance
+from benchmarks.harness import Results, in_turns, parser
 
 # What runs, and how many seconds it may take.
 STEPS = {
@@ -35,16 +36,19 @@ def cpu_seconds(program: str) -> float:
 
 def main() -> None:
     """Measure each step."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
+    options = parser(__doc__)
+    options.add_argument("--runs", type=int, default=5)
+    given = options.parse_args()
+    results = Results("bench_start", given.keep)
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/t.lance"
         spark_lance.write_dataset(pa.table({"n": range(1000)}), path)
         for name, (program, limit) in STEPS.items():
-            least = min(cpu_seconds(program.format(path=path)) for _ in range(runs))
+            (least,) = in_turns(given.runs, partial(cpu_seconds, program.format(path=path)))
             bound = "" if limit is None else f"   limit {limit} s"
             print(f"{name:28} {least:6.3f} s{bound}")
+            results.add(name, "CPU time, least", "s", least, None if limit is None else {"limit": limit})
+    results.save()
 
 
 if __name__ == "__main__":
