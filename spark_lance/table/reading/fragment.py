@@ -271,7 +271,7 @@ def fixed_width(kind: pa.DataType) -> float:
         ValueError: they differ from value to value.
     """
     if pa.types.is_fixed_size_list(kind):
-        return kind.list_size * fixed_width(kind.value_type) + 0.125
+        return int(kind.list_size) * fixed_width(kind.value_type) + 0.125
     if pa.types.is_struct(kind):
         return sum((fixed_width(field.type) for field in kind), 0.125)
     return float(kind.bit_width) / 8 + 0.125
