@@ -76,7 +76,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Bridge:
-    """A `java.util.function.BiFunction` that answers the questions of one driver.
+    """Answers the questions of one driver.
 
     Args:
         spark: a classic session of it.
@@ -93,9 +93,6 @@ class Bridge:
         except (errors.LanceError, OSError, PySparkException) as error:
             return json.dumps(_failure(error, asked))
         return json.dumps({"answer": answer})
-
-    class Java:  # noqa: D106 (py4j reads it)
-        implements = ("java.util.function.BiFunction",)
 
 
 def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.enable import first_line
-from spark_lance.spark.sql.bridge import Bridge
 from spark_lance.spark.sql.functions import register_functions
+from spark_lance.spark.sql.late import LateBridge
 from spark_lance.spark.sql.units import publish, take_statements
 
 __all__ = ["PLANS_IN_DRIVER", "register", "take_save_modes"]
@@ -42,7 +42,7 @@ def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> 
     try:
         start: Any = java_gateway.ensure_callback_server_started
         start(spark._sc._gateway)
-        if not publish(spark, Bridge(spark)):
+        if not publish(spark, LateBridge(spark)):
             _tell_of_no_catalog("the driver's class loader takes no classes", asked=root is not None)
             return
         settings = {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})}
