@@ -179,9 +179,11 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
         String name = (String) field(table, "shortName", null);
         PythonDataSourceV2 fresh = new PythonDataSourceV2();
         fresh.setShortName(name);
-        // This pins the version, for all scans of the queries to come.
-        fresh.getOrCreateDataSourceInPython(
-            name, ((DataSourceV2Relation) relation).options(), scala.Option.apply(table.schema()));
+        if (table.getClass() == PythonTable.class) {
+          // This pins the version, for all scans of the queries to come; tables that the driver plans do it themselves.
+          fresh.getOrCreateDataSourceInPython(
+              name, ((DataSourceV2Relation) relation).options(), scala.Option.apply(table.schema()));
+        }
         field(table, "ds", fresh);
       }
     }

@@ -513,7 +513,8 @@ public final class LanceRowLevel {
       }
       LanceLate.Views.mark(target.relation);
       DataSourceV2Relation relation = target.relation;
-      if (relation.catalog().isEmpty() || relation.identifier().isEmpty()) {
+      boolean named = relation.catalog().isDefined() && relation.identifier().isDefined();
+      if (!named || relation.identifier().get() instanceof Bridge.Loads) {
         session.sharedState().cacheManager().recacheByPlan(session, relation);
         return;
       }
