@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.recording import Recorder
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,6 +26,19 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True,
 # For a second Python: what differs between Pythons shows in the first examples.
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=10)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "local"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what a run may be asked for."""
+    parser.addoption(
+        "--record", action="store_true", help="note in tests/tested.json what the tests passed with"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note what a run passed with, if asked to; processes that run tests for another leave it to that one."""
+    if config.getoption("--record") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
