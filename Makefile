@@ -48,7 +48,7 @@ coverage: $(VENV)/.installed-test ## print how much of the package the tests run
 	$(BIN)/python -m coverage report
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
-	$(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
 
 test-s3: $(VENV)/.installed-test-s3 ## run the tests of object stores; they start servers themselves
 	$(BIN)/python -m pytest -m s3 $(ARGS)
@@ -66,7 +66,7 @@ test-spark-%: .venv-spark-%/.installed
 	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
-	$(BIN)/python -m pytest -m "not benchmark and not stores and not site" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site" $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from spark_lance.index.text.queries import (
-    BooleanQuery,
-    BoostQuery,
-    FullTextOperator,
-    FullTextQuery,
-    MatchQuery,
-    MultiMatchQuery,
-    Occur,
-    PhraseQuery,
-)
+from spark_lance.index.text import queries
+from spark_lance.index.text.queries import *  # noqa: F403 (its names are this module's)
 
-__all__ = [
-    "BooleanQuery",
-    "BoostQuery",
-    "FullTextOperator",
-    "FullTextQuery",
-    "MatchQuery",
-    "MultiMatchQuery",
-    "Occur",
-    "PhraseQuery",
-]
+__all__: list[str] = []
+__all__ += queries.__all__

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
 from spark_lance.datasets.lance_schema import LanceSchema
-from spark_lance.datasets.operations import LanceOperation, Operation, Transaction
+from spark_lance.datasets.operations import LanceOperation, Operation
+from spark_lance.datasets.transaction import Transaction
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
 from spark_lance.file.opening import open_file
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion

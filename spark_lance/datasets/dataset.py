@@ -15,12 +15,13 @@ from spark_lance.datasets.building import commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
 from spark_lance.datasets.hybrid import HybridMixin
-from spark_lance.datasets.operations import Operation, Transaction
+from spark_lance.datasets.operations import Operation
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
 from spark_lance.datasets.show import ShowMixin
 from spark_lance.datasets.sql import SqlMixin
 from spark_lance.datasets.stats import StatsMixin
+from spark_lance.datasets.transaction import Transaction
 from spark_lance.datasets.versions import VersionsMixin
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
