@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.index.vector.kmeans import assign, nearest, train_kmeans
+from spark_lance.index.vector.kmeans import Turned, assign, nearest, train_kmeans
 from spark_lance.index.vector.quantizers.base import Asked, Matrix, Scorer
 
 __all__ = ["Graph", "GraphParams", "Level", "build_graph", "search_graph"]
@@ -208,7 +208,7 @@ def _candidates(points: Matrix, wanted: int, inner: bool) -> Iterator[tuple[Ints
     owners = assign(points, centers)[0]
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=len(centers)))
-    around = nearest(centers, centers, _CELLS_SEARCHED)
+    around = nearest(centers, Turned.of(centers), _CELLS_SEARCHED)
     for cell in range(len(centers)):
         mine = order[ends[cell - 1] if cell else 0 : ends[cell]]
         pool = np.concatenate([order[ends[c - 1] if c else 0 : ends[c]] for c in around[cell].tolist()])
