@@ -1,4 +1,4 @@
-"""Pages that are encoded in threads: the same file whatever the threads, errors, batches that change later."""
+"""Pages encoded in threads: the same file whatever the threads, errors, batches that change later."""
 
 from __future__ import annotations
 
@@ -91,12 +91,10 @@ def test_an_error_of_a_thread_is_raised_and_nothing_stays(tmp_path: Path) -> Non
     good = pa.array(np.arange(100_000))
     bad = pa.array(np.arange(100_000), mask=np.arange(100_000) == 99_999)
     batch = pa.RecordBatch.from_arrays([good, bad], schema=schema)
-    with (
-        pytest.raises(SchemaError, match="not nullable"),
-        FileWriter(store, path, Schema.from_arrow(schema), page_bytes=200 * KIB, threads=4) as writer,
-    ):
+    writer = FileWriter(store, path, Schema.from_arrow(schema), page_bytes=200 * KIB, threads=4)
+    with pytest.raises(SchemaError, match="not nullable"):
         writer.write(batch)
-        writer.finish()
+    writer.abort()
     assert list(tmp_path.iterdir()) == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("spark-lance-encode")]
 
