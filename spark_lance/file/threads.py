@@ -15,4 +15,4 @@ def spare_threads() -> int:
     `OMP_NUM_THREADS` and `pyarrow.set_cpu_count` say so. Spark sets the former to the cores of a task, so a
     task that has one core uses no threads.
     """
-    return min(pa.cpu_count(), _MOST_THREADS)
+    return min(int(pa.cpu_count()), _MOST_THREADS)

@@ -117,7 +117,7 @@ class Turned:
         return cls(turned, None if spherical else np.einsum("ij,ij->i", points, points))
 
     def __len__(self) -> int:
-        return self.points.shape[1]
+        return int(self.points.shape[1])
 
 
 def nearest(rows: Floats, centroids: Turned, count: int) -> Ints:

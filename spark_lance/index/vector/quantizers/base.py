@@ -109,7 +109,7 @@ class Scorer:
     @property
     def _rounding(self) -> float:
         # A sum of n products is off by n rounding errors of their size at most; there are two such sums.
-        return 2 * self.points.shape[1] * float(np.finfo(np.float32).epsneg)
+        return 2 * int(self.points.shape[1]) * float(np.finfo(np.float32).epsneg)
 
     def some(self, asked: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return the distances of one query to some rows."""
