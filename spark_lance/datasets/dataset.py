@@ -229,6 +229,7 @@ def write_dataset(
         version=plan.version,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
+        held=isinstance(data, pa.Table | pa.RecordBatch),
     )
     version = commit_or_discard(store, root, plan, fragments, properties, config)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))

@@ -46,6 +46,7 @@ def write_fragments(
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
     operation: str = "",
+    held: bool = False,
 ) -> list[bytes]:
     """Write batches of exactly `schema` to new data files of the table at `root`.
 
@@ -57,6 +58,7 @@ def write_fragments(
         max_rows_per_file: rows after which a new file (and fragment) is begun.
         max_bytes_per_file: bytes after which a new file is begun; looked at after every batch.
         operation: see `new_data_file_name`.
+        held: all batches stay as they are until this returns, see `FileWriter`.
 
     Returns:
         Serialized `DataFragment` messages, one per file, with id 0: the commit numbers them.
@@ -76,11 +78,10 @@ def write_fragments(
             for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
                 if writer is None:
                     name = new_data_file_name(operation)
-                    writer = FileWriter(
-                        store, join(root, DATA_DIR, name), schema, version, referenced=sources
-                    )
+                    path = join(root, DATA_DIR, name)
+                    writer = FileWriter(store, path, schema, version, referenced=sources, held=held)
                 writer.write(part)
-                if writer.rows_written >= max_rows_per_file or writer.bytes_written >= max_bytes_per_file:
+                if writer.rows_written >= max_rows_per_file or writer.has_written(max_bytes_per_file):
                     fragments.append(_fragment(writer.finish()))
                     writer = None
         if writer is not None:
