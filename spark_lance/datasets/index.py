@@ -122,8 +122,9 @@ class IndexMixin(ReadMixin, MaintainMixin):
             num_partitions: by default one per 4,096 rows, with HNSW one per million.
             num_sub_vectors: of PQ; a 16th of the dimension by default.
             num_bits: of PQ, 8 or 4; of RQ, 1 to 9.
-            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, and of
-                HNSW `m` (20), `ef_construction` (150) and `max_level` (7).
+            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, of
+                HNSW `m` (20), `ef_construction` (150) and `max_level` (7); and what training would find:
+                `ivf_centroids` (partitions, dim), with them `pq_codebook` (sub-vectors, codewords, values).
 
         Raises:
             SchemaError: the column does not exist, or cannot be indexed so.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
+from spark_lance.index.entries import Segment
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
@@ -23,7 +24,7 @@ from spark_lance.index.text.inverted import (
     text_parts,
 )
 from spark_lance.index.text.postings import BLOCK
-from spark_lance.index.text.remap import remap_inverted
+from spark_lance.index.text.remap import merge_inverted, remap_inverted
 from spark_lance.index.text.stop_words import LANGUAGES
 from spark_lance.index.text.tokenizer import Tokenizer
 
@@ -85,6 +86,13 @@ class Inverted(ScalarIndex):
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Write a segment."""
         return build_inverted(rows, target, _tokenizer(target.options))
+
+    @classmethod
+    def merge(
+        cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget
+    ) -> dict[str, int] | None:
+        """Let the parts of all segments be parts of one, which counts words across its parts."""
+        return merge_inverted(segments, target)
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the documents of the rows that are still there; what can be copied is."""

@@ -74,6 +74,8 @@ class ProductQuantizer(Quantizer):
     def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> ProductQuantizer:
         """Find codewords; by default for parts of 16 values, or of 8."""
         bits = training.num_bits or _BITS
+        if training.codebook is not None:
+            return cls.given(training.codebook.astype(dtype), bits, training.metric, sample.shape[1])
         sample = sample[: training.sample_rate << bits]
         if training.metric != "dot":
             sample = sample - ivf.centroids[ivf.assign(sample)]
@@ -82,6 +84,21 @@ class ProductQuantizer(Quantizer):
         return cls.train(
             sample, parts, bits, training.metric, dtype=dtype, iterations=training.max_iterations
         )
+
+    @classmethod
+    def given(cls, codebook: Vectors, bits: int, metric: Metric, dim: int) -> ProductQuantizer:
+        """Return the quantizer of codewords that somebody has found.
+
+        Raises:
+            OptionError: they do not go with vectors of `dim` values and codes of `bits` bits.
+        """
+        shape = codebook.shape
+        if len(shape) != 3 or shape[1] != 1 << bits or shape[0] * shape[2] != dim:
+            raise OptionError(
+                f"PQ codebook must be 3D array: (sub_vectors, {1 << bits}, dim) for num_bits={bits} and "
+                f"vectors of {dim} values, got {shape}"
+            )
+        return cls(codebook, bits, metric)
 
     @classmethod
     def train(
