@@ -79,7 +79,7 @@ def test_the_file_goes_whatever_happens(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("limit", [0, 1 << 30])
 def test_a_merge_of_a_stream(tmp_path: Path, limit: int) -> None:
     rng = np.random.default_rng(3)
-    old = pa.table({"k": np.arange(1000), "n": np.zeros(1000, np.int32), "s": ["old"] * 1000})
+    old = pa.table({"k": np.arange(1000), "n": np.zeros(1000, np.int64), "s": ["old"] * 1000})
     ds = spark_lance.write_dataset(old, tmp_path / "t", max_rows_per_file=300)
     keys = rng.permutation(1500)[:600]
 
@@ -98,7 +98,7 @@ def test_a_merge_of_a_stream(tmp_path: Path, limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1 << 30])
 def test_a_value_that_does_not_fit_is_told_before_anything_is_written(tmp_path: Path, limit: int) -> None:
-    ds = spark_lance.write_dataset({"k": pa.array([1, 2], pa.int32())}, tmp_path / "t")
+    ds = spark_lance.write_dataset({"k": pa.array([1, 2], pa.uint32())}, tmp_path / "t")
     merge = ds.merge_insert("k").memory_limit(limit).when_not_matched_insert_all()
     with pytest.raises(SchemaError, match="k"):
         merge.execute({"k": [5, 1 << 40]})
