@@ -152,7 +152,8 @@ class LanceDataset(Reading, Changes):
     ) -> LanceDataset:
         """Add places for files."""
         with commit_options(properties=transaction_properties):
-            return LanceDataset.of(self.value.add_bases(new_bases))
+            self.value = self.value.add_bases(new_bases)
+        return self
 
     def migrate_manifest_paths_v2(self) -> None:
         """Rename the manifests of an old table."""

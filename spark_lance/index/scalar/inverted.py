@@ -41,6 +41,9 @@ _OPTIONS = {
     "ascii_folding": "fold",
     "custom_stop_words": "own_stops",
     "with_position": "positions",
+    "min_ngram_length": "shortest",
+    "max_ngram_length": "longest",
+    "prefix_only": "prefix_only",
 }
 
 
@@ -106,6 +109,8 @@ def _tokenizer(options: Mapping[str, Any]) -> Tokenizer:
             f"an index of text has no option {', '.join(unknown)}; there are {', '.join(_OPTIONS)}"
         )
     given = {_OPTIONS[name]: value for name, value in options.items()}
+    if given.get("base") == "ngram":
+        given = {"stem": False, "stops": False, **given}
     if "own_stops" in given:
         given["own_stops"] = tuple(given["own_stops"] or ())
     assert set(given) <= {field.name for field in fields(Tokenizer)}
