@@ -15,7 +15,9 @@ from spark_lance.datasets.dataset import LanceDataset, write_dataset
 from spark_lance.datasets.operations import Index, LanceOperation
 from spark_lance.errors import IndexNotFoundError, OptionError
 
-WORDS = np.array("the quick brown fox jumps over a lazy dog near new york city".split())
+WORDS = np.array(
+    ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "near", "new", "york", "city"]
+)
 ROWS = 400
 SCALAR = [("BTREE", "id"), ("BITMAP", "id"), ("NGRAM", "t"), ("ZONEMAP", "id"), ("BLOOMFILTER", "id")]
 CONDITIONS = {"id": "id in (3, 111, 399)", "t": "contains(t, 'york c')"}

@@ -66,13 +66,15 @@ def test_rows_are_the_same_from_a_file_and_from_memory(seed: int) -> None:
 def test_the_file_goes_whatever_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     batches = [batch(np.random.default_rng(0), 10)] * 3
-    with (
-        pytest.raises(RuntimeError, match="stopped"),
-        source_rows(pa.RecordBatchReader.from_batches(TYPES, batches), 0) as rows,
-    ):
-        assert rows.spilled
-        assert list(tmp_path.rglob("*.arrows"))
-        raise RuntimeError("stopped")
+
+    def stop() -> None:
+        with source_rows(pa.RecordBatchReader.from_batches(TYPES, batches), 0) as rows:
+            assert rows.spilled
+            assert list(tmp_path.rglob("*.arrows"))
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        stop()
     assert not list(tmp_path.iterdir())
 
 
@@ -90,7 +92,7 @@ def test_a_merge_of_a_stream(tmp_path: Path, limit: int) -> None:
     schema = pa.schema([("n", pa.int64()), ("k", pa.int64())])
     merge = ds.merge_insert("k").memory_limit(limit).when_not_matched_insert_all()
     done = merge.when_matched_update_all("source.n % 2 = 0").execute(batches(), schema)
-    expected = {k: (0, "old") for k in range(1000)}
+    expected = dict.fromkeys(range(1000), (0, "old"))
     expected |= {k: (k, "old" if k < 1000 else None) for k in keys.tolist() if k >= 1000 or k % 2 == 0}
     assert done.num_inserted_rows == int((keys >= 1000).sum())
     assert {r["k"]: (r["n"], r["s"]) for r in done.dataset.to_table().to_pylist()} == expected
