@@ -194,7 +194,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
                     "details": dict(index.details),
                     "indices": segment_figures(self.snapshot, index),
                 }
-        raise IndexNotFoundError(f"there is no index {name!r}")
+        raise IndexNotFoundError(f'Index "{name}" not found')
 
     def to_table(
         self,

@@ -98,6 +98,10 @@ class ScalarIndex(ABC):
         """
         return None
 
+    def figures(self) -> dict[str, Any]:
+        """Return figures of this segment, by name."""
+        return {}
+
     def options(self) -> dict[str, Any]:
         """Return the options with which a segment like this one is built."""
         return {}

@@ -70,6 +70,11 @@ class Inverted(ScalarIndex):
         """Return None: conditions ask for texts, not for words."""
         return None
 
+    def figures(self) -> dict[str, Any]:
+        """Return how the text was cut, and in how many partitions it is."""
+        parts = text_parts(self.segment)
+        return {"params": parts[0].tokenizer.params() if parts else {}, "num_partitions": len(parts)}
+
     def options(self) -> dict[str, Any]:
         """Return how the text of this segment was cut."""
         tokenizer = text_parts(self.segment)[0].tokenizer

@@ -41,6 +41,7 @@ __all__ = [
     "as_matrix",
     "coded_rows",
     "merge_segments",
+    "prepare_sample",
     "reopen",
     "train",
     "vector_type",
@@ -184,11 +185,7 @@ def train(recipe: Recipe, sample: Vectors, rows: int) -> Trained:
     """
     dtype = sample.dtype
     metric = recipe.metric
-    if metric != "hamming":
-        sample = prepared(sample, metric)
-        sample = sample[np.isfinite(sample).all(axis=1)]
-    if not len(sample):
-        raise OptionError("no row has a vector, so there is nothing to train an index on")
+    sample = prepare_sample(sample, metric)
     partitions = recipe.partitions_for(rows)
     if recipe.centroids is not None:
         if recipe.centroids.shape[1] != sample.shape[1]:
@@ -202,6 +199,20 @@ def train(recipe: Recipe, sample: Vectors, rows: int) -> Trained:
         )
     quantizer = QUANTIZERS[INDEX_TYPES[recipe.kind][0]].fit(sample, ivf, recipe, dtype)
     return Trained(recipe, ivf, quantizer, dtype)
+
+
+def prepare_sample(sample: Vectors, metric: Metric) -> Vectors:
+    """Return the vectors of a sample (n, dim) as training sees them, without those that are not finite.
+
+    Raises:
+        OptionError: none is left.
+    """
+    if metric != "hamming":
+        sample = prepared(sample, metric)
+        sample = sample[np.isfinite(sample).all(axis=1)]
+    if not len(sample):
+        raise OptionError("no row has a vector, so there is nothing to train an index on")
+    return sample
 
 
 def write_rows(

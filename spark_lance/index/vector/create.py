@@ -267,12 +267,17 @@ def _as_numbers(given: Any) -> Vectors | None:
     return numbers
 
 
-def _codebook(given: Any, sub_vectors: int | None) -> Vectors | None:
+def _codebook(given: Any, sub_vectors: int | None, bits: int | None) -> Vectors | None:
     """Return codewords with an axis for sub-vectors, which those in Arrow's lists lack."""
     numbers = _as_numbers(given)
-    if numbers is None or numbers.ndim == 3 or not sub_vectors or len(numbers) % sub_vectors:
+    if numbers is None or numbers.ndim == 3:
         return numbers
-    return numbers.reshape(sub_vectors, -1, numbers.shape[-1])
+    words = 1 << (bits or 8)
+    if not sub_vectors or numbers.size % (sub_vectors * words):
+        raise OptionError(
+            f"{numbers.size} values make no codewords of {sub_vectors} sub-vectors, {words} each"
+        )
+    return numbers.reshape(sub_vectors, words, -1)
 
 
 def recipe_with(
@@ -304,7 +309,7 @@ def recipe_with(
         rotation=options.get("rotation_type", "fast"),
         graph=GraphParams(**graph),
         centroids=_as_numbers(options.get("ivf_centroids")),
-        codebook=_codebook(options.get("pq_codebook"), num_sub_vectors),
+        codebook=_codebook(options.get("pq_codebook"), num_sub_vectors, num_bits),
     )
 
 

@@ -125,8 +125,8 @@ class ProductQuantizer(Quantizer):
         dim = sample.shape[1]
         if bits not in (4, 8) or sub_vectors < 1 or dim % sub_vectors or (bits == 4 and sub_vectors % 2):
             raise OptionError(
-                f"vectors of {dim} values cannot have {sub_vectors} sub-vectors of {bits} bits: the number "
-                "must divide the dimension, bits are 8 or 4, and 4 needs an even number"
+                f"dimension {dim} must be divisible by num_sub_vectors {sub_vectors}, codes have 8 or 4 bits "
+                f"(not {bits}), and those of 4 need an even number of sub-vectors"
             )
         parts = np.split(sample, sub_vectors, axis=1)
         books = [train_kmeans(part, 1 << bits, iterations=iterations, seed=i) for i, part in enumerate(parts)]
