@@ -19,6 +19,7 @@ from spark_lance.datasets.operations import Operation, Transaction
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
 from spark_lance.datasets.show import ShowMixin
+from spark_lance.datasets.spelling import both_spellings, both_spellings_of_methods
 from spark_lance.datasets.sql import SqlMixin
 from spark_lance.datasets.stats import StatsMixin
 from spark_lance.datasets.versions import DatasetBasePath, VersionsMixin
@@ -43,6 +44,7 @@ from spark_lance.table.writing.write import (
 __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
 
 
+@both_spellings
 def dataset(
     uri: str | os.PathLike[str],
     version: Reference | None = None,
@@ -79,6 +81,7 @@ def dataset(
     return found if version is None or isinstance(version, int) else found.checkout_version(version)
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True, repr=False)
 class LanceDataset(
     ShowMixin, SqlMixin, StatsMixin, HybridMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin
@@ -158,6 +161,7 @@ class LanceDataset(
         return {"dataset": found, "merged": merged}
 
 
+@both_spellings
 def write_dataset(
     data: Any,
     uri: str | os.PathLike[str] | DatasetBase,

@@ -17,6 +17,7 @@ from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.projection import Columns
 from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
@@ -52,6 +53,7 @@ __all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices"]
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True)
 class IndexOptimizer(Optimizer):
     """What `LanceDataset.optimize` offers."""
