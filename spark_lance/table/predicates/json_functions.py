@@ -39,7 +39,7 @@ from spark_lance.file.json_values import (
 from spark_lance.table.predicates.json_path import Found, find, member, parse_path
 from spark_lance.table.predicates.values import Value, as_column, is_typed
 
-__all__ = ["JSON_FUNCTIONS"]
+__all__ = ["JSON_FUNCTIONS", "is_item_key"]
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(
@@ -157,10 +157,15 @@ def _contains(documents: JsonValues, steps: Any, wanted: str) -> pa.Array:
     return pa.array(answer, mask=documents.kinds == MISSING)
 
 
+def is_item_key(key: str) -> bool:
+    """Return whether a key may also be the number of an item of an array."""
+    return _PLACE.fullmatch(key) is not None
+
+
 def _at_key(documents: JsonValues, key: str) -> tuple[npt.NDArray[np.int64], JsonValues]:
     """Return the documents that have a member of a name, or an item of a number, and what that is."""
     places, values = member(documents, key)
-    if not _PLACE.fullmatch(key):
+    if not is_item_key(key):
         return places, values
     children = documents.children(ARRAY)
     items = np.flatnonzero(children.ranks == int(key))

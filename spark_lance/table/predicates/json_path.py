@@ -22,7 +22,7 @@ import numpy.typing as npt
 from spark_lance.errors import ExpressionError
 from spark_lance.file.json_values import ARRAY, MISSING, OBJECT, JsonValues
 
-__all__ = ["Found", "find", "member", "parse_path"]
+__all__ = ["Found", "find", "member", "names_of_path", "parse_path"]
 
 _NAME = re.compile(r"[.:]\s*(?:(\w+)|(\"(?:[^\"\\]|\\.)*\"))")
 _QUOTED = re.compile(r"\[\s*(\"(?:[^\"\\]|\\.)*\")\s*\]")
@@ -80,6 +80,16 @@ def parse_path(text: str) -> tuple[_Step, ...]:
                 "[0], [last], [*] and .*"
             )
     return tuple(steps)
+
+
+def names_of_path(text: str) -> tuple[str, ...] | None:
+    """Return the names of members that a path leads through; None if it is no path, or has other steps."""
+    try:
+        steps = parse_path(text)
+    except ExpressionError:
+        return None
+    names = tuple(step.name for step in steps if step.name is not None)
+    return names if len(names) == len(steps) else None
 
 
 def _spaces(text: str, place: int) -> int:
