@@ -43,7 +43,8 @@ def test_both_write_the_same(tmp_path: Path, version: str, first: Any) -> None:
     lance.write_dataset(table(10), str(path), mode="append")
     rows = same(path)
     assert [row["j"] for row in rows] == ['{"a":[1,2.5,"x"],"b":1}', None, "null", '"s"', "7"] * 3
-    assert rows[2]["l"] == ["null"] and rows[0]["s"] == {"k": rows[0]["j"]}
+    assert rows[2]["l"] == ["null"]
+    assert rows[0]["s"] == {"k": rows[0]["j"]}
     assert spark_lance.dataset(path).count_rows("j is null") == 3
 
 
@@ -109,7 +110,7 @@ def test_histories_in_turns(tmp_path: Path, stable: bool) -> None:
             changed.update({"j": f"""'{{"u":{step}}}'"""}, where=f"i = {key}")
             model[key] = {"u": step}
         elif action == 3 and model:
-            keys = rng.sample(list(model), min(3, len(model))) + [max(model) + 1]
+            keys = [*rng.sample(list(model), min(3, len(model))), max(model) + 1]
             merge = changed.merge_insert("i").when_matched_update_all().when_not_matched_insert_all()
             merge.execute(rows(keys))
         elif action == 4:
@@ -120,7 +121,8 @@ def test_histories_in_turns(tmp_path: Path, stable: bool) -> None:
             changed.drop_columns([f"n{step}"])
         found = same_rows(path)
         parsed = {row["i"]: None if row["j"] is None else json.loads(row["j"]) for row in found}
-        assert len(found) == len(parsed) and parsed == model, (step, action)
+        assert len(found) == len(parsed)
+        assert parsed == model, (step, action)
 
 
 def test_changes_are_told_as_text(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.extensions import EXTENSION_NAME
 from spark_lance.spark.options.column_options import (
+    AS_JSON,
     BLOB,
     ENCODINGS,
     FLOAT16,
-    JSON,
     KEY,
     KEY_POSITION,
     LARGE,
@@ -66,7 +66,7 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
     arrow = _chosen_type(_new_type(field.dataType, column_settings, here), asked, ".".join(here))
     arrow = _with_page_metadata(arrow, metadata)
-    if asked.get(JSON):
+    if asked.get(AS_JSON):
         metadata.update(_named(arrow, ".".join(here)))
     if asked.get(BLOB) == "blob":
         metadata[_BLOB_KEY] = "true"

@@ -16,7 +16,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.json_columns import is_json_text
 from spark_lance.spark.compat import TimeType
-from spark_lance.spark.options.column_options import JSON, VECTOR_SIZE
+from spark_lance.spark.options.column_options import AS_JSON, VECTOR_SIZE
 
 __all__ = [
     "VECTOR_SIZE",
@@ -179,7 +179,7 @@ _ROWS: tuple[_Row, ...] = (
         "json (extension arrow.json)",
         st.StringType,
         test=lambda t: getattr(t, "extension_name", "") == "arrow.json",
-        note=f"column metadata {JSON} = true, also to make one; checked when written; variant on request",
+        note=f"column metadata {AS_JSON} = true, also to make one; checked when written; variant on request",
     ),
     _plain("binary", st.BinaryType, pa.binary()),
     _plain(
@@ -381,7 +381,7 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
     if pa.types.is_fixed_size_list(field.type):
         found[VECTOR_SIZE] = field.type.list_size
     if is_json_text(field):
-        found[JSON] = True
+        found[AS_JSON] = True
     return found
 
 

@@ -90,7 +90,8 @@ def test_either_builds_and_both_use(tmp_path: Path, target: str, kind: str) -> N
     if kind != "bool":  # pylance uses no index for booleans
         theirs = lance.dataset(str(path))
         plan = theirs.scanner(filter=text).explain_plan(True)
-        assert "ScalarIndexQuery" in plan and "mine" in plan
+        assert "ScalarIndexQuery" in plan
+        assert "mine" in plan
         wanted = spark_lance.dataset(path).to_table(["i"], filter=text)["i"].to_pylist()
         assert theirs.to_table(["i"], filter=text)["i"].to_pylist() == wanted
     # Rows come, go and move; the new ones are indexed, and the index is written anew.
