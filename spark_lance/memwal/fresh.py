@@ -300,8 +300,11 @@ class FreshScan(Scan):
         hidden = self.fresh.hidden.get(task.message.id)
         if hidden is None:
             return task
-        rows = self.fresh.base.physical_rows(task.message)
-        kept = BitMap(range(rows)) if task.selection is None else BitMap.deserialize(task.selection)
+        base = self.fresh.base
+        if task.selection is None:
+            kept = BitMap(range(base.physical_rows(task.message))) - BitMap(base.deletions(task.message))
+        else:
+            kept = BitMap.deserialize(task.selection)
         return replace(task, selection=(kept - hidden).serialize())
 
     def tables(self, filter: Filter | None = None, target_bytes: int = _WINDOW_BYTES) -> Iterator[pa.Table]:

@@ -28,19 +28,15 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_lance.errors import (
     CommitError,
     OptionError,
-    SchemaError,
     UnsupportedFormatError,
     WriterFencedError,
 )
 from spark_lance.file.arrays import join
-from spark_lance.file.schema import Schema
 from spark_lance.memwal.entries import (
-    TOMBSTONE,
     WalEntry,
     by_generation,
     entry_mark,
@@ -50,90 +46,25 @@ from spark_lance.memwal.entries import (
     read_entry,
     read_tail,
     rows_of,
-    wal_fields,
 )
+from spark_lance.memwal.logged import logged_keys, logged_rows, plain_schema
 from spark_lance.memwal.names import ShardPaths, new_sstable_name
 from spark_lance.memwal.puts import put_new
 from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_shard
 from spark_lance.memwal.sstables import check_key, write_sstable
+from spark_lance.memwal.writer_config import WriterConfig, WriterStats
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.inputs import as_reader
 
-__all__ = ["DURABILITIES", "ShardWriter", "WriterConfig", "WriterStats", "check_loggable", "place_sentinel"]
+__all__ = ["ShardWriter", "check_epoch", "check_loggable", "place_sentinel"]
 
 logger = logging.getLogger(__name__)
 
-DURABILITIES = ("written", "synced")
 # A log may be collected this long after its rows are in the table, so a writer looks at the manifest again
 # when it did not for a part of it: the entry that would have stopped it may be gone.
 _LOOK_AGAIN_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class WriterConfig:
-    """How a writer works; what the table's MemWAL says is the default.
-
-    Attributes:
-        max_memtable_size: bytes of rows in memory that become an SSTable.
-        max_memtable_rows, max_memtable_batches: the same, in rows and in writes.
-        max_unflushed_memtable_bytes: bytes that may wait for the background; a put waits above that. 0: every
-            SSTable is waited for.
-        durability: "written": an entry was handed to the operating system when put returns, so a killed
-            process loses nothing; "synced": it is on the disk. Object stores always store what they
-            acknowledge.
-        accept_loss: open a shard whose log lacks entries or has damaged ones, without their rows.
-    """
-
-    max_memtable_size: int = 256 << 20
-    max_memtable_rows: int = 100_000
-    max_memtable_batches: int = 8_000
-    max_unflushed_memtable_bytes: int = 1 << 30
-    durability: str = "written"
-    accept_loss: bool = False
-
-    @classmethod
-    def of(cls, details: MemWalIndexDetails, given: Mapping[str, Any]) -> WriterConfig:
-        """Return the settings of a table, with those that are given in their place.
-
-        Raises:
-            OptionError: a setting is unknown or cannot be used.
-        """
-        known = set(cls.__dataclass_fields__)
-        if unknown := sorted(set(given) - known):
-            raise OptionError(
-                f"a shard writer has no setting {', '.join(unknown)}; it has {', '.join(known)}"
-            )
-        stored = {
-            name: int(text)
-            for name, text in details.writer_config_defaults.items()
-            if name in known and text.isdigit()
-        }
-        config = cls(**{**stored, **{name: value for name, value in given.items() if value is not None}})
-        for name in ("max_memtable_size", "max_memtable_rows", "max_memtable_batches"):
-            if getattr(config, name) < 1:
-                raise OptionError(f"{name} must be 1 or more, not {getattr(config, name)}")
-        if config.max_unflushed_memtable_bytes < 0:
-            raise OptionError("max_unflushed_memtable_bytes must be 0 or more")
-        if config.durability not in DURABILITIES:
-            raise OptionError(f"durability is one of {', '.join(DURABILITIES)}, not {config.durability!r}")
-        return config
-
-
-@dataclass
-class WriterStats:
-    """What a writer has done: writes and rows, entries of the log and their bytes, SSTables and their rows,
-    and the seconds that puts waited for SSTables."""
-
-    put_count: int = 0
-    put_rows: int = 0
-    wal_entries: int = 0
-    wal_bytes: int = 0
-    sstables: int = 0
-    sstable_rows: int = 0
-    waited_seconds: float = 0.0
 
 
 @dataclass
@@ -218,9 +149,8 @@ class ShardWriter:
         self._paths = ShardPaths(snapshot.root, shard)
         self._config = WriterConfig.of(details, config or {})
         self._spec_id = details.sharding_specs[0].spec_id if details.sharding_specs else 0
-        self._key = [field.name for field in check_key(self._schema)]
         self._arrow = log_schema(self._schema)
-        self._plain = pa.schema([pa.field(f.name, f.type, f.nullable) for f in self._arrow])
+        self._plain = plain_schema(self._schema)
         self._sync = self._config.durability == "synced"
         self.stats = WriterStats()
         self._failure: Exception | None = None
@@ -327,18 +257,11 @@ class ShardWriter:
             WriterFencedError: another writer has claimed the shard; these rows are not written.
             CommitOutcomeUnknownError: the rows may be written: open the shard anew and look.
         """
-        reader = as_reader(data, schema)
-        aligner = Aligner(reader.schema, Schema(wal_fields(self._schema), self._schema.metadata))
-        missing = [
-            f.name for f in self._schema.fields if not f.nullable and f.name not in aligner.arrow_schema.names
-        ]
-        if missing:
-            raise SchemaError(f"column {missing[0]!r} must not be null but is missing in the data")
-        rows = pa.Table.from_batches([aligner.align(batch) for batch in reader], aligner.arrow_schema)
-        for column in self._schema.fields:
-            if not column.nullable and rows[column.name].null_count:
-                raise SchemaError(f"column {column.name!r} must not be null, but a value of the data is")
-        self._log(self._whole(rows, dead=False), metadata)
+        self._log(logged_rows(self._schema, as_reader(data, schema)), metadata)
+
+    def put_logged(self, rows: pa.Table, metadata: Mapping[str, str] | None = None) -> None:
+        """Write rows that `logged_rows` or `logged_keys` made, elsewhere perhaps; errors as `put`."""
+        self._log(pa.Table.from_arrays(rows.columns, schema=self._plain).combine_chunks(), metadata)
 
     def delete(self, keys: Any, *, schema: pa.Schema | None = None) -> None:
         """Delete the rows of keys, whether or not there are such rows.
@@ -350,32 +273,7 @@ class ShardWriter:
             OptionError: the table has no primary key.
             SchemaError, WriterFencedError, CommitOutcomeUnknownError: as `put`.
         """
-        if not self._key:
-            raise OptionError("rows are deleted by their primary key, and the table declares none")
-        table = as_reader(keys, schema).read_all()
-        absent = [name for name in self._key if name not in table.column_names]
-        if absent:
-            raise SchemaError(f"the keys lack the column {absent[0]!r}")
-        own = Schema(tuple(f for f in self._schema.fields if f.name in self._key))
-        aligner = Aligner(table.select(self._key).schema, own)
-        batches = [aligner.align(batch) for batch in table.select(self._key).to_batches()]
-        self._log(self._whole(pa.Table.from_batches(batches, aligner.arrow_schema), dead=True), None)
-
-    def _whole(self, rows: pa.Table, *, dead: bool) -> pa.Table:
-        """Return rows with all columns of the log, each in one chunk; columns that are missing are null."""
-        count = rows.num_rows
-        columns = []
-        for target in self._plain:
-            if target.name == TOMBSTONE:
-                columns.append(
-                    pa.chunked_array([pc.fill_null(pa.nulls(count, pa.bool_()), dead)], pa.bool_())
-                )
-            elif target.name in rows.column_names:
-                chunks = join(rows[target.name].chunks)
-                columns.append(pa.chunked_array(chunks, rows[target.name].type).cast(target.type))
-            else:
-                columns.append(pa.chunked_array([pa.nulls(count, target.type)], target.type))
-        return pa.Table.from_arrays(columns, schema=self._plain)
+        self._log(logged_keys(self._schema, as_reader(keys, schema)), None)
 
     def _log(self, rows: pa.Table, metadata: Mapping[str, str] | None) -> None:
         """Write rows as the next entry, and take them into memory."""
