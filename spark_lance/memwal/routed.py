@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_lance.memwal.logged import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.writer import ShardWriter, check_loggable
 from spark_lance.table.reading.snapshot import Snapshot
@@ -43,18 +44,16 @@ class RoutedWriter:
 
     def put(self, data: Any, *, schema: pa.Schema | None = None) -> None:
         """Insert or update rows; arguments and errors as of `ShardWriter.put`."""
-        self._each(as_reader(data, schema).read_all(), "put")
+        self._each(logged_rows(self._snapshot.schema, as_reader(data, schema)))
 
     def delete(self, keys: Any, *, schema: pa.Schema | None = None) -> None:
-        """Delete the rows of keys, which have the column that tells the shard.
+        """Delete the rows of keys; arguments and errors as of `ShardWriter.delete`."""
+        self._each(logged_keys(self._snapshot.schema, as_reader(keys, schema)))
 
-        Other arguments and errors as of `ShardWriter.delete`.
-        """
-        self._each(as_reader(keys, schema).read_all(), "delete")
-
-    def _each(self, rows: pa.Table, verb: str) -> None:
+    def _each(self, rows: pa.Table) -> None:
+        # In the types of the table: the hash of a value depends on its type.
         parts = [(self._writer(value), part) for value, part in self._router.split(rows)]
-        calls = [self._pool.submit(getattr(writer, verb), part) for writer, part in parts]
+        calls = [self._pool.submit(writer.put_logged, part) for writer, part in parts]
         failures = [error for call in calls if (error := call.exception()) is not None]
         if failures:
             raise failures[0]

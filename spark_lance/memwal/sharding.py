@@ -37,6 +37,7 @@ from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import create_shard, load_shard
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardingSpec, ShardManifest
+from spark_lance.table.schema.keys import primary_key
 
 __all__ = ["MAX_BUCKETS", "Router", "buckets", "check_hashable", "hashes", "sharding_spec"]
 
@@ -214,7 +215,7 @@ class Router:
         """Return the router of a table's MemWAL.
 
         Raises:
-            OptionError: its shards are chosen by hand.
+            OptionError: its shards are chosen by hand, or do not follow from the primary key.
             UnsupportedFormatError: it spreads rows in a way that is not known here.
         """
         if not details.sharding_specs:
@@ -238,6 +239,12 @@ class Router:
                     "the column by which the MemWAL spreads rows is not in the table (any more)"
                 )
             name = names[0]
+        key = [part.name for part in primary_key(schema)]
+        if key and name not in key:
+            raise OptionError(
+                f"the MemWAL spreads rows by column {name!r}, which is not in the primary key: a key could "
+                "be in two shards. Write with mem_wal_writer(shard_id)"
+            )
         if field.transform == "identity":
             return cls(spec.spec_id, "identity", name)
         return cls(spec.spec_id, "bucket", name, int(field.parameters.get("num_buckets", "1")))

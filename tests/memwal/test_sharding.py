@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import lance
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from lance.mem_wal import ShardingField, ShardingSpec, evaluate_sharding_spec
 import spark_lance
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.memwal.sharding import buckets, hashes
-from tests.memwal.tables import SCHEMA, Rows, as_rows, rows, seen
+from tests.memwal.tables import SCHEMA, Rows, rows, seen
 
 TYPES = {
     pa.int8(): st.integers(-128, 127),
@@ -91,7 +90,7 @@ def test_types_without_buckets_are_refused(kind: pa.DataType, tmp_path: Path) ->
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "bucket": {"bucket_column": "id", "num_buckets": 4},
-    "identity": {"identity_column": "val"},
+    "identity": {"identity_column": "id"},
     "unsharded": {"unsharded": True},
 }
 
@@ -100,29 +99,30 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_rows_are_spread_over_shards(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "t"
     spark_lance.write_dataset(SCHEMA.empty_table(), path).initialize_mem_wal(**OPTIONS[mode])
-    expected: Rows = {key: "ab"[key % 2] for key in range(40)}
+    expected: Rows = {key: "ab"[key % 2] for key in range(8)}
     with spark_lance.dataset(path).upsert_log() as log:
         log.put(rows(*expected.items()))
-        if mode != "identity":
-            log.delete({"id": [7, 100]})
-            del expected[7]
+        # A key of another type of integers goes to the same shard.
+        log.delete(pa.table({"id": pa.array([7], pa.int32())}))
+        del expected[7]
     shards = spark_lance.dataset(path).mem_wal_shards()
-    assert len(shards) == {"bucket": 4, "identity": 2, "unsharded": 1}[mode]
+    assert len(shards) == {"bucket": 4, "identity": 8, "unsharded": 1}[mode]
     assert seen(path) == expected
     # Another writer finds the same shards.
     with spark_lance.dataset(path).upsert_log() as log:
-        log.put(rows((1, "b"), (50, "a")))
-    expected |= {1: "b", 50: "a"}
+        log.put(rows((1, "c"), (2, "a")))
+    expected |= {1: "c", 2: "a"}
     assert seen(path) == expected
     again = spark_lance.dataset(path).mem_wal_shards()
     assert [shard.shard_id for shard in again] == [shard.shard_id for shard in shards]
     # pylance writes to a shard that the router made, and keeps what it says of its value.
     values = {shard.shard_id: shard.values for shard in again}
-    key = next(
-        k
-        for k in range(1000, 2000)
-        if buckets(pa.array([k]), 4)[0] == again[0].values["bucket"][0] or mode != "bucket"
-    )
+    own = again[0].values["bucket"]
+    key = {
+        "bucket": next(k for k in range(1000, 2000) if buckets(pa.array([k]), 4)[0] == own[0]),
+        "identity": int.from_bytes(own, "little"),
+        "unsharded": 1000,
+    }[mode]
     with lance.dataset(str(path)).mem_wal_writer(again[0].shard_id) as writer:
         writer.put(rows((key, "a")))
     assert seen(path) == expected | {key: "a"}
@@ -165,10 +165,23 @@ def test_arguments_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_null_cannot_name_a_shard(tmp_path: Path) -> None:
-    spark_lance.write_dataset(SCHEMA.empty_table(), tmp_path).initialize_mem_wal(identity_column="val")
+    table = pa.table({"val": pa.array([], pa.string())})
+    spark_lance.write_dataset(table, tmp_path).initialize_mem_wal(identity_column="val")
     log = spark_lance.dataset(tmp_path).upsert_log()
     with pytest.raises(SchemaError, match="must not be null"):
-        log.put(rows((1, None)))
+        log.put(pa.table({"val": pa.array([None], pa.string())}))
+    log.put({"val": ["ä", "b", "ä"]})
     log.close()
-    assert as_rows(spark_lance.dataset(tmp_path).fresh().to_table()) == {}
-    assert np.array_equal(buckets(pa.array([None], pa.int32()), 7), [0])
+    values = [shard.values["bucket"] for shard in spark_lance.dataset(tmp_path).mem_wal_shards()]
+    assert sorted(values) == [b"b", "ä".encode()]
+    assert sorted(spark_lance.dataset(tmp_path).fresh().to_table()["val"].to_pylist()) == ["b", "ä", "ä"]
+
+
+def test_a_key_cannot_be_in_two_shards(tmp_path: Path) -> None:
+    dataset = spark_lance.write_dataset(SCHEMA.empty_table(), tmp_path)
+    with pytest.raises(OptionError, match="not in the primary key"):
+        dataset.initialize_mem_wal(bucket_column="val", num_buckets=2).upsert_log()
+
+
+def test_nulls_are_in_bucket_0() -> None:
+    assert buckets(pa.array([None, 1], pa.int32()), 7)[0] == 0

@@ -219,7 +219,7 @@ def test_an_entry_without_an_epoch_is_told(tmp_path: Path) -> None:
 
 
 def test_entries_of_other_writers(tmp_path: Path) -> None:
-    """Columns in another order, missing ones, no ids, no mark of deletions, compressed: all of it is legal."""
+    """Columns in another order, missing ones, no ids, no mark of deletions, compressed: all is legal."""
     dataset = make(tmp_path)
     schema = pa.schema([("val", pa.string()), ("id", pa.int64())], {"writer_epoch": "1"})
     sink = pa.BufferOutputStream()
