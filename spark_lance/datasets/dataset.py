@@ -15,6 +15,7 @@ from spark_lance.datasets.building import commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
 from spark_lance.datasets.hybrid import HybridMixin
+from spark_lance.datasets.mem_wal import MemWalMixin
 from spark_lance.datasets.operations import Operation
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
@@ -85,7 +86,15 @@ def dataset(
 @both_spellings_of_methods
 @dataclass(frozen=True, repr=False)
 class LanceDataset(
-    ShowMixin, SqlMixin, StatsMixin, HybridMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin
+    ShowMixin,
+    SqlMixin,
+    StatsMixin,
+    HybridMixin,
+    MemWalMixin,
+    RowsMixin,
+    ColumnsMixin,
+    VersionsMixin,
+    ConfigMixin,
 ):
     """One version of a Lance table, without Spark. Made by `dataset` and `write_dataset`.
 

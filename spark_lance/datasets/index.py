@@ -48,7 +48,7 @@ from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import OpenFragments
 
-__all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices"]
+__all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices", "measured_schema"]
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Sets of columns whose files stay open between searches.
@@ -273,13 +273,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         return (indexed,) if complete or fast else (indexed, exact)
 
     def _measured(self, request: ScanRequest) -> pa.Schema:
-        if request.full_text_query is not None:
-            return pa.schema([(SCORE, pa.float32())])
-        if request.nearest is None:
-            return pa.schema([])
-        several = len(request.vector_query.vectors) > 1
-        first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
-        return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
+        return measured_schema(request)
 
     def _nearest(
         self,
@@ -383,6 +377,17 @@ class IndexMixin(ReadMixin, MaintainMixin):
     def _searches(self) -> dict[str, VectorSearch]:
         """What was opened for searching columns of this version."""
         return {}
+
+
+def measured_schema(request: ScanRequest) -> pa.Schema:
+    """Return the columns that a search adds to rows."""
+    if request.full_text_query is not None:
+        return pa.schema([(SCORE, pa.float32())])
+    if request.nearest is None:
+        return pa.schema([])
+    several = len(request.vector_query.vectors) > 1
+    first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
+    return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
 
 
 def _text_query(request: ScanRequest) -> dict[str, Any]:
