@@ -233,7 +233,9 @@ def _first_alive(
             found.append(alive)
             seen, count, length = seen + last - first, count - len(alive), min(2 * length, _LONGEST_RUN)
             start, stop = (start, first) if backward else (last, stop)
-    return np.concatenate([np.empty(0, np.uint64), *found])
+    rows = np.concatenate([np.empty(0, np.uint64), *found])
+    # A row that the index names twice would stand for two.
+    return rows if len(np.unique(rows)) == len(rows) else None
 
 
 def _nulls_of_btree(index: _Covering) -> int | None:
@@ -242,7 +244,7 @@ def _nulls_of_btree(index: _Covering) -> int | None:
         nothing = segment.null_entries
         if nothing is None or nothing > _MOST_ENTRIES or (nothing and not index.names_addresses):
             return None
-        total += len(index.alive(segment, segment.ids(0, nothing)))
+        total += len(np.unique(index.alive(segment, segment.ids(0, nothing))))
     return total
 
 
