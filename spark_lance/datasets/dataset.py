@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase
-from spark_lance.datasets.building import commit, merge_appends, place_of
+from spark_lance.datasets.building import Place, commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
 from spark_lance.datasets.hybrid import HybridMixin
@@ -27,14 +27,14 @@ from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
+from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard, find_latest, plan_write
 from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 from spark_lance.table.versions.resolve import Reference, version_at
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.compression import compressed
 from spark_lance.table.writing.inputs import as_reader
-from spark_lance.table.writing.targets import choose_targets
+from spark_lance.table.writing.targets import FileTarget, choose_targets
 from spark_lance.table.writing.write import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -235,16 +235,29 @@ def write_dataset(
     )
     bases = plan.places(store, root, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
-    aligner = Aligner(reader.schema, plan.schema)
-    fragments = write_fragments(
-        (aligner.align(batch) for batch in reader),
-        store,
-        root,
-        plan.schema,
-        version=plan.version,
-        max_rows_per_file=max_rows_per_file,
-        max_bytes_per_file=max_bytes_per_file,
-        targets=choose_targets(bases, target_bases, target_all_bases),
-    )
+    targets = choose_targets(bases, target_bases, target_all_bases)
+    fragments = _files(reader, place, plan, targets, max_rows_per_file, max_bytes_per_file)
     version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))
+
+
+def _files(
+    reader: pa.RecordBatchReader,
+    place: Place,
+    plan: WritePlan,
+    targets: Sequence[FileTarget],
+    max_rows: int,
+    max_bytes: int,
+) -> list[bytes]:
+    """Write the files of a plan and return their fragments."""
+    aligner = Aligner(reader.schema, plan.schema)
+    return write_fragments(
+        (aligner.align(batch) for batch in reader),
+        place.store,
+        place.root,
+        plan.schema,
+        version=plan.version,
+        max_rows_per_file=max_rows,
+        max_bytes_per_file=max_bytes,
+        targets=targets,
+    )
