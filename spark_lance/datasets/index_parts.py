@@ -67,8 +67,8 @@ class IndexPartsMixin(IndexMixin):
         number = None if index_uuid is None else _uuid(index_uuid)
         if index_type.upper() in INDEX_TYPES:
             metric = options.pop("metric", "l2")
-            figures = [options.pop(argument, None) for argument in _VECTOR_ARGUMENTS]
-            recipe = recipe_with(index_type, metric, *figures, options)
+            partitions, parts, bits = (options.pop(argument, None) for argument in _VECTOR_ARGUMENTS)
+            recipe = recipe_with(index_type, metric, partitions, parts, bits, options)
             entry = write_vector_segment(self.snapshot, column, recipe, name, fragments, number)
         else:
             kind = scalar_kind(index_type)

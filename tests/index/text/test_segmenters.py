@@ -97,7 +97,7 @@ def test_an_index_of_runs_is_extended_with_its_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{"min_ngram_length": 0}, {"min_ngram_length": 4}, {"max_ngram_length": 2}], ids=str
 )
-def test_runs_that_cannot_be(tmp_path: Path, options: dict[str, int]) -> None:
+def test_runs_that_cannot_be(tmp_path: Path, options: dict[str, Any]) -> None:
     ds = write_dataset({"t": ["text"]}, tmp_path / "t")
     with pytest.raises(OptionError, match="letters"):
         ds.create_scalar_index("t", "INVERTED", base_tokenizer="ngram", **options)
