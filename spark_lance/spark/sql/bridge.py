@@ -11,7 +11,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
-from spark_lance.spark.sql import definitions, namespaces, procedures, row_level, scans, search, tables
+from spark_lance.spark.sql import (
+    aggregates,
+    definitions,
+    namespaces,
+    procedures,
+    row_level,
+    scans,
+    search,
+    tables,
+)
 from spark_lance.spark.sql.catalogs import Question
 
 __all__ = ["VERBS", "Bridge"]
@@ -45,7 +54,9 @@ VERBS: dict[str, Answer] = {
     "describe_read": scans.describe_read,
     "pin_read": scans.pin_read,
     "push_predicates": scans.push_predicates,
-    "push_aggregates": scans.push_aggregates,
+    "push_aggregates": aggregates.push_aggregates,
+    "column_statistics": aggregates.column_statistics,
+    "push_top": scans.push_top,
     "push_limit": scans.push_limit,
     "plan_scan": scans.plan_scan,
     "search": search.search,
@@ -65,7 +76,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Bridge:
-    """A `java.util.function.BiFunction` that answers the questions of one driver.
+    """Answers the questions of one driver.
 
     Args:
         spark: a classic session of it.
@@ -83,15 +94,14 @@ class Bridge:
             return json.dumps(_failure(error, asked))
         return json.dumps({"answer": answer})
 
-    class Java:  # noqa: D106 (py4j reads it)
-        implements = ("java.util.function.BiFunction",)
-
 
 def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), "Refused")
     logger.debug("%s failed: %s", asked["verb"], error)
     if asked["verb"].endswith("_procedure") or "read" in asked:
         kind = "Refused"  # the name is the procedure's, or there is none
+    if asked["verb"] == "alter_table" and kind == "Refused":
+        kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace
     name = list(asked.get("name", []))
     if kind != "NoSuchNamespace":
         return {"error": kind, "message": str(error), "name": name}

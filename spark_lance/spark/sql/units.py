@@ -24,6 +24,7 @@ UNITS = (
     "Bridge",
     "LanceCatalog",
     "LanceProcedures",
+    "LanceSaveModes",
     "LanceScan",
     "LancePaths",
     "LanceRowLevel",
