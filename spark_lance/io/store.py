@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import timezone
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from spark_lance.io.atomic import put_if_absent, refusal
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
+from spark_lance.io.objects import StoredObject, stored_object
 from spark_lance.io.outputs import LocalOutput, MemoryOutput, OutputFile, RemoteOutput, S3Output
 from spark_lance.io.ranges import coalesce
 from spark_lance.io.retry import RetryPolicy, retried
@@ -46,6 +47,7 @@ Result = TypeVar("Result")
 _LOCAL = frozenset({"file", "local"})
 _IN_REACH = _LOCAL | {"memory"}  # nothing in between that could fail for a moment
 _S3 = frozenset({"s3", "s3a"})
+_UNORDERED_BUCKET = "--x-s3"
 # On an object store a request costs about as much as moving this many bytes.
 _MAX_GAP = 1 << 18
 _MAX_REQUEST = 8 << 20
@@ -54,7 +56,6 @@ _DELETES_PER_REQUEST = 1000
 _MAKING = frozenset({"writing", "creating"})
 # A scheme and not two slashes; a single letter is a drive of Windows.
 _SHORT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)")
-_TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
 
 def join(root: str, *parts: str) -> str:
@@ -121,26 +122,6 @@ def _full_uri(text: str) -> str:
         f"{text} cannot be opened, for there {lacks} behind {scheme}: write {instead}; a local folder "
         f"of this name is ./{text}"
     )
-
-
-@dataclass(frozen=True)
-class StoredObject:
-    """An object as a listing tells of it.
-
-    Attributes:
-        path: inside the store.
-        size: in bytes.
-        modified: when it was written, in UTC; None if the store does not say.
-    """
-
-    path: str
-    size: int
-    modified: datetime | None
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -304,7 +285,7 @@ class Store:
         found = self._call("looking up", path, lambda fs: fs.info(path))
         if found["type"] == "directory":
             raise FileNotFoundError(f"{path} is a directory")
-        return _stored_object(found, path)
+        return stored_object(found, path)
 
     def exists(self, path: str) -> bool:
         """Tell whether an object exists."""
@@ -341,7 +322,7 @@ class Store:
             found = self._call("listing", directory, find)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [_stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
+        return [stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
 
     def list_directories(self, directory: str) -> Sequence[str]:
         """Return the base names of the directories directly in a directory; none if it does not exist.
@@ -383,6 +364,28 @@ class Store:
                 seen += 1
                 (waiting if is_directory else names).append(f"{below}{name}{'/' if is_directory else ''}")
         return names
+
+    @property
+    def tells_tags(self) -> bool:
+        """Whether `first_listed` tells tags of objects."""
+        return self.protocol in _S3
+
+    def first_listed(self, directory: str, limit: int) -> Sequence[StoredObject] | None:
+        """Return the objects in a directory and below whose names are the least, by one request.
+
+        None where that takes more: only S3 lists names in order, but for its directory buckets.
+        """
+        bucket, _, key = directory.partition("/")
+        if not self.tells_tags or bucket.endswith(_UNORDERED_BUCKET):
+            return None
+        prefix = f"{key.rstrip('/')}/"
+        answer = self._s3("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
+        return [
+            StoredObject(
+                f"{bucket}/{entry['Key']}", int(entry["Size"]), entry["LastModified"], entry.get("ETag")
+            )
+            for entry in answer.get("Contents") or ()
+        ]
 
     def _entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Return some entries of a directory: the name, and whether it is a directory."""
@@ -568,18 +571,6 @@ def _from_uri(protocol: str, uri: str) -> dict[str, Any]:
         return dict(fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(uri))
     except (ImportError, ValueError):
         return {}  # told when the file system is opened
-
-
-def _stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
-    modified = next((found[key] for key in _TIME_KEYS if found.get(key) is not None), None)
-    if isinstance(modified, int | float):
-        modified = datetime.fromtimestamp(modified, timezone.utc)
-    elif isinstance(modified, str):
-        modified = datetime.fromisoformat(modified.replace("Z", "+00:00"))
-    if not isinstance(modified, datetime):
-        return StoredObject(path, int(found["size"]), None)
-    aware = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
-    return StoredObject(path, int(found["size"]), aware.astimezone(timezone.utc))
 
 
 def _check_length(path: str, offset: int, asked: int, got: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
+    CommitError,
     CommitOutcomeUnknownError,
     LocationInUseError,
     StoreAccessError,
@@ -389,3 +390,63 @@ def test_a_new_table_looks_once_at_what_is_there(
     write_dataset(ROWS, uri, mode="append", storage_options=options)
     assert server.count("GET", looks) == 0
     assert ours(uri, options).count_rows() == 6
+
+
+def test_an_append_waits_for_few_requests(options: Options, services: tuple[Server, Any, Any]) -> None:
+    """Beside its data file and its manifest, an append lists twice; the transaction goes with the second."""
+    server = services[0]
+    uri = f"s3://bucket/{uuid.uuid4()}"
+    for _ in range(4):
+        write_dataset(ROWS, uri, mode="append", storage_options=options)
+    costs = []
+    for number in range(12):
+        server.forget()
+        write_dataset(ROWS, uri, mode="append", storage_options=options)
+        costs.append([(method, path) for method, path, _ in server.seen])
+        assert ours(uri, options).version == 5 + number
+    for requests in costs:
+        lists = [path for method, path in requests if method == "GET"]
+        assert len(lists) == 2
+        assert all("list-type=2" in path and "max-keys=8" in path for path in lists)
+        puts = [path for method, path in requests if method == "PUT"]
+        assert ["/data/" in path for path in puts].count(True) == 1
+        assert ["/_transactions/" in path for path in puts].count(True) == 1
+        assert ["/_versions/" in path for path in puts].count(True) == 1
+        assert len(requests) == 5, requests
+
+
+def test_a_table_in_the_place_of_another_is_not_taken_for_it(
+    options: Options, services: tuple[Server, Any, Any]
+) -> None:
+    """Its versions have the same numbers, and this process has written those of the first."""
+    _, s3, _ = services
+    name = str(uuid.uuid4())
+    uri = f"s3://bucket/{name}"
+    write_dataset(ROWS, uri, storage_options=options)
+    write_dataset(ROWS, uri, mode="append", storage_options=options)
+    for found in s3.list_objects_v2(Bucket="bucket", Prefix=name)["Contents"]:
+        s3.delete_object(Bucket="bucket", Key=found["Key"])
+    other = pa.table({"c": pa.array([1.5, 2.5])})
+    for mode in ("create", "append"):
+        lance.write_dataset(other, uri, mode=mode, storage_options=options)
+    write_dataset(other, uri, mode="append", storage_options=options)
+    table = ours(uri, options)
+    assert table.version == 3
+    assert table.to_table().to_pydict() == {"c": [1.5, 2.5] * 3}
+    assert theirs(uri, options).to_table().to_pydict() == {"c": [1.5, 2.5] * 3}
+
+
+def test_a_refused_commit_leaves_no_transaction_behind(
+    options: Options, services: tuple[Server, Any, Any]
+) -> None:
+    """It was sent while the newest version was looked for."""
+    _, s3, _ = services
+    name = str(uuid.uuid4())
+    uri = f"s3://bucket/{name}"
+    write_dataset(ROWS, uri, storage_options=options)
+    stale = ours(uri, options)
+    write_dataset(ROWS, uri, mode="overwrite", storage_options=options)
+    before = s3.list_objects_v2(Bucket="bucket", Prefix=f"{name}/_transactions/")["KeyCount"]
+    with pytest.raises(CommitError):
+        stale.delete("a > 1")
+    assert s3.list_objects_v2(Bucket="bucket", Prefix=f"{name}/_transactions/")["KeyCount"] == before

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -25,7 +25,6 @@ from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.scan.search import SearchReader
 from spark_lance.spark.scan.task_read import pickled_read
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
@@ -47,6 +46,14 @@ _ALONE_BYTES = 64 << 20
 _OPEN: ByteCache[tuple[VersionRef, Snapshot]] = ByteCache(64 << 20)
 # What a version takes at least, and for each byte of its manifest.
 _LEAST_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
+
+
+@runtime_checkable
+class _Bounded(Protocol):
+    """A reader that can tell its rows at once."""
+
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return all rows, if these are few and little has to be read for them; None otherwise."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
         few, size = None, None
         if isinstance(reader, MetadataReader):
             reader.narrow(_taken(read, asked))
-        if isinstance(reader, MetadataReader | SearchReader):
+        if isinstance(reader, _Bounded):
             few = reader.bounded(most_rows, most_bytes)
     answer = {"ref": _placed(ref)}
     if few is not None:
