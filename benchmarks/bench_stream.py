@@ -23,7 +23,7 @@ from benchmarks.harness import Results, parser, start_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _PLANS = "spark.lance.planInDriver"
 _COLD = 3

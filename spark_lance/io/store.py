@@ -279,9 +279,8 @@ class Store:
             # Of a missing object s3fs would ask whether it is a directory.
             bucket, _, key = path.partition("/")
             head = self._s3("head_object", path, Bucket=bucket, Key=key)
-            return StoredObject(
-                path, int(head["ContentLength"]), head["LastModified"].astimezone(timezone.utc)
-            )
+            modified = head["LastModified"].astimezone(timezone.utc)
+            return StoredObject(path, int(head["ContentLength"]), modified, head.get("ETag"))
         found = self._call("looking up", path, lambda fs: fs.info(path))
         if found["type"] == "directory":
             raise FileNotFoundError(f"{path} is a directory")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
@@ -122,8 +123,8 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
         finish_version(store, root, version)
         for naming in (Naming.V2, Naming.V1):
             path = manifest_path(root, version, naming)
-            if store.exists(path):
-                return VersionFile(version, path, naming)
+            with suppress(FileNotFoundError):
+                return VersionFile(version, path, naming, store.look_up(path))
     elif store.exists(detached := join(root, VERSIONS_DIR, f"d{version}.manifest")):
         # Outside the history, so found by its number alone.
         return VersionFile(version, detached, Naming.V2)

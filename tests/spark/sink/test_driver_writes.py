@@ -66,7 +66,7 @@ def jobs(session: SparkSession, work: Callable[[], object]) -> int:
     try:
         work()
     finally:
-        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     return len(context.statusTracker().getJobIdsForGroup(group))
 
 
@@ -186,7 +186,7 @@ def test_many_rows_are_written_by_tasks_that_the_driver_plans(driver: SparkSessi
 
 def explained(session: SparkSession, query: str) -> str:
     session.sql("CREATE TABLE IF NOT EXISTS lance.told (id BIGINT)")
-    return str(session.sql(f"EXPLAIN INSERT INTO lance.told {query}").head()[0])
+    return str(session.sql(f"EXPLAIN INSERT INTO lance.told {query}").collect()[0].plan)
 
 
 def test_a_plan_tells_who_writes(driver: SparkSession) -> None:
