@@ -1,4 +1,4 @@
-"""What stores tell of their objects."""
+"""What a listing tells of an object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StoredObject:
         path: inside the store.
         size: in bytes.
         modified: when it was written, in UTC; None if the store does not say.
-        tag: changes with the content of the object; None if the listing does not tell.
+        tag: changes with the content of the object; None if it is not told.
     """
 
     path: str
@@ -35,7 +35,7 @@ class StoredObject:
 
 
 def stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
-    """Return an object of which fsspec tells, at a path inside the store."""
+    """Return what an entry of fsspec's listings says."""
     modified = next((found[key] for key in _TIME_KEYS if found.get(key) is not None), None)
     if isinstance(modified, int | float):
         modified = datetime.fromtimestamp(modified, timezone.utc)
