@@ -24,7 +24,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-spark bench-latency bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench bench-report bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-write bench-compact bench-scale bench-changes bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -135,6 +135,9 @@ bench-spark: $(VENV)/.installed-bench ## measure queries of Spark against Parque
 
 bench-latency: $(VENV)/.installed-bench ## measure small questions through Spark, and what stays behind after many
 	$(BIN)/python -m benchmarks.bench_latency $(ARGS)
+
+bench-stream: $(VENV)/.installed-bench ## measure micro-batches of 1,000 rows, into tables and out of them
+	$(BIN)/python -m benchmarks.bench_stream $(ARGS)
 
 bench-plan: $(VENV)/.installed-bench ## measure the planning of tables of many fragments
 	$(BIN)/python -m benchmarks.bench_plan $(ARGS)

@@ -131,9 +131,7 @@ public final class LanceScan {
 
   // Spark's source of that name, by which executors find the format.
   private static PythonDataSourceV2 source() {
-    PythonDataSourceV2 source = new PythonDataSourceV2();
-    source.setShortName("lance");
-    return source;
+    return Bridge.source();
   }
 
   /** Takes what Spark pushes down, and asks Python for the scan. */

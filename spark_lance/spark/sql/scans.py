@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -27,7 +27,6 @@ from spark_lance.spark.scan.column_order import is_ordered_alike
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.scan.search import SearchReader
 from spark_lance.spark.scan.task_read import pickled_read
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
@@ -65,6 +64,14 @@ _MOST_TOP = 10_000
 _OPEN: ByteCache[tuple[VersionRef, Snapshot]] = ByteCache(64 << 20)
 # What a version takes at least, and for each byte of its manifest.
 _LEAST_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
+
+
+@runtime_checkable
+class _Bounded(Protocol):
+    """A reader that can tell its rows at once."""
+
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return all rows, if these are few and little has to be read for them; None otherwise."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +197,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
         few, size = None, None
         if isinstance(reader, MetadataReader):
             reader.narrow(_taken(read, asked))
-        if isinstance(reader, MetadataReader | SearchReader):
+        if isinstance(reader, _Bounded):
             few = reader.bounded(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
     if few is not None:
