@@ -1,7 +1,7 @@
 """The writer of a shard: rows go to its log, and from memory to SSTables.
 
-    open     claim the shard (raise its epoch), put a sentinel at the end of its log, replay what is in no
-    SSTable put      one entry of the log; when it returns, every reader sees the rows
+    open     claim the shard (raise its epoch), put a sentinel at the end of its log, replay it
+    put      one entry of the log; when it returns, every reader sees the rows
     flush    the rows in memory become an SSTable; then the shard's manifest names it and says that the log is
              needed only behind it
     close    flush, wait
@@ -428,8 +428,7 @@ class ShardWriter:
         self._flusher.shutdown(cancel_futures=True)
 
     def memtable_stats(self) -> dict[str, int]:
-        """Return what is in memory: rows, writes, bytes, generation, and SSTables on their way with their
-        bytes."""
+        """Return rows, writes and bytes in memory, the generation, and SSTables on their way."""
         table = self._memtable
         return {
             "row_count": table.rows,
