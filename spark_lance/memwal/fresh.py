@@ -2,8 +2,9 @@
 
 Shards are looked at first and the base version is loaded after them, so that an SSTable which is no longer
 listed is in the base. Of those that are still listed, the ones that the base version has
-(`compacted_sstables`) are left out: else they would hide what was changed in the table since. When everything
-was read the shards are looked at again: if entries of a log became an SSTable and were collected meanwhile, all begins anew.
+(`compacted_sstables`) are left out: else they would hide what was changed in the table since. When all was
+read the shards are looked at again: if entries of a log became an SSTable and were collected meanwhile, all
+begins anew.
 
     hidden rows of the base     those with a key of any row of a shard, live or not
     rows of a shard             the newest of each key, see `newest`

@@ -66,7 +66,7 @@ class WriterConfig:
 
 @dataclass
 class WriterStats:
-    """What a writer has done: calls, rows, entries, bytes, SSTables, and seconds that puts waited for these."""
+    """What a writer did: calls, rows, entries, bytes, SSTables, and seconds that puts waited for them."""
 
     put_count: int = 0
     put_rows: int = 0
