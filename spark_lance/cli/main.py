@@ -144,7 +144,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "row_commands.search",
             "The rows nearest to a vector, or with words, best first.",
             (
-                click.Option(["--vector"], metavar="JSON", help="The vector, such as [0.1,0.2]."),
+                click.Option(["--vector"], metavar="NUMBERS", help="The vector, such as [0.1,0.2]."),
                 click.Option(["--like-row"], type=int, help="The vector of the row at this place."),
                 click.Option(["--text"], help="Words; a phrase in double quotes."),
                 click.Option(["--column"], help="What is searched; needed if there are several."),

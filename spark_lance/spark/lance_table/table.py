@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import TableNotFoundError
 from spark_lance.spark.lance_table.builder import TableBuilder, option_texts
 from spark_lance.spark.lance_table.changing import Changing
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["LanceTable"]
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing, HybridSearching, Upserting):
     """A Lance table in a Spark session: changed, evolved and looked after by Spark jobs.

@@ -185,6 +185,14 @@ ROWS = (
         "read",
         "Read blob columns as descriptions of where the bytes are, or, with `all_binary`, as bytes.",
     ),
+    Option(
+        "json_as",
+        one_of("string", "variant"),
+        "string or variant",
+        "string",
+        "read",
+        "Read JSON columns as text or as variants.",
+    ),
     Option("with_row_id", boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
     Option(

@@ -79,6 +79,7 @@ class ReadOptions:
     partition_bytes: int | None
     fragments: tuple[tuple[int, int], ...] | None
     blob_handling: str
+    json_as: str
     with_row_id: bool
     with_row_address: bool
     with_row_offset: bool

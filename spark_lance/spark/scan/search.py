@@ -67,7 +67,9 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     # As without Spark, what is measured hides a column of that name.
     stored = asked if asked is not None else [field.name for field in manifest.schema.fields]
     rest = tuple(name for name in stored if name not in names)
-    fields = spark_schema_of(manifest.schema, rest, options.system_columns, options.blob_handling).fields
+    fields = spark_schema_of(
+        manifest.schema, rest, options.system_columns, options.blob_handling, options.json_as
+    ).fields
     shown = {field.name: field for field in (*fields, *measured)}
     first = [name for name in asked or () if name in shown]
     # Columns that options add stand between those that are asked for and what is measured.
