@@ -25,7 +25,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-write bench-compact bench-scale bench-changes bench-start bench-delta
+.PHONY: bench-write bench-compact bench-scale bench-changes bench-upserts bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -123,6 +123,9 @@ bench-start: $(VENV)/.installed-bench ## measure the import and the first rows o
 
 bench-changes: $(VENV)/.installed-bench ## measure changes of single rows against reading them
 	$(BIN)/python -m benchmarks.bench_changes $(ARGS)
+
+bench-upserts: $(VENV)/.installed-bench ## measure small upserts by logs and by merges
+	$(BIN)/python -m benchmarks.bench_upserts $(ARGS)
 
 bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small files against pylance
 	$(BIN)/python -m benchmarks.bench_compact $(ARGS)
