@@ -20,6 +20,7 @@ from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.entries import segments_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
@@ -277,7 +278,8 @@ class IndexMixin(ReadMixin, MaintainMixin):
             return pa.schema([(SCORE, pa.float32())])
         if request.nearest is None:
             return pa.schema([])
-        several = len(VectorQuery.parse(request.nearest).vectors) > 1
+        query = VectorQuery.parse(request.nearest)
+        several = query.answers(leaf_field(self.lance_schema, query.column).arrow_type()) > 1
         first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
         return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
 
