@@ -24,7 +24,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-spark bench-latency bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-compact bench-scale bench-changes bench-start bench-delta
+.PHONY: bench-write bench-compact bench-scale bench-changes bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -48,7 +48,7 @@ coverage: $(VENV)/.installed-test ## print how much of the package the tests run
 	$(BIN)/python -m coverage report
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
-	$(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
 
 test-s3: $(VENV)/.installed-test-s3 ## run the tests of object stores; they start servers themselves
 	$(BIN)/python -m pytest -m s3 $(ARGS)
@@ -66,7 +66,7 @@ test-spark-%: .venv-spark-%/.installed
 	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
-	$(BIN)/python -m pytest -m "not benchmark and not stores and not site" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site" $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -104,6 +104,9 @@ bench-file: $(VENV)/.installed-bench ## measure data files, by kind of column, a
 
 bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance and Parquet
 	$(BIN)/python -m benchmarks.bench_size $(ARGS)
+
+bench-write: $(VENV)/.installed-bench ## measure what a write spends its time on, stage by stage
+	$(BIN)/python -m benchmarks.bench_write $(ARGS)
 
 bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
 	$(BIN)/python -m benchmarks.bench_memory $(ARGS)

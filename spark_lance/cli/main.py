@@ -234,6 +234,28 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                 ),
             ),
         ),
+        "wal": Group(
+            "Rows that writers have logged and that are not in the table yet (MemWAL).",
+            {
+                "shards": Command("wal_commands.shards", "The shards, and what is not in the table yet."),
+                "compact": Command(
+                    "wal_commands.compact",
+                    "Bring logged rows into the table, and delete what nobody needs any more.",
+                    (
+                        _DRY_RUN,
+                        click.Option(
+                            ["--flush"],
+                            is_flag=True,
+                            help="Bring what is only in logs, too; writers that are at work are displaced.",
+                        ),
+                        click.Option(
+                            ["--older-than"],
+                            help="Age of what is deleted after it came into the table, such as 10m (1h).",
+                        ),
+                    ),
+                ),
+            },
+        ),
         "verify": Command("upkeep_commands.check", "Read a version as a whole and check everything.", _AT),
         "index": Group(
             "Indices.",

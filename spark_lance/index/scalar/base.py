@@ -88,6 +88,26 @@ class ScalarIndex(ABC):
         """
         raise UnsupportedFormatError(f"moving the rows of an index {self.name}")
 
+    @classmethod
+    def merge(
+        cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget
+    ) -> dict[str, int] | None:
+        """Write one segment with the rows of several, which cover different fragments.
+
+        Args:
+            segments: built with the same options, just now: all their rows count.
+            kind: type of the values.
+            target: where the segment goes.
+
+        Returns:
+            File name -> bytes; None if the values are to be read from the table again.
+        """
+        return None
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures of this segment, by name."""
+        return {}
+
     def options(self) -> dict[str, Any]:
         """Return the options with which a segment like this one is built."""
         return {}

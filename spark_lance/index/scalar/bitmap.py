@@ -29,14 +29,26 @@ from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.index_kinds import INDEX_KINDS
 
-__all__ = ["Bitmap", "move_sets", "read_sets", "write_sets"]
+__all__ = ["Bitmap", "SetsByKey", "move_sets", "read_sets", "write_sets"]
 
 FILE = "bitmap_page_lookup.lance"
 _RUN_KEYS = 4096
 _MOST_SETS = 1 << 16
 
 
-class Bitmap(ScalarIndex):
+class SetsByKey(ScalarIndex):
+    """An index whose file has a set of rows for each key."""
+
+    @cached_property
+    def _file(self) -> IndexFile:
+        return self.segment.file(FILE)
+
+    @cached_property
+    def _keys(self) -> pa.Array:
+        return self._file.read(["keys"])["keys"].combine_chunks()
+
+
+class Bitmap(SetsByKey):
     """Rows by value."""
 
     name = "BITMAP"
@@ -48,14 +60,6 @@ class Bitmap(ScalarIndex):
     def fits(cls, kind: pa.DataType) -> bool:
         """Return whether values can be told apart."""
         return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
-
-    @cached_property
-    def _file(self) -> IndexFile:
-        return self.segment.file(FILE)
-
-    @cached_property
-    def _keys(self) -> pa.Array:
-        return self._file.read(["keys"])["keys"].combine_chunks()
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return exactly the rows whose value fulfils the condition."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,7 +26,13 @@ from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["build_segment", "create_scalar_index", "extend_scalar_index", "indexed_field"]
+__all__ = [
+    "build_segment",
+    "create_scalar_index",
+    "extend_scalar_index",
+    "indexed_field",
+    "write_segment",
+]
 
 _WINDOW_BYTES = 32 << 20
 
@@ -86,11 +93,28 @@ def build_segment(
     name: str,
     fragments: Sequence[table_pb2.DataFragment],
     options: Mapping[str, Any] | None = None,
+    number: uuid.UUID | None = None,
 ) -> table_pb2.IndexMetadata:
     """Write a segment that covers some fragments, and return its entry; nothing is committed.
 
     If that fails, no files are left.
     """
+    with new_segment(snapshot.store, snapshot.root, number) as made:
+        directory = index_directory(snapshot.root, made)
+        return write_segment(snapshot, column, index, name, fragments, made, directory, options)
+
+
+def write_segment(
+    snapshot: Snapshot,
+    column: str,
+    index: type[ScalarIndex],
+    name: str,
+    fragments: Sequence[table_pb2.DataFragment],
+    number: uuid.UUID,
+    directory: str,
+    options: Mapping[str, Any] | None = None,
+) -> table_pb2.IndexMetadata:
+    """Write the files of a segment into a folder, and return its entry."""
     field = indexed_field(snapshot.schema, column, index)
     version = index.index_version(snapshot.manifest.uses_stable_row_ids)
     by_address = index.built_by_address(snapshot.manifest.uses_stable_row_ids, options or {})
@@ -98,10 +122,8 @@ def build_segment(
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: snapshot.physical_rows(f) for f in fragments}
     rows = Rows(partial(_pieces, snapshot, fragments, column, number_column), kind, physical)
-    with new_segment(snapshot.store, snapshot.root) as number:
-        directory = index_directory(snapshot.root, number)
-        target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version, options or {})
-        files = index.build(rows, target)
+    target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version, options or {})
+    files = index.build(rows, target)
     covered = BitMap(fragment.id for fragment in fragments)
     return new_entry(
         name,

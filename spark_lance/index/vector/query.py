@@ -115,7 +115,8 @@ class VectorQuery:
         dim = kind.list_size
         if self.vectors.shape[1] != dim:
             raise OptionError(
-                f"the query has {self.vectors.shape[1]} values, the vectors of {self.column!r} have {dim}"
+                f"the query has {self.vectors.shape[1]} values, which does not match index column size {dim} "
+                f"of {self.column!r}"
             )
         if (kind.value_type == pa.uint8()) != (self.metric == "hamming") and self.metric is not None:
             raise OptionError(f"vectors of {kind.value_type} have no distance of metric {self.metric}")

@@ -92,6 +92,15 @@ ROWS = (
         "`fragments`, `files`, `schema`, `indices`, `tags`, `branches` or `config`.",
     ),
     Option(
+        "fresh",
+        boolean,
+        "true or false",
+        False,
+        "read",
+        "Read the newest state of every row: of the table, and of what writers have logged and is not in it "
+        "yet (MemWAL).",
+    ),
+    Option(
         "filter",
         filled,
         "an SQL condition",
@@ -434,5 +443,14 @@ ROWS = (
         None,
         "write",
         "Streams: where Spark keeps its checkpoint.",
+    ),
+    Option(
+        "mode",
+        one_of("append", "upsert"),
+        "append or upsert",
+        "append",
+        "write",
+        "Streams: `upsert` writes rows to the logs of the table's MemWAL, by its primary key; `append` makes "
+        "a version of each micro-batch.",
     ),
 )
