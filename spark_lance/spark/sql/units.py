@@ -24,6 +24,7 @@ UNITS = (
     "Bridge",
     "LanceCatalog",
     "LanceProcedures",
+    "LanceAmount",
     "LanceScan",
     "LancePaths",
     "LanceRowLevel",
