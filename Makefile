@@ -24,7 +24,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-spark bench-latency bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-compact bench-scale bench-changes bench-start bench-delta
+.PHONY: bench-write bench-compact bench-scale bench-changes bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -104,6 +104,9 @@ bench-file: $(VENV)/.installed-bench ## measure data files, by kind of column, a
 
 bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance and Parquet
 	$(BIN)/python -m benchmarks.bench_size $(ARGS)
+
+bench-write: $(VENV)/.installed-bench ## measure what a write spends its time on, stage by stage
+	$(BIN)/python -m benchmarks.bench_write $(ARGS)
 
 bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
 	$(BIN)/python -m benchmarks.bench_memory $(ARGS)

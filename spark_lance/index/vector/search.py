@@ -24,7 +24,7 @@ import pyarrow as pa
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.entries import Segment, newest_index, segments_of
 from spark_lance.index.resolve import RowResolver
-from spark_lance.index.search_rows import Addresses, allowed_rows, contains, covered_by, unindexed
+from spark_lance.index.search_rows import Addresses, Fragments, allowed_rows, contains, covered_by, unindexed
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
 from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
@@ -35,7 +35,7 @@ from spark_lance.index.vector.top_k import TopK, merged, smallest
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.take import take_addresses
+from spark_lance.table.reading.take import OpenFragments
 
 __all__ = ["SearchTask", "VectorSearch"]
 
@@ -81,6 +81,9 @@ class VectorSearch:
         self.kind, self._field = field.arrow_type(), field.id
         self._rows = RowResolver(snapshot)
         self._allowed: dict[tuple[str, frozenset[int]], Addresses | None] = {}
+        self._rest: dict[tuple[Metric, bool, bool], Fragments] = {}
+        self._by_metric: dict[Metric, list[tuple[Segment, VectorSegment]]] = {}
+        self._fragments_of_rows = OpenFragments(self._scan)
 
     @cached_property
     def _segments(self) -> list[tuple[Segment, VectorSegment]]:
@@ -110,7 +113,10 @@ class VectorSearch:
         """
         metric = self.metric(query)
         used = [segment for segment, _ in self._used(metric)] if query.use_index else []
-        rest = unindexed(self._scan.fragments, used, query.fast_search)
+        key = (metric, query.use_index, query.fast_search)
+        if key not in self._rest:
+            self._rest[key] = unindexed(self._scan.fragments, used, query.fast_search)
+        rest = self._rest[key]
         exactly = query.refine_factor is not None or bool(used and rest)
         uuids = [segment.entry.uuid.uuid for segment in used]
         groups = [(uuid,) for uuid in uuids] if apart else [tuple(uuids)] if uuids else []
@@ -121,6 +127,11 @@ class VectorSearch:
 
     def _used(self, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
         """Return the segments of the newest index of a metric, and what they store."""
+        if metric not in self._by_metric:
+            self._by_metric[metric] = self._find_used(metric)
+        return self._by_metric[metric]
+
+    def _find_used(self, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
         stored = {pair[0].entry.uuid.uuid: pair[1] for pair in self._segments if pair[1].metric == metric}
         fitting = [pair[0] for pair in self._segments if pair[0].entry.uuid.uuid in stored]
         return [(segment, stored[segment.entry.uuid.uuid]) for segment in newest_index(fitting)]
@@ -200,7 +211,7 @@ class VectorSearch:
     def refined(self, vectors: Vectors, found: Sequence[TopK], metric: Metric) -> list[TopK]:
         """Return rows with their exact distances to each of some vectors."""
         wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in found)]))
-        table = take_addresses(self._scan, wanted)
+        table = self._fragments_of_rows.take(wanted)
         matrix, there = as_matrix(column_values(table, self._column))
         addresses = table.column(ROW_ADDRESS).to_numpy()[there]
         exact = []

@@ -185,14 +185,26 @@ class ScanTask:
         pace = _Pace(target_bytes, rows.row_bytes(self._columns))
         yield from self._complete(rows, None, self._columns, offsets, pace)
 
-    def take_physical(self, offsets: npt.NDArray[np.int64]) -> pa.Table:
+    def opened(self) -> FragmentRows:
+        """Open the fragment's files, for several calls of `take_physical`.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        return self._open(self.fields)
+
+    def take_physical(self, offsets: npt.NDArray[np.int64], opened: FragmentRows | None = None) -> pa.Table:
         """Return those of the rows with ascending physical numbers, without repeats, that are not deleted.
+
+        Args:
+            offsets: the numbers.
+            opened: what `opened` returned, so that files are not opened again.
 
         Raises:
             IndexError: the fragment has no such row.
             FormatError, UnsupportedFormatError: as `tables`.
         """
-        rows = self._open(self.fields)
+        rows = opened or self.opened()
         if len(offsets) and int(offsets[-1]) >= rows.num_rows:
             raise RowNotFoundError(
                 f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"

@@ -11,6 +11,7 @@ writes. (Lance file format 2.1, mini-block pages and their encodings.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -120,12 +121,15 @@ def _forms(words: _Words, weights: Weights) -> Iterator[Form]:
     packed = PackedChunks.of(words)
     weight = packed.nbytes + weights.bytes_per_ns * _UNPACK_NS[bits] * len(words)
     yield Form(packed.nbytes, weight, _PACKED_POLICY, lambda: packed)
+    least = min(least, weight)
     if weights.run_share is None:
         per_run = words.dtype.itemsize + 1 + weights.bytes_per_ns * _RUN_NS
-        starts = run_starts(words, min(least, weight) / per_run)
+        starts = run_starts(words, least / per_run)
         if starts is not None:
-            yield _runs(words, starts, weights)
-    yield from _compressed_words(words, plain, weights)
+            runs = _runs(words, starts, weights)
+            least = min(least, runs.weight)
+            yield runs
+    yield from _compressed_words(words, plain, weights, least)
 
 
 def _runs(words: _Words, starts: npt.NDArray[np.int64], weights: Weights) -> Form:
@@ -134,15 +138,20 @@ def _runs(words: _Words, starts: npt.NDArray[np.int64], weights: Weights) -> For
     return Form(runs.nbytes, weight, NUMBER_POLICY, lambda: runs)
 
 
-def _compressed_words(words: _Words, plain: FixedChunks, weights: Weights) -> Iterator[Form]:
+def _compressed_words(words: _Words, plain: FixedChunks, weights: Weights, most: float) -> Iterator[Form]:
     if words.dtype.itemsize < 4 or weights.split != "on":
-        yield from compressed_forms(plain, weights)
+        yield from compressed_forms(plain, weights, most=most)
     if words.dtype.itemsize >= 4 and weights.split != "off":
-        yield from compressed_forms(SplitChunks(words), weights, _JOIN_NS[words.dtype.itemsize * 8])
+        ns = _JOIN_NS[words.dtype.itemsize * 8]
+        yield from compressed_forms(SplitChunks(words), weights, ns, most=most)
 
 
 def compressed_forms(
-    values: ChunkValues, weights: Weights, ns: float = 0.0, policy: ChunkPolicy = _COMPRESSED_POLICY
+    values: ChunkValues,
+    weights: Weights,
+    ns: float = 0.0,
+    policy: ChunkPolicy = _COMPRESSED_POLICY,
+    most: float = math.inf,
 ) -> Iterator[Form]:
     """Yield the forms of values under general compression, as far as samples say that they shrink.
 
@@ -151,16 +160,23 @@ def compressed_forms(
         weights: which schemes, and how time is weighed.
         ns: what a slot costs the reader besides.
         policy: of the chunks.
+        most: forms that weigh as much, whatever samples say, are left out.
     """
-    if not weights.schemes or (values.nbytes < _LEAST_BYTES and not weights.asked):
+    if values.nbytes < _LEAST_BYTES and not weights.asked:
+        return
+    times = {
+        scheme: weights.bytes_per_ns * (ns * values.count + _INFLATE_NS[scheme.scheme] * values.nbytes)
+        for scheme in weights.schemes
+    }
+    wanted = [scheme for scheme, time in times.items() if time < most]
+    if not wanted:
         return
     pieces = _samples(values, policy)
     total = int(pieces.starts[-1])
-    for scheme in weights.schemes:
+    for scheme in wanted:
         share = int(compress_pieces(pieces, scheme).starts[-1]) / total
         nbytes = share * values.nbytes
-        time = ns * values.count + _INFLATE_NS[scheme.scheme] * values.nbytes
-        yield Form(nbytes, nbytes + weights.bytes_per_ns * time, policy, _compressor(values, scheme))
+        yield Form(nbytes, nbytes + times[scheme], policy, _compressor(values, scheme))
 
 
 def _compressor(values: ChunkValues, scheme: Compression) -> Callable[[], ChunkValues]:
