@@ -232,16 +232,12 @@ def write_dataset(
     message = {} if commit_message is None else {COMMIT_MESSAGE: commit_message}
     properties = {**(transaction_properties or {}), **message}
     latest = find_latest(store, root)
-    plan = plan_write(
-        store,
-        root,
-        latest,
-        reader.schema,
-        mode,
-        data_storage_version=data_storage_version,
-        stable_row_ids=enable_stable_row_ids,
-        bases=[base.stored() for base in initial_bases or ()],
-    )
+    asked: dict[str, Any] = {
+        "data_storage_version": data_storage_version,
+        "stable_row_ids": enable_stable_row_ids,
+    }
+    new_bases = [base.stored() for base in initial_bases or ()]
+    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **asked)
     bases = plan.places(store, root, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
     fragments = _written(
