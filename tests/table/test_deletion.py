@@ -165,6 +165,12 @@ def test_more_rows_than_there_are_bytes_are_not_read() -> None:
         _parse_arrow(data.replace(length, struct.pack("<q", told)))
 
 
+def test_all_rows_of_a_fragment_may_be_deleted(tmp_path: Path) -> None:
+    every = list(range(100))
+    assert read(tmp_path, BITMAP, BitMap(every).serialize(), 100) == every
+    assert read(tmp_path, ARROW, arrow_bytes(every), 100) == every
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     fragment = table_pb2.DataFragment(id=3, physical_rows=4)
     fragment.deletion_file.num_deleted_rows = 1
