@@ -45,6 +45,7 @@ import org.apache.spark.sql.connector.expressions.aggregate.Max;
 import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.LocalScan;
@@ -618,9 +619,9 @@ public final class LanceScan {
       return schema;
     }
 
-    public String description() {
-      return "LanceScan " + shown + " [predicates: " + ((List) question.get("predicates")).size() + ", limit: "
-          + question.get("limit") + (question.get("top") == null ? "" : ", order: " + question.get("top")) + "]";
+    public synchronized String description() {
+      String order = question.get("top") == null ? "" : "; order: " + question.get("top");
+      return "LanceScan " + shown + " [" + planned.get("about") + order + "]";
     }
 
     // Spark would plan all partitions to find out by itself.
@@ -633,7 +634,14 @@ public final class LanceScan {
     }
 
     public CustomMetric[] supportedCustomMetrics() {
-      return source.source().createPythonMetrics();
+      List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
+      metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("amounts"))));
+      return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
+    }
+
+    // What the plan says; executors have none of these classes, so tasks cannot tell more than Spark counts by itself.
+    public synchronized CustomTaskMetric[] reportDriverMetrics() {
+      return LanceAmount.of((List) planned.get("amounts"));
     }
 
     public Batch toBatch() {

@@ -177,7 +177,8 @@ def push_limit(question: Question) -> bool:
 def plan_scan(question: Question) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
-    `kind` is "rows" or "tasks"; both have the version (`ref`), and `rows` and `bytes` that are read at most.
+    `kind` is "rows" or "tasks"; both have the version (`ref`), and `rows` and `bytes` that are read at most,
+    tasks also what is to be told of them.
     Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, all in base64.
     """
     asked = question.asked
@@ -208,9 +209,29 @@ def plan_scan(question: Question) -> dict[str, Any]:
         "kind": "tasks",
         "rows": None if size is None else size[0],
         "bytes": None if size is None else size[1],
+        **_account(reader, f"version: {ref.version}; {read.options.kind}"),
         "function": _text(function),
         "partitions": [_text(partition) for partition in partitions],
     }
+
+
+def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
+    """Return what EXPLAIN says of a read (`about`), and what Spark's UI shows of it (`amounts`).
+
+    Args:
+        reader: planned.
+        otherwise: what is said of other reads than those of a version's rows.
+    """
+    if not isinstance(reader, LanceReader):
+        return {"about": otherwise, "amounts": []}
+    fragments, skipped, rows, size = reader.amounts()
+    shown = (
+        ("lanceFragments", "fragments read", fragments),
+        ("lanceSkipped", "fragments skipped", skipped),
+        ("lanceRows", "rows looked at, at most", rows),
+        ("lanceBytes", "bytes of these rows, about", size),
+    )
+    return {"about": reader.about(), "amounts": shown}
 
 
 def reader_of(read: Read, schema: st.StructType, asked: Any) -> LanceReader:

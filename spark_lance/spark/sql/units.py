@@ -28,6 +28,7 @@ UNITS = (
     "LanceCatalog",
     "LanceProcedures",
     "LanceSaveModes",
+    "LanceAmount",
     "LanceScan",
     "LanceWrite",
     "LancePaths",
