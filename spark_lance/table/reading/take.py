@@ -33,8 +33,9 @@ __all__ = ["OpenFragments", "RowNumbers", "addresses_of", "take_addresses", "tak
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 
 _WINDOW_ROWS = 1 << 20
-# Fragments whose files stay open between takes.
-_KEPT_OPEN = 64
+# Fragments whose files stay open between takes: each file that is mapped takes a descriptor, of which a process has
+# 1024 as a rule.
+_KEPT_OPEN = 32
 
 
 def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
