@@ -33,8 +33,8 @@ __all__ = ["OpenFragments", "RowNumbers", "addresses_of", "take_addresses", "tak
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 
 _WINDOW_ROWS = 1 << 20
-# Fragments whose files stay open between takes: each file that is mapped takes a descriptor, of which a process has
-# 1024 as a rule.
+# Fragments whose files stay open between takes: a file that is mapped takes a descriptor, of which a process
+# has 1024 as a rule.
 _KEPT_OPEN = 32
 
 
