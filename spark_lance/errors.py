@@ -40,6 +40,7 @@ __all__ = [
     "RetryableConflictError",
     "RowNotFoundError",
     "SchemaError",
+    "ShardSealedError",
     "StoreAccessError",
     "StoreError",
     "TableExistsError",
@@ -48,6 +49,9 @@ __all__ = [
     "TagNotFoundError",
     "UnsupportedFormatError",
     "VersionNotFoundError",
+    "WalEntryError",
+    "WalHoleError",
+    "WriterFencedError",
 ]
 
 
@@ -83,6 +87,14 @@ class _LocatedError(LanceError):
 
 class FormatError(_LocatedError, ValueError):
     """Stored bytes break the format, so an object is damaged or not of Lance: run `spark-lance verify`."""
+
+
+class WalHoleError(FormatError):
+    """Entries of a shard's log are missing, and later ones are there: rows are lost, see `accept_loss`."""
+
+
+class WalEntryError(FormatError):
+    """An entry of a shard's log is cut off or damaged, so its rows are lost: see `accept_loss`."""
 
 
 class UnsupportedFormatError(_LocatedError, NotImplementedError):
@@ -256,6 +268,14 @@ class RetriesExhaustedError(CommitError):
     """Other writers won every attempt: lower the number of concurrent writers, or allow more retries."""
 
     repeatable: ClassVar[bool | None] = True
+
+
+class WriterFencedError(CommitError):
+    """Another writer has claimed the shard: what this one was told is written stays; open a new writer."""
+
+
+class ShardSealedError(CommitError):
+    """The shard is sealed and takes no more rows: write to another shard."""
 
 
 class AlreadyCommittedError(CommitError):

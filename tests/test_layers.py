@@ -19,6 +19,7 @@ LAYERS = (
     "file",
     "table",
     "index",
+    "memwal",
     "datasets",
     "training",
     "compat",

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.datasets.index import DISTANCE, SCORE, IndexMixin
+from spark_lance.datasets.index import DISTANCE, SCORE
+from spark_lance.datasets.index_parts import IndexPartsMixin
 from spark_lance.errors import OptionError
 from spark_lance.index.fusion import RANK_CONSTANT, reciprocal_rank_fusion
 from spark_lance.index.search_rows import Addresses, allowed_rows
@@ -133,7 +134,7 @@ def fuse(query: HybridQuery, vector: TopK, text: TextTopK) -> HybridTopK:
     )
 
 
-class HybridMixin(IndexMixin):
+class HybridMixin(IndexPartsMixin):
     """The search by vector and words."""
 
     def hybrid_search(

@@ -17,6 +17,7 @@ from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.projection import Columns
 from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
@@ -47,13 +48,14 @@ from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import OpenFragments
 
-__all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices"]
+__all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices", "measured_schema"]
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Sets of columns whose files stay open between searches.
 _KEPT_COLUMN_SETS = 4
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True)
 class IndexOptimizer(Optimizer):
     """What `LanceDataset.optimize` offers."""
@@ -124,8 +126,9 @@ class IndexMixin(ReadMixin, MaintainMixin):
             num_partitions: by default one per 4,096 rows, with HNSW one per million.
             num_sub_vectors: of PQ; a 16th of the dimension by default.
             num_bits: of PQ, 8 or 4; of RQ, 1 to 9.
-            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, and of
-                HNSW `m` (20), `ef_construction` (150) and `max_level` (7).
+            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, of
+                HNSW `m` (20), `ef_construction` (150) and `max_level` (7); and what training would find:
+                `ivf_centroids` (partitions, dim), with them `pq_codebook` (sub-vectors, codewords, values).
 
         Raises:
             SchemaError: the column does not exist, or cannot be indexed so.
@@ -195,7 +198,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
                     "details": dict(index.details),
                     "indices": segment_figures(self.snapshot, index),
                 }
-        raise IndexNotFoundError(f"there is no index {name!r}")
+        raise IndexNotFoundError(f'Index "{name}" not found')
 
     def to_table(
         self,
@@ -270,13 +273,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         return (indexed,) if complete or fast else (indexed, exact)
 
     def _measured(self, request: ScanRequest) -> pa.Schema:
-        if request.full_text_query is not None:
-            return pa.schema([(SCORE, pa.float32())])
-        if request.nearest is None:
-            return pa.schema([])
-        several = len(request.vector_query.vectors) > 1
-        first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
-        return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
+        return measured_schema(request)
 
     def _nearest(
         self,
@@ -380,6 +377,17 @@ class IndexMixin(ReadMixin, MaintainMixin):
     def _searches(self) -> dict[str, VectorSearch]:
         """What was opened for searching columns of this version."""
         return {}
+
+
+def measured_schema(request: ScanRequest) -> pa.Schema:
+    """Return the columns that a search adds to rows."""
+    if request.full_text_query is not None:
+        return pa.schema([(SCORE, pa.float32())])
+    if request.nearest is None:
+        return pa.schema([])
+    several = len(request.vector_query.vectors) > 1
+    first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
+    return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
 
 
 def _text_query(request: ScanRequest) -> dict[str, Any]:

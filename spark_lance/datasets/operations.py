@@ -14,10 +14,12 @@ from google.protobuf.message import Message
 from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
 from spark_lance.datasets.index_segment import Index
 from spark_lance.datasets.lance_schema import LanceSchema
+from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError
 from spark_lance.file.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.proto import transaction_pb2 as pb
+from spark_lance.table.bases import BasePath, numbered
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.operations.overwrite import overwrite_message
@@ -99,23 +101,27 @@ class LanceOperation:
     class Overwrite(Operation):
         """Put a new schema and new fragments in place of all that is there, or make a table.
 
-        A pyarrow schema gets the ids that the files of the fragments have.
+        A pyarrow schema gets the ids that the files of the fragments have. `initial_bases` are
+        DatasetBasePaths of a table that this makes.
         """
 
         new_schema: AnySchema
         fragments: Iterable[FragmentMetadata]
-        initial_bases: Any = None
+        initial_bases: Sequence[DatasetBasePath] | None = None
 
         def __post_init__(self) -> None:
             _check_schema(self.new_schema)
             _check_fragments(self.fragments)
-            if self.initial_bases:
-                raise OptionError("base paths are added with add_bases, not by an overwrite")
 
         def message(self, manifest: Manifest | None) -> Message:
             """Return the message for a transaction."""
             fragments = messages_of(self.fragments)
-            return overwrite_message(self.schema(manifest), fragments)
+            bases = [base.message() for base in self.bases()]
+            return overwrite_message(self.schema(manifest), fragments, bases=bases)
+
+        def bases(self) -> tuple[BasePath, ...]:
+            """Return the base paths, with ids."""
+            return numbered(base.stored() for base in self.initial_bases or ())
 
         def schema(self, manifest: Manifest | None) -> Schema:
             """Return the schema with ids."""

@@ -77,6 +77,9 @@ def _search_steps(request: ScanRequest, condition: Condition | None, searched: S
         if probes is not None:
             asked |= {"minimum_nprobes": probes, "maximum_nprobes": probes}
         asked.pop("use_index", None)
+        if "minimum_nprobes" in asked:
+            most = asked.pop("maximum_nprobes", None)
+            asked["maximum_nprobes"] = "None" if most is None else f"Some({most})"
         said = ", ".join(f"{name}={value}" for name, value in asked.items())
         steps += [f"{kind}: {said}" for kind in searched]
     else:

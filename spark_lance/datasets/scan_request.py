@@ -98,6 +98,8 @@ class ScanRequest:
             raise OptionError(f"blob_handling is {' or '.join(_BLOB_HANDLINGS)}, not {self.blob_handling!r}")
         if self.nearest is not None and self.full_text_query is not None:
             raise OptionError("a search is by vector or by text, not by both")
+        if self.include_deleted_rows and self.is_search:
+            raise OptionError("Cannot include deleted rows in a search by vector or text")
 
     @property
     def is_search(self) -> bool:

@@ -110,7 +110,7 @@ class LanceScanner:
             return int(self.to_table().num_rows)
         scan = self._plan([])
         if request.filter is None:
-            rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+            rows = scan.count()
         else:
             rows = sum(table.num_rows for table in scan.tables(request.filter))
         rows = max(0, rows - (request.offset or 0))

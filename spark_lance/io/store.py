@@ -346,8 +346,10 @@ class Store:
         finally:
             os.close(descriptor)
 
-    def put_if_absent(self, path: str, data: bytes) -> None:
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
         """Create an object, whole and only if nothing is there. The request is sent once.
+
+        With `sync`, a local file is on the disk when this returns.
 
         Raises:
             FileExistsError: something is there; it may be what an earlier request put there.
@@ -356,7 +358,8 @@ class Store:
         """
         if not self.conditional_put:
             raise refusal(self.protocol)
-        self._call("creating", path, lambda fs: put_if_absent(self.protocol, fs, path, data), once=True)
+        put = lambda fs: put_if_absent(self.protocol, fs, path, data, sync)  # noqa: E731
+        self._call("creating", path, put, once=True)
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object inside the store, replacing what was at the target.

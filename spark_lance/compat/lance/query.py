@@ -2,8 +2,5 @@
 
 from __future__ import annotations
 
-from spark_lance.index.text import queries
-from spark_lance.index.text.queries import *  # noqa: F403 (its names are this module's)
-
-__all__: list[str] = []
-__all__ += queries.__all__
+from spark_lance.index.text.queries import *  # noqa: F403
+from spark_lance.index.text.queries import __all__ as __all__

@@ -12,7 +12,7 @@ page that begins with nulls has none. Rows are named by address. Exact. (Lance i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ from spark_lance.file.arrays import one_array
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.copies import RowAddressMap
+from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
@@ -121,6 +122,19 @@ class BTree(ScalarIndex):
         return _write_runs(
             ((one_array(values.take(pa.array(part))), ids[part]) for part in parts), rows.kind, target
         )
+
+    @classmethod
+    def merge(cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget) -> dict[str, int]:
+        """Sort the values of all segments."""
+
+        def pieces() -> Iterator[Run]:
+            for segment in segments:
+                file = segment.file(DATA_FILE)
+                for start in range(0, file.num_rows, _RUN_ROWS):
+                    table = _rows(file, start, start + _RUN_ROWS)
+                    yield one_array(table["values"]), table[_IDS].to_numpy()
+
+        return cls.build(Rows(pieces, kind, {}), target)
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the values of the rows that are still there, in the order that they have."""

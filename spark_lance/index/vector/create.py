@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from pyroaring import BitMap
 
-from spark_lance.errors import IndexNotFoundError, OptionError
+from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import (
@@ -60,15 +61,18 @@ __all__ = [
     "create_vector_index",
     "entry_of",
     "extend_vector_index",
+    "merge_vector_segments",
     "open_segment",
     "recipe_with",
     "sample_vectors",
     "segment_rows",
+    "write_vector_segment",
 ]
 
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 _TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
+_PLAIN_OPTIONS = ("sample_rate", "max_iters", "rotation_type", "ivf_centroids", "pq_codebook")
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 
 
@@ -111,9 +115,98 @@ def create_vector_index(
     return commit_segments(snapshot, [entry], removed)
 
 
-def sample_vectors(snapshot: Snapshot, column: str, size: int) -> Vectors:
-    """Return vectors of rows chosen at random, (n, dim) with n at most `size`, in the column's type."""
-    scan = snapshot.scan([top_column(snapshot.schema, column)])
+def write_vector_segment(
+    snapshot: Snapshot,
+    column: str,
+    recipe: Recipe,
+    name: str,
+    fragments: Sequence[table_pb2.DataFragment],
+    number: uuid.UUID | None = None,
+) -> table_pb2.IndexMetadata:
+    """Train on some fragments, write a segment that covers them, and return its entry; nothing is committed.
+
+    Args:
+        snapshot, column, recipe, name: as for `create_vector_index`; segments of one recipe with centroids,
+            and for PQ a codebook, can be merged.
+        fragments: the fragments.
+        number: the id of the segment, if that is chosen already.
+
+    Raises:
+        SchemaError, OptionError: as `create_vector_index`.
+    """
+    field = leaf_field(snapshot.schema, column)
+    vector_type(field.arrow_type(), recipe.metric)
+    scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=fragments)
+    rows = sum(scan.live_rows(fragment) for fragment in fragments)
+    sample = sample_vectors(snapshot, column, recipe.sample_size(rows), fragments)
+    trained = train(recipe, sample, rows)
+    pieces = segment_rows(snapshot, column, fragments)
+    with new_segment(snapshot.store, snapshot.root, number) as segment:
+        directory = index_directory(snapshot.root, segment)
+        files = write_rows(trained, snapshot.store, directory, pieces, snapshot.manifest.file_version)
+    covered = BitMap(fragment.id for fragment in fragments)
+    return entry_of(trained, name, segment, field.id, snapshot.version, covered, files)
+
+
+def merge_vector_segments(
+    snapshot: Snapshot, entries: Sequence[table_pb2.IndexMetadata]
+) -> table_pb2.IndexMetadata:
+    """Put segments that are not committed together, and return the entry of a new one; theirs stay.
+
+    Codes of segments that share centroids but not the parameters of codes are made anew, from the table.
+
+    Raises:
+        OptionError: they have different centroids, or two of them cover one fragment.
+    """
+    segments = [
+        Segment(entry, BitMap.deserialize(entry.fragment_bitmap), *snapshot.bases.index_dir(entry))
+        for entry in entries
+    ]
+    opened = [open_segment(segment) for segment in segments]
+    first, entry = opened[0], entries[0]
+    covered = BitMap()
+    for segment, other in zip(segments, opened, strict=True):
+        if covered & segment.covered:
+            raise OptionError(f"two parts cover fragment {min(covered & segment.covered)}: build one of them")
+        if (other.kind, other.metric) != (first.kind, first.metric) or not np.array_equal(
+            other.ivf.centroids, first.ivf.centroids
+        ):
+            raise OptionError(
+                "segments that were trained apart cannot be merged: give each the same ivf_centroids, or "
+                "commit them side by side"
+            )
+        covered |= segment.covered
+    field = int(entry.fields[0])
+    recipe = recipe_of(entry, first)
+    if not all(_is_alike(other, first) for other in opened):
+        fragments = [fragment for fragment in snapshot.fragments if fragment.id in covered]
+        recipe = replace(recipe, centroids=first.ivf.centroids)
+        column = snapshot.schema.path_of(field)
+        return write_vector_segment(snapshot, column, recipe, entry.name, fragments)
+    trained = reopen(first, recipe)
+    resolver = RowResolver(snapshot)
+    with new_segment(snapshot.store, snapshot.root) as number:
+        parts = [_counting(segment, resolver, snapshot.manifest) for segment in segments]
+        directory, written_as = index_directory(snapshot.root, number), snapshot.manifest.file_version
+        files = merge_segments(trained, snapshot.store, directory, parts, written_as)
+    version = min(each.dataset_version for each in entries)
+    return entry_of(trained, entry.name, number, field, version, covered, files)
+
+
+def sample_vectors(
+    snapshot: Snapshot,
+    column: str,
+    size: int,
+    fragments: Sequence[table_pb2.DataFragment] | None = None,
+) -> Vectors:
+    """Return vectors of rows chosen at random, (n, dim) with n at most `size`, in the column's type.
+
+    Args:
+        snapshot, column: where they are.
+        size: how many.
+        fragments: that they are taken from; all by default.
+    """
+    scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=fragments)
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
     if size >= rows:
         parts = [as_matrix(column_values(table, column))[0] for table in scan.tables()]
@@ -160,6 +253,33 @@ def open_segment(segment: Segment) -> VectorSegment:
     return VectorSegment(segment.file(INDEX_FILE), segment.file(AUXILIARY_FILE))
 
 
+def _as_numbers(given: Any) -> Vectors | None:
+    """Return centroids or codewords as an array: they may come as a list, or as Arrow's fixed-size lists."""
+    if given is None:
+        return None
+    if hasattr(given, "to_numpy_ndarray"):
+        given = given.to_numpy_ndarray()
+    elif hasattr(given, "flatten") and hasattr(given, "type"):
+        given = given.flatten().to_numpy(zero_copy_only=False).reshape(len(given), -1)
+    numbers = np.asarray(given)
+    if numbers.dtype.kind != "f":
+        raise OptionTypeError(f"centroids and codewords must be floating numbers, got {numbers.dtype}")
+    return numbers
+
+
+def _codebook(given: Any, sub_vectors: int | None, bits: int | None) -> Vectors | None:
+    """Return codewords with an axis for sub-vectors, which those in Arrow's lists lack."""
+    numbers = _as_numbers(given)
+    if numbers is None or numbers.ndim == 3:
+        return numbers
+    words = 1 << (bits or 8)
+    if not sub_vectors or numbers.size % (sub_vectors * words):
+        raise OptionError(
+            f"{numbers.size} values make no codewords of {sub_vectors} sub-vectors, {words} each"
+        )
+    return numbers.reshape(sub_vectors, words, -1)
+
+
 def recipe_with(
     kind: str,
     metric: str,
@@ -173,7 +293,7 @@ def recipe_with(
     Raises:
         OptionError: an option does not exist, or a value cannot be used.
     """
-    unknown = sorted(set(options) - {"sample_rate", "max_iters", "rotation_type", *_GRAPH_OPTIONS})
+    unknown = sorted(set(options) - {*_PLAIN_OPTIONS, *_GRAPH_OPTIONS})
     if unknown:
         raise OptionError(f"a vector index has no option {', '.join(unknown)}")
     plain = GraphParams()
@@ -188,6 +308,8 @@ def recipe_with(
         max_iterations=int(options.get("max_iters", 50)),
         rotation=options.get("rotation_type", "fast"),
         graph=GraphParams(**graph),
+        centroids=_as_numbers(options.get("ivf_centroids")),
+        codebook=_codebook(options.get("pq_codebook"), num_sub_vectors, num_bits),
     )
 
 

@@ -108,7 +108,8 @@ class VectorQuery:
         dim = kind.list_size
         if self.vectors.shape[1] != dim:
             raise OptionError(
-                f"the query has {self.vectors.shape[1]} values, the vectors of {self.column!r} have {dim}"
+                f"the query has {self.vectors.shape[1]} values, which does not match index column size {dim} "
+                f"of {self.column!r}"
             )
         vectors: npt.NDArray[Any] = self.vectors
         if kind.value_type == pa.uint8():

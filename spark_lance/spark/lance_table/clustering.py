@@ -219,7 +219,7 @@ class Clustering:
         fields = [
             st.StructField(name, st.LongType(), False)
             if name in system
-            else spark_field(self.snapshot.manifest.schema.field(name).arrow_field())
+            else spark_field(self.snapshot.manifest.schema.field(name).read_field())
             for name in names
         ]
         numbered = [st.StructField(f"c{place}", f.dataType, f.nullable) for place, f in enumerate(fields)]

@@ -103,7 +103,9 @@ def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
     Raises:
         SchemaError: a column does not exist, or Spark has no type for it.
     """
-    return spark_schema_of(snapshot.schema, options.columns, options.system_columns, options.blob_handling)
+    return spark_schema_of(
+        snapshot.schema, options.columns, options.system_columns, options.blob_handling, options.json_as
+    )
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> LanceReader:

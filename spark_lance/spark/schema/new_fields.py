@@ -20,7 +20,9 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.extensions import EXTENSION_NAME
 from spark_lance.spark.options.column_options import (
+    AS_JSON,
     BLOB,
     ENCODINGS,
     FLOAT16,
@@ -64,6 +66,8 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
     arrow = _chosen_type(_new_type(field.dataType, column_settings, here), asked, ".".join(here))
     arrow = _with_page_metadata(arrow, metadata)
+    if asked.get(AS_JSON):
+        metadata.update(_named(arrow, ".".join(here)))
     if asked.get(BLOB) == "blob":
         metadata[_BLOB_KEY] = "true"
     key = asked.get(KEY) or asked.get(KEY_POSITION) is not None
@@ -126,6 +130,13 @@ def _chosen_type(arrow: pa.DataType, asked: Mapping[str, Any], column: str) -> p
     if asked.get(BLOB) and not (pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow)):
         raise SchemaError(f"column {column!r} is not binary, so it cannot be stored as {_stored_as(asked)}")
     return arrow
+
+
+def _named(arrow: pa.DataType, column: str) -> dict[str, str]:
+    """Return the field metadata that makes text JSON."""
+    if not (pa.types.is_string(arrow) or pa.types.is_large_string(arrow)):
+        raise SchemaError(f"column {column!r} is not text, so it cannot be stored as JSON")
+    return {EXTENSION_NAME: "arrow.json"}
 
 
 def _stored_as(asked: Mapping[str, Any]) -> str:

@@ -122,6 +122,7 @@ def create_table(
     version: FileVersion = DEFAULT_VERSION,
     stable_row_ids: bool = False,
     config: Mapping[str, str] | None = None,
+    bases: Sequence[table_pb2.BasePath] = (),
     properties: Mapping[str, str] | None = None,
     once: IdempotentWrite | None = None,
     retry: RetryPolicy | None = None,
@@ -137,6 +138,7 @@ def create_table(
         version: version of the data files.
         stable_row_ids: whether rows keep their ids when they move; cannot be changed later.
         config: the table's settings.
+        bases: more places for its files, with ids.
         properties: key-value pairs kept with the transaction.
         once: recorded as a pair that landed; whether it had is not looked up, there being no table.
         retry: how often to start over when the store fails; by default as `commit_options` say.
@@ -147,7 +149,7 @@ def create_table(
         CommitOutcomeUnknownError: the table may have been created; nothing of it may be deleted.
         RetriesExhaustedError: the store refused every attempt.
     """
-    operation = overwrite_message(schema, fragments, config)
+    operation = overwrite_message(schema, fragments, config, bases)
     base = empty_manifest(version, stable_row_ids=stable_row_ids)
     return create_first_version(
         store,

@@ -227,6 +227,10 @@ class Scan:
         rows = physical_rows(self.store, self.root, fragment, self.bases)
         return rows - int(fragment.deletion_file.num_deleted_rows)
 
+    def count(self) -> int:
+        """Return the number of rows; mostly from the manifest alone."""
+        return sum(self.live_rows(fragment) for fragment in self.fragments)
+
     def _task(
         self, fragment: table_pb2.DataFragment, first_row: int, filter_fields: tuple[Field, ...]
     ) -> ScanTask:

@@ -8,9 +8,9 @@ Numbers of 8 to 64 bits take the form of least weight, see numbers.py; numbers o
 Strings and binaries get a dictionary where that is smaller by some margin. Wide numbers and vectors are
 compressed if samples shrink much.
 
-Other text and binaries are compressed, if samples shrink, by lz4 in chunks of about 28 KiB, or by zstd if
-it does much more. FSST, which the reference implementation writes here, is only read: on no kind of text that
-was measured is it smaller than zstd, and numpy would train it at 55 MB/s at best; docs/encodings.md has the
+Other text and binaries are compressed, if samples shrink, by lz4 in chunks of about 28 KiB, or by zstd if it
+does much more. FSST, which the reference implementation writes here, is only read: no kind of text that was
+measured is smaller in it than in zstd, and numpy would train it at 55 MB/s at best; docs/encodings.md has the
 figures.
 
 Field metadata, see settings.py, has the last word.

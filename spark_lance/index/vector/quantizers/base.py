@@ -142,6 +142,10 @@ class Training(Protocol):
         """Bits of a code."""
 
     @property
+    def codebook(self) -> Vectors | None:
+        """Codewords that need not be found any more."""
+
+    @property
     def sample_rate(self) -> int:
         """Rows per codeword that are looked at."""
 

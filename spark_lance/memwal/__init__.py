@@ -1,0 +1,2 @@
+"""The write-ahead layer of a table (MemWAL): shards with logs and small tables of rows that are not in it
+yet."""
