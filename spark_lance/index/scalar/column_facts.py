@@ -263,8 +263,8 @@ def _bounds_of_btree(index: _Covering) -> Bounds | None:
 
 def _bounds(pairs: Sequence[tuple[Any, Any]], nulls: int, distinct: int | None) -> Bounds:
     chunks = [chunk for pair in pairs for part in pair for chunk in _chunks(part)]
-    values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else []
-    if not len(values):
+    values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else None
+    if values is None or not len(values):
         return Bounds(None, None, nulls, distinct)
     order = value_order(pa.chunked_array([values]))
     ends = [values.slice(int(order[end]), 1) for end in (0, -1)]
