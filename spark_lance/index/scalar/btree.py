@@ -118,7 +118,7 @@ class BTree(ScalarIndex):
     @property
     def is_floating(self) -> bool:
         """Whether the values are floating-point numbers."""
-        return pa.types.is_floating(self._lookup[0]["min"].type)
+        return bool(pa.types.is_floating(self._lookup[0]["min"].type))
 
     @cached_property
     def has_numbers_first(self) -> bool:
