@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
 from spark_lance.datasets.lance_schema import LanceSchema
-from spark_lance.datasets.operations import LanceOperation, Operation, Transaction
+from spark_lance.datasets.operations import LanceOperation, Operation
 from spark_lance.datasets.spelling import both_spellings
+from spark_lance.datasets.transaction import Transaction
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
 from spark_lance.file.opening import open_file

@@ -15,13 +15,15 @@ from spark_lance.datasets.building import Place, commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
 from spark_lance.datasets.hybrid import HybridMixin
-from spark_lance.datasets.operations import Operation, Transaction
+from spark_lance.datasets.mem_wal import MemWalMixin
+from spark_lance.datasets.operations import Operation
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
 from spark_lance.datasets.show import ShowMixin
 from spark_lance.datasets.spelling import both_spellings, both_spellings_of_methods
 from spark_lance.datasets.sql import SqlMixin
 from spark_lance.datasets.stats import StatsMixin
+from spark_lance.datasets.transaction import Transaction
 from spark_lance.datasets.versions import DatasetBasePath, VersionsMixin
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
@@ -34,7 +36,7 @@ from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.compression import compressed
 from spark_lance.table.writing.inputs import as_reader
-from spark_lance.table.writing.targets import FileTarget, choose_targets
+from spark_lance.table.writing.targets import choose_targets
 from spark_lance.table.writing.write import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -84,7 +86,15 @@ def dataset(
 @both_spellings_of_methods
 @dataclass(frozen=True, repr=False)
 class LanceDataset(
-    ShowMixin, SqlMixin, StatsMixin, HybridMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin
+    ShowMixin,
+    SqlMixin,
+    StatsMixin,
+    HybridMixin,
+    MemWalMixin,
+    RowsMixin,
+    ColumnsMixin,
+    VersionsMixin,
+    ConfigMixin,
 ):
     """One version of a Lance table, without Spark. Made by `dataset` and `write_dataset`.
 
@@ -219,45 +229,32 @@ def write_dataset(
     reader = as_reader(data, schema)
     place = place_of(uri, storage_options, commit_lock)
     store, root = place.store, place.root
-    properties = dict(transaction_properties or {})
-    if commit_message is not None:
-        properties[COMMIT_MESSAGE] = commit_message
+    message = {} if commit_message is None else {COMMIT_MESSAGE: commit_message}
+    properties = {**(transaction_properties or {}), **message}
     latest = find_latest(store, root)
-    plan = plan_write(
-        store,
-        root,
-        latest,
-        reader.schema,
-        mode,
-        data_storage_version=data_storage_version,
-        stable_row_ids=enable_stable_row_ids,
-        bases=[base.stored() for base in initial_bases or ()],
-    )
+    asked: dict[str, Any] = {
+        "data_storage_version": data_storage_version,
+        "stable_row_ids": enable_stable_row_ids,
+    }
+    new_bases = [base.stored() for base in initial_bases or ()]
+    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **asked)
     bases = plan.places(store, root, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
-    targets = choose_targets(bases, target_bases, target_all_bases)
-    fragments = _files(reader, place, plan, targets, max_rows_per_file, max_bytes_per_file)
+    fragments = _written(
+        reader,
+        place,
+        plan,
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        held=isinstance(data, pa.Table | pa.RecordBatch),
+        targets=choose_targets(bases, target_bases, target_all_bases),
+    )
     version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))
 
 
-def _files(
-    reader: pa.RecordBatchReader,
-    place: Place,
-    plan: WritePlan,
-    targets: Sequence[FileTarget],
-    max_rows: int,
-    max_bytes: int,
-) -> list[bytes]:
-    """Write the files of a plan and return their fragments."""
+def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:
+    """Write rows as data files; return the messages of their fragments."""
     aligner = Aligner(reader.schema, plan.schema)
-    return write_fragments(
-        (aligner.align(batch) for batch in reader),
-        place.store,
-        place.root,
-        plan.schema,
-        version=plan.version,
-        max_rows_per_file=max_rows,
-        max_bytes_per_file=max_bytes,
-        targets=targets,
-    )
+    batches = (aligner.align(batch) for batch in reader)
+    return write_fragments(batches, place.store, place.root, plan.schema, version=plan.version, **how)

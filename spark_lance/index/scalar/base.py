@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.file.schema import Field
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
@@ -64,6 +65,11 @@ class ScalarIndex(ABC):
     @abstractmethod
     def fits(cls, kind: pa.DataType) -> bool:
         """Return whether values of a type can be indexed."""
+
+    @classmethod
+    def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
+        """Return whether a column whose values are of a type can be indexed."""
+        return not field.is_json and cls.fits(kind)
 
     @classmethod
     @abstractmethod
@@ -120,6 +126,15 @@ class ScalarIndex(ABC):
     def details(cls, options: Mapping[str, Any]) -> bytes:
         """Return the message of the manifest entry of a segment that is built with some options."""
         return b""
+
+    @classmethod
+    def built_by_address(cls, stable_row_ids: bool, options: Mapping[str, Any]) -> bool:
+        """Return whether rows are named by address, and not by row id, when a segment is built.
+
+        Raises:
+            OptionError: a segment with these options cannot be built for such a table.
+        """
+        return cls.addresses_when(cls.index_version(stable_row_ids))
 
     @classmethod
     def index_version(cls, stable_row_ids: bool) -> int:

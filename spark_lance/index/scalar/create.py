@@ -55,7 +55,7 @@ def create_scalar_index(
         kind: a key of `SCALAR_INDICES`.
         name: of the index, `{column}_idx` by default.
         replace: whether an index of the name may be replaced; if not, one is an OptionError.
-        options: of INVERTED.
+        options: of INVERTED and JSON.
         train: false makes an index of no rows, for `extend_scalar_index` to fill.
 
     Raises:
@@ -82,9 +82,9 @@ def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Fiel
     """
     field = leaf_field(schema, column)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
-    if not index.fits(kind):
+    if not index.fits_field(field, kind):
         raise ColumnTypeError(
-            f"column {column!r} is {field.arrow_type()}: that cannot have an index {index.name}"
+            f"column {column!r} is {field.read_field().type}: that cannot have an index {index.name}"
         )
     return field
 
@@ -120,7 +120,8 @@ def write_segment(
     """Write the files of a segment into a folder, and return its entry."""
     field = indexed_field(snapshot.schema, column, index)
     version = index.index_version(snapshot.manifest.uses_stable_row_ids)
-    number_column = ROW_ADDRESS if index.addresses_when(version) else ROW_ID
+    by_address = index.built_by_address(snapshot.manifest.uses_stable_row_ids, options or {})
+    number_column = ROW_ADDRESS if by_address else ROW_ID
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: snapshot.physical_rows(f) for f in fragments}
     rows = Rows(partial(_pieces, snapshot, fragments, column, number_column), kind, physical)

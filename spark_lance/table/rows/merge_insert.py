@@ -20,6 +20,7 @@ from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.proto import index_pb2
 from spark_lance.table.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
@@ -93,6 +94,7 @@ def merge_rows(
     source: pa.Table | SourceRows,
     rules: MergeRules,
     *,
+    compacted: Sequence[index_pb2.CompactedSsTable] = (),
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Merged:
@@ -103,6 +105,7 @@ def merge_rows(
         source: columns of the table, at least the key. Updated rows keep their values in columns that are not
             there; inserted rows are null in them.
         rules: what to do.
+        compacted: the SSTables of a MemWAL whose rows the source has, recorded with the commit.
         reruns: how often to begin anew where other writers were in the way.
         env: clock, sleep and random numbers.
 
@@ -120,7 +123,7 @@ def merge_rows(
         check_movable(base.manifest)
         merge = _Merge.plan(base, rows, rules)
         merge.match()
-        return merge.commit(env)
+        return merge.commit(env, compacted)
 
     return retry_operation(snapshot, attempt, reruns, env)
 
@@ -235,7 +238,7 @@ class _Merge:
         row = int(np.flatnonzero(self.index.codes == code)[0])
         return ", ".join(f"{key.name} = {self.source.held[key.name][row].as_py()!r}" for key in self.keys)
 
-    def commit(self, env: CommitEnv) -> Merged:
+    def commit(self, env: CommitEnv, compacted: Sequence[index_pb2.CompactedSsTable]) -> Merged:
         """Write what was found to change, and commit it."""
         codes = self.index.codes
         inserted = np.empty(0, np.int64)
@@ -254,6 +257,7 @@ class _Merge:
             sorted(node.id for node in self.base.schema.walk()),
             env,
             self._filter(inserted) if self.rules.insert else None,
+            compacted=compacted,
         )
         return Merged(
             committed,

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Field
-from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.discard import discarding
@@ -151,6 +151,7 @@ def commit_moves(
     env: CommitEnv,
     inserted_rows: KeyFilter | None = None,
     properties: Mapping[str, str] | None = None,
+    compacted: Sequence[index_pb2.CompactedSsTable] = (),
 ) -> Manifest:
     """Delete the old rows and add the new fragments in one version.
 
@@ -161,6 +162,7 @@ def commit_moves(
         env: clock, sleep and random numbers.
         inserted_rows: the keys of inserted rows.
         properties: key-value pairs kept with the transaction.
+        compacted: the SSTables of a MemWAL whose rows these are: shard and highest generation.
 
     Raises:
         CommitError: other writers were in the way; see its subclasses. All files written for the operation
@@ -170,7 +172,7 @@ def commit_moves(
     source = changes.source
 
     def message(outcome: Outcome) -> Message:
-        return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
+        return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows, compacted)
 
     def discard() -> None:
         written = [fragment.SerializeToString() for fragment in added]

@@ -49,6 +49,7 @@ def write_fragments(
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
     operation: str = "",
+    held: bool = False,
     targets: Sequence[FileTarget] = (),
 ) -> list[bytes]:
     """Write batches of exactly `schema` to new data files of the table at `root`.
@@ -61,6 +62,7 @@ def write_fragments(
         max_rows_per_file: rows after which a new file (and fragment) is begun.
         max_bytes_per_file: bytes after which a new file is begun; looked at after every batch.
         operation: see `new_data_file_name`.
+        held: all batches stay as they are until this returns, see `FileWriter`.
         targets: folders that take the files in turns; that of the table's own root by default.
 
     Returns:
@@ -84,9 +86,9 @@ def write_fragments(
             for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
                 if writer is None:
                     path = join(target.folder, new_data_file_name(operation))
-                    writer = FileWriter(target.store, path, schema, version, referenced=sources)
+                    writer = FileWriter(target.store, path, schema, version, referenced=sources, held=held)
                 writer.write(part)
-                if writer.rows_written >= max_rows_per_file or writer.bytes_written >= max_bytes_per_file:
+                if writer.rows_written >= max_rows_per_file or writer.has_written(max_bytes_per_file):
                     file, writer = writer.finish(), None
                     written.append((target.store, file.path))
                     fragments.append(_fragment(file, target.base_id))

@@ -13,7 +13,7 @@ what is coded is the vector minus its centroid, with dot the vector itself. (Lan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from spark_lance.index.vector.quantizers.base import (
     Queries,
     Scorer,
     Training,
+    each_of,
     no_shift,
     squares,
     vector_column,
@@ -208,6 +209,13 @@ class ProductQuantizer(Quantizer):
             return Asked(queries.vectors.astype(np.float32), no_shift(len(queries)))
         rest: Matrix = (queries.vectors - centroid).astype(np.float32)
         return Asked(rest, squares(rest))
+
+    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
+        """Return one query as seen from each centroid."""
+        if not self._has_residuals:
+            return [self.ask(query, centroids[0])] * len(centroids) if len(centroids) else []
+        rest: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
+        return each_of(rest, squares(rest))
 
     @classmethod
     def load(
