@@ -197,3 +197,19 @@ def test_a_dropped_table_leaves_no_folder(ds: Any) -> None:
     lance.LanceDataset.drop(ds.uri)
     assert not Path(ds.uri).exists()
     lance.LanceDataset.drop(ds.uri, ignore_not_found=True)
+
+
+def test_clusters_of_vectors() -> None:
+    rng = np.random.default_rng(0)
+    data = np.concatenate([rng.normal(center, 0.1, (50, 8)) for center in (0, 5, 9)]).astype(np.float32)
+    found = lance.util.KMeans(3)
+    with pytest.raises(ValueError, match="call fit"):
+        found.predict(data)
+    found.fit(data)
+    owners = found.predict(data).to_numpy().reshape(3, 50)
+    assert [len(set(part)) for part in owners.tolist()] == [1, 1, 1]
+    assert len(set(owners[:, 0].tolist())) == 3
+    again = lance.util.KMeans(3, centroids=found.centroids)
+    assert again.predict(data) == found.predict(data)
+    with pytest.raises(ValueError, match="float32"):
+        found.fit(data.astype(np.float64))
