@@ -12,13 +12,18 @@ from pyspark.sql.session import SparkSession
 from spark_lance.spark.interpreters import check_workers
 from spark_lance.spark.session.enable import enable as enable_planning
 from spark_lance.spark.source import LanceDataSource
-from spark_lance.spark.sql.register import register
+from spark_lance.spark.sql.register import register, take_save_modes
 
 __all__ = ["enable"]
 
 
 def enable(
-    spark: SparkSession, *, new_sessions: bool = False, catalog: str = "lance", root: str | None = None
+    spark: SparkSession,
+    *,
+    new_sessions: bool = False,
+    catalog: str = "lance",
+    root: str | None = None,
+    save_modes: bool = False,
 ) -> SparkSession:
     """Let queries read only the columns and rows of Lance tables that they need, and SQL name Lance tables.
 
@@ -33,6 +38,9 @@ def enable(
         catalog: the name of the SQL catalog of Lance tables that the session gets.
         root: the folder of the tables that this catalog has by name; without one it has tables by path only,
             unless the setting `spark.sql.catalog.<catalog>.root` names one.
+        save_modes: let `df.write.format("lance").save(path)` make tables in the modes `errorifexists` (the
+            default) and `ignore`, too, in all sessions of the driver. Reads with a schema given by
+            `.schema(...)` are refused by Spark then. It cannot be taken back.
 
     Returns:
         The session, which is the calling thread's active one now.
@@ -42,6 +50,8 @@ def enable(
     enable_planning(spark, new_sessions=new_sessions)
     if hasattr(spark, "_jvm"):
         register(spark, catalog, root, new_sessions=new_sessions)
+        if save_modes:
+            take_save_modes(spark)
     return spark
 
 

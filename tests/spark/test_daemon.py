@@ -12,11 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOB = """
 import sys
-from pyspark.sql import SparkSession
-from spark_lance.spark.java import prepare_environment
+import spark_lance
 
-prepare_environment()
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = spark_lance.session_builder().master("local[1]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.python.daemon.module", sys.argv[1]).getOrCreate()
 
 def loaded(_):

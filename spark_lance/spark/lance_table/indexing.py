@@ -34,7 +34,14 @@ from spark_lance.index.vector.build import (
     vector_type,
     write_rows,
 )
-from spark_lance.index.vector.create import entry_of, open_segment, recipe_with, sample_vectors, segment_rows
+from spark_lance.index.vector.create import (
+    count_vectors,
+    entry_of,
+    open_segment,
+    recipe_with,
+    sample_vectors,
+    segment_rows,
+)
 from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import spread
@@ -272,6 +279,7 @@ def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     """Write what training finds as a segment without rows, and return its entry."""
     work, recipe, rows = task
     table = work.table.load()
+    rows = count_vectors(table, work.column, rows)
     size = recipe.sample_size(rows)
     sample = sample_vectors(table, work.column, size)
     trained = train(recipe, sample, rows)

@@ -14,7 +14,7 @@ from spark_lance.errors import (
     RetryableConflictError,
     SchemaError,
 )
-from spark_lance.spark.jobs import spread
+from spark_lance.spark.jobs import local_bytes, spread
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.clustering import Clustering
 from spark_lance.spark.lance_table.column_references import Expression, columns_option, needed_columns
@@ -23,7 +23,7 @@ from spark_lance.spark.progress import operation, step
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
-from spark_lance.table.maintenance.compact import compact_table
+from spark_lance.table.maintenance.compact import compact_table, execute_all
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.maintenance.retention import guarded_age
@@ -175,9 +175,10 @@ class Optimizing:
     def executeCompaction(self) -> DataFrame:
         """Put small fragments together and drop deleted rows, see `LanceDataset.compact_files`.
 
-        Each group of fragments is one Spark task, which needs memory for some pages only; all new files
-        become one version. Indices that name rows by address are written anew by the driver.
-        `max_source_bytes` bounds one call; calling again goes on where it ended.
+        Each group of fragments is one Spark task, which needs memory for some pages only; few stored bytes
+        (`spark.lance.localBytes`) the driver rewrites itself. All new files become one version. Indices that
+        name rows by address are written anew by the driver. `max_source_bytes` bounds one call; calling again
+        goes on where it ended.
 
         Raises:
             OptionError: an option does not exist or its value cannot be used.
@@ -189,6 +190,8 @@ class Optimizing:
         chosen = read_options(dataset.manifest.config, self.options)
 
         def execute(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
+            if sum(task.stored_bytes for task in tasks) <= local_bytes(self.table.spark):
+                return execute_all(tasks)
             with step(self.table.spark, f"rewrite {len(tasks)} groups of fragments"):
                 return spread(self.table.spark, tasks, CompactionTask.execute)
 

@@ -47,7 +47,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.table.predicates.texts import condition_text
-from spark_lance.table.reading.pruning import uses_of
+from spark_lance.table.reading.pruning import RowSelection, uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
@@ -193,6 +193,7 @@ class LanceReader(DataSourceReader):
         self._limit = None if self._marks.filters else self._marks.limit
         # Whether one task yields all rows, without the first `_skip` ones, so that nobody else counts them.
         self._alone, self._skip = False, 0
+        self._rows_kept: RowSelection | None = None
 
     def narrow(
         self, trees: Sequence[Expression], limit: int | None = None, *, alone: bool = False, skip: int = 0
@@ -211,6 +212,10 @@ class LanceReader(DataSourceReader):
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
         self._limit, self._alone, self._skip = limit, alone, skip
 
+    def keep(self, rows: RowSelection) -> None:
+        """Read some rows only, without any other condition; called before anything is planned."""
+        self._rows_kept = rows
+
     def __getstate__(self) -> dict[str, Any]:
         # Every task gets a copy of the reader, and its own work in its partition.
         kept = ("_schema", "_batch_bytes", "_batch_size", "_condition", "_limit", "_blobs", "_skip")
@@ -224,7 +229,9 @@ class LanceReader(DataSourceReader):
     @cached_property
     def _tasks(self) -> list[ScanTask]:
         """The fragments to read; planned when all filters are known."""
-        tasks = [replace(task, fields=self._fields) for task in self._scan.tasks_for(self._condition)]
+        kept = self._rows_kept
+        found = self._scan.tasks_for(self._condition) if kept is None else self._scan.tasks_of(kept)
+        tasks = [replace(task, fields=self._fields) for task in found]
         if self._condition is None and self._limit is not None:
             return list(first_rows(tasks, self._limit + self._skip))
         return tasks
