@@ -165,3 +165,16 @@ def test_expressions_of_pyarrow_see_text(tmp_path: Path) -> None:
         ours.to_table(filter="j = '7'")
     frame = ours.to_table().to_pandas()
     assert frame["j"].tolist() == ours.to_table()["j"].to_pylist()
+
+
+def test_chosen_columns_stay_json(tmp_path: Path) -> None:
+    ours = spark_lance.write_dataset(table(), tmp_path / "t")
+    theirs = lance.dataset(str(tmp_path / "t"))
+    columns = {"x": "j", "a": "json_extract(j, '$.a')"}
+    found, wanted = ours.to_table(columns), theirs.to_table(columns=columns)
+    assert found.equals(wanted)
+    assert found.schema.field("x").type == pa.json_()
+    mixed = ours.to_table(["j", "s.k", "l"])
+    assert mixed["s.k"].to_pylist() == mixed["j"].to_pylist()
+    assert mixed.schema.types[0] == mixed.schema.types[1] == pa.json_()
+    assert ours.scanner(["j", "s.k"]).projected_schema == ours.to_table(["j", "s.k"]).schema
