@@ -54,7 +54,7 @@ __all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices",
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Sets of columns whose files stay open between searches.
-_KEPT_COLUMN_SETS = 8
+_KEPT_COLUMN_SETS = 4
 
 
 @both_spellings_of_methods

@@ -25,7 +25,7 @@ def both_spellings(function: _Function, *, passes_on: bool = True) -> _Function:
 
     Args:
         function: the function.
-        passes_on: whether what it takes by `**` are arguments, too; these are spelled in snake_case everywhere.
+        passes_on: whether what it takes by `**` are arguments, too; these are in snake_case everywhere.
     """
     parameters = inspect.signature(function).parameters
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -52,8 +52,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class _Found:
-    """Candidates: the part that each is in (-1: the base), its address or its place in the part, its
-    distance."""
+    """Candidates: the part of each (-1: the base), its address or its place in the part, its distance."""
 
     part: Numbers
     place: npt.NDArray[np.uint64]

@@ -170,6 +170,8 @@ class VectorSearch:
         found = merged([search.run() for search in searches], query.wanted)
         if task.exactly:
             found = self.refined(query.vectors, found, task.metric)
+        elif query.wanted == query.k:
+            return found
         return [TopK.best([part], query.k) for part in found]
 
     def segments(self, task: SearchTask) -> list[tuple[Segment, VectorSegment]]:
