@@ -22,6 +22,7 @@ from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.partitions import share_rows
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.session.workers import freeze_loaded_modules
@@ -47,7 +48,8 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     Raises:
         TableNotFoundError, UnsupportedFormatError, SchemaError: see `rows.describe`.
     """
-    return rows.describe(options, ref)
+    ref, schema = rows.describe(options, ref)
+    return ref, without_places(schema)
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> FreshReader:
