@@ -153,7 +153,7 @@ def narrow(field: Field, asked: st.DataType) -> Field:
 
 
 def without_places(schema: st.StructType) -> st.StructType:
-    """Return a schema whose system columns may be null: rows that are not in the table have no place in it."""
+    """Return a schema whose system columns may be null, as rows that are not in the table have no place."""
     fields = [
         st.StructField(
             field.name, field.dataType, field.nullable or field.name in SYSTEM_COLUMNS, field.metadata
