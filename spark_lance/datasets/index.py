@@ -21,6 +21,8 @@ from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
+from spark_lance.file.schema import Schema as LanceSchema
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.entries import segments_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
@@ -52,7 +54,7 @@ __all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices",
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Sets of columns whose files stay open between searches.
-_KEPT_COLUMN_SETS = 8
+_KEPT_COLUMN_SETS = 4
 
 
 @both_spellings_of_methods
@@ -273,7 +275,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         return (indexed,) if complete or fast else (indexed, exact)
 
     def _measured(self, request: ScanRequest) -> pa.Schema:
-        return measured_schema(request)
+        return measured_schema(request, self.lance_schema)
 
     def _nearest(
         self,
@@ -379,13 +381,14 @@ class IndexMixin(ReadMixin, MaintainMixin):
         return {}
 
 
-def measured_schema(request: ScanRequest) -> pa.Schema:
-    """Return the columns that a search adds to rows."""
+def measured_schema(request: ScanRequest, schema: LanceSchema) -> pa.Schema:
+    """Return the columns that a search adds to rows of a schema."""
     if request.full_text_query is not None:
         return pa.schema([(SCORE, pa.float32())])
     if request.nearest is None:
         return pa.schema([])
-    several = len(request.vector_query.vectors) > 1
+    kind = leaf_field(schema, request.vector_query.column).arrow_type()
+    several = request.vector_query.answers(kind) > 1
     first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
     return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
 

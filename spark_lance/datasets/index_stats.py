@@ -49,9 +49,10 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
         if segment.name == index.name
     }
     for figures in plain:
-        segment = known.get(figures["uuid"].replace("-", ""))
-        if segment is None:
+        number = figures["uuid"].replace("-", "")
+        if number not in known:
             continue
+        segment = known[number]
         try:
             opened = open_segment(segment)
             centroids = opened.ivf.centroids

@@ -29,6 +29,7 @@ from spark_lance.memwal.writer import ShardWriter
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
+    "STAGING_DIR",
     "Once",
     "Stage",
     "StagedPiece",

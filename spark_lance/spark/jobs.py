@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.failures import one_line
+from spark_lance.spark.interpreters import lacks_package
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +51,12 @@ def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable
             for answer in work(iter(batches)):
                 yield pa.record_batch([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ANSWER)
 
-    rows = frame.mapInArrow(run, "answer binary").collect()
+    try:
+        rows = frame.mapInArrow(run, "answer binary").collect()
+    except PySparkException as error:
+        if (problem := lacks_package(error)) is not None:
+            raise problem from error
+        raise
     return [pickle.loads(row.answer) for row in rows]
 
 

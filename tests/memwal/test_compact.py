@@ -24,7 +24,7 @@ from spark_lance.table.commits.conflict_rules import RULES, Verdict
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.transaction import read_transaction
-from tests.memwal.tables import OTHER, SHARD, Rows, by_pylance, files, make, plain, rows, seen
+from tests.memwal.tables import OTHER, SHARD, Rows, as_rows, by_pylance, files, make, plain, rows, seen
 
 
 def details_of(path: Path) -> MemWalIndexDetails:
@@ -224,3 +224,28 @@ def test_marks_of_others_that_came_in_between() -> None:
         theirs = Transaction.UpdateMemWalState(compacted_sstables=marks(*recorded))
         assert RULES["w"](ours, theirs) is verdict
     assert RULES["w"](Transaction.Update(), Transaction.UpdateMemWalState()) is Verdict.FINE
+
+
+def test_a_branch_has_shards_of_its_own(tmp_path: Path) -> None:
+    make(tmp_path, (1, "a"))
+    generations(tmp_path, SHARD, {1: "b"}, {2: "b"})
+    spark_lance.dataset(tmp_path).compact_wal()
+    branch = spark_lance.dataset(tmp_path).create_branch("dev")
+    # It knows that two generations of the shard are in it, and begins with the third.
+    with branch.mem_wal_writer(SHARD) as log:
+        log.put(rows((1, "on dev")))
+        assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
+    assert log.stats.sstables == 1
+    assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
+    assert branch.compact_wal().sstables == 1
+    assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
+    assert seen(tmp_path) == plain(tmp_path) == {1: "b", 2: "b"}
+
+
+def test_what_tasks_left_behind_is_collected(tmp_path: Path) -> None:
+    dataset = make(tmp_path, (1, "a"))
+    left = tmp_path / "_wal_staging" / "job" / "task-00.arrow"
+    dataset.store.put(str(left), b"rows")
+    assert dataset.collect_wal().paths == ()
+    assert dataset.collect_wal(older_than=timedelta(0)).bytes_removed == 4
+    assert not left.exists()

@@ -10,6 +10,7 @@ computed for the keys. (Lance index format, bitmap.)
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +61,25 @@ class Bitmap(SetsByKey):
     def fits(cls, kind: pa.DataType) -> bool:
         """Return whether values can be told apart."""
         return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all keys and sets."""
+        return self._file.num_bytes
+
+    def keys(self, most: int) -> pa.Array | None:
+        """Return the values in the order of their sets; None if there are more than `most`."""
+        return None if self._file.num_rows > most else self._keys
+
+    def stored(self, place: int) -> bytes:
+        """Return one set of rows as it is stored."""
+        found: bytes = self._file.read(["bitmaps"], place, place + 1)["bitmaps"][0].as_py()
+        return found
+
+    def stored_sets(self) -> Iterator[bytes]:
+        """Yield the sets of all keys in order, as they are stored."""
+        for start in range(0, self._file.num_rows, _RUN_KEYS):
+            yield from self._file.read(["bitmaps"], start, start + _RUN_KEYS)["bitmaps"].to_pylist()
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return exactly the rows whose value fulfils the condition."""

@@ -102,6 +102,41 @@ class BTree(ScalarIndex):
             parts.append(table[_IDS].to_numpy()[probe.true_for(table["values"])])
         return rows_by_fragment(np.concatenate(parts))
 
+    @cached_property
+    def entries(self) -> int:
+        """How many rows the index has entries of."""
+        return self.segment.file(DATA_FILE).num_rows
+
+    @cached_property
+    def null_entries(self) -> int | None:
+        """How many of the first entries have no value; None if the pages lie in several files."""
+        lookup, _ = self._lookup
+        if self.segment.file(LOOKUP_FILE).metadata.get("range_partitioned", "false") != "false":
+            return None
+        return int(lookup["null_count"].to_numpy().sum())
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether the values are floating-point numbers."""
+        return pa.types.is_floating(self._lookup[0]["min"].type)
+
+    @cached_property
+    def has_numbers_first(self) -> bool:
+        """Whether no NaN comes before the numbers, as one with a sign does."""
+        first = self.null_entries
+        if first is None or first >= self.entries:
+            return True
+        return not bool(np.isnan(self.value(first)[0].as_py()))
+
+    def value(self, place: int) -> pa.ChunkedArray:
+        """Return the value of one entry, as an array."""
+        return self._read(place, place + 1)["values"]
+
+    def ids(self, start: int, stop: int) -> Numbers:
+        """Return the rows of entries [start, stop), in the order of their values."""
+        found: Numbers = self._read(start, stop)[_IDS].to_numpy()
+        return found
+
     def _read(self, start: int, stop: int) -> pa.Table:
         file = self.segment.file(DATA_FILE)
 

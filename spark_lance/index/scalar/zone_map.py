@@ -83,13 +83,14 @@ class ZoneMap(ScalarIndex):
         return BTree.fits(kind)
 
     @cached_property
-    def _zones(self) -> pa.Table:
+    def zones(self) -> pa.Table:
+        """The bounds of all zones, and where these are."""
         names = ["min", "max", "null_count", "nan_count", *(field.name for field in ZONE_FIELDS)]
         return self.segment.file(FILE).read(names)
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return the zones that may have rows for which a comparison is true."""
-        zones = self._zones
+        zones = self.zones
         if probe.operator == "is_null":
             return rows_of_zones(zones, zones["null_count"].to_numpy() > 0)
         low, high = (zones[name].combine_chunks() for name in ("min", "max"))

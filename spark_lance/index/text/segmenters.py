@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def jieba_tokens(texts: pa.Array, model: str) -> tuple[pa.Array, Ints]:
 def _jieba(model: str, home: str | None) -> Any:
     # Only indices of Chinese text need it.
     try:
-        import jieba
+        jieba = import_module("jieba")
     except ImportError as error:
         raise OptionError(
             "text cut by jieba needs the package jieba: pip install 'spark-lance[jieba]'"

@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -16,6 +17,7 @@ import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -26,8 +28,31 @@ import spark_lance.LanceUnits;
 
 public final class Bridge {
   private static final ObjectMapper MAPPER = new ObjectMapper();
+  // Path and options of the store of the write that a thread is about to start.
+  private static final ThreadLocal WRITING = new ThreadLocal();
 
   private Bridge() {}
+
+  /** An identifier that knows its table, where options of a read or write belong to it. */
+  public interface Loads {
+    Table load();
+  }
+
+  // A path that is about to be written, and how its store is reached.
+  public static void writesTo(String path, Map storage) {
+    WRITING.set(new Object[] {path, storage});
+  }
+
+  // The options of a catalog, with those of the store of the write to a path that this thread has told of.
+  public static Map optionsFor(String[] name, Map options) {
+    Object[] writing = (Object[]) WRITING.get();
+    if (writing == null || name.length != 1 || !name[0].equals(writing[0])) {
+      return options;
+    }
+    Map all = new HashMap(options);
+    all.putAll((Map) writing[1]);
+    return all;
+  }
 
   public static Map question(String verb) {
     Map question = new LinkedHashMap();

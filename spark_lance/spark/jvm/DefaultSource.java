@@ -20,7 +20,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDat
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-public final class DefaultSource extends PythonDataSourceV2 {
+public class DefaultSource extends PythonDataSourceV2 {
   private Map described = null;
 
   public DefaultSource() {
@@ -50,6 +50,10 @@ public final class DefaultSource extends PythonDataSourceV2 {
   }
 
   public Table getTable(StructType schema, Transform[] partitions, Map properties) {
+    if (partitions.length > 0) {
+      throw new IllegalArgumentException(
+          "Lance tables have no partitions: leave out partitionBy, and cluster the rows by LanceTable.sortBy");
+    }
     Table table = (Table) call("table", new Object[] {this, schema, described});
     return table == null ? super.getTable(schema, partitions, properties) : table;
   }

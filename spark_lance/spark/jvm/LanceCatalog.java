@@ -81,6 +81,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   Map question(String verb, String[] parts) {
     Map question = question(verb);
     question.put("name", Bridge.list(parts));
+    question.put("options", Bridge.optionsFor(parts, options));
     return question;
   }
 
@@ -161,6 +162,9 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   public Table loadTable(Identifier identifier) {
+    if (identifier instanceof Bridge.Loads) {
+      return ((Bridge.Loads) identifier).load();
+    }
     return table(question("load_table", identifier));
   }
 

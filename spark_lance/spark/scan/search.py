@@ -114,9 +114,10 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
     """
     if options.nearest is not None:
         query = VectorQuery.parse(options.nearest)
-        if len(query.vectors) > 1:
+        kind = leaf_field(manifest.schema, query.column).arrow_type()
+        if query.answers(kind) > 1:
             raise OptionError("option 'nearest' is for one vector: LanceTable.searchBatch takes many")
-        query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
+        query.fitted(kind)
     else:
         store, root = open_store(options.path, options.storage)
         if options.hybrid_search is not None:

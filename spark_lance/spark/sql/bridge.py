@@ -47,7 +47,9 @@ VERBS = {
     "describe_read": "scans",
     "pin_read": "scans",
     "push_predicates": "scans",
-    "push_aggregates": "scans",
+    "push_aggregates": "aggregates",
+    "column_statistics": "aggregates",
+    "push_top": "scans",
     "push_limit": "scans",
     "plan_scan": "scans",
     "plan_write": "writes",
@@ -70,7 +72,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Bridge:
-    """A `java.util.function.BiFunction` that answers the questions of one driver.
+    """Answers the questions of one driver.
 
     Args:
         spark: a classic session of it.
@@ -88,9 +90,6 @@ class Bridge:
             return json.dumps(_failure(error, asked))
         return json.dumps({"answer": answer})
 
-    class Java:  # noqa: D106 (py4j reads it)
-        implements = ("java.util.function.BiFunction",)
-
 
 def _answer_to(verb: str) -> Answer:
     module = import_module(f"{__package__}.{VERBS[verb]}")
@@ -102,6 +101,8 @@ def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     logger.debug("%s failed: %s", asked["verb"], error)
     if asked["verb"].endswith("_procedure") or not asked.keys().isdisjoint(("read", "write")):
         kind = "Refused"  # the name is the procedure's, or there is none
+    if asked["verb"] == "alter_table" and kind == "Refused":
+        kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace
     name = list(asked.get("name", []))
     if "write" in asked:
         # By its name programs know whether a write may be repeated, as in what tasks raise.

@@ -158,7 +158,7 @@ def _service(impl: str, properties: tuple[tuple[str, str], ...]) -> ServiceCatal
 
 def is_path(name: Name) -> bool:
     """Whether a name is a path in place of one: a single part that is an absolute path or a URI."""
-    return len(name) == 1 and (name[0].startswith("/") or "://" in name[0])
+    return len(name) == 1 and (name[0].startswith("/") or ":/" in name[0])
 
 
 def catalog_name(catalog: OpenCatalog, text: str) -> Name:

@@ -21,12 +21,7 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, read_options
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.sql.catalogs import Question
-from spark_lance.spark.sql.search_functions import (
-    HYBRID_KEYS,
-    SEARCH_FUNCTIONS,
-    TEXT_KEYS,
-    VECTOR_KEYS,
-)
+from spark_lance.spark.sql.search_functions import HYBRID_KEYS, SEARCH_FUNCTIONS, TEXT_KEYS, VECTOR_KEYS
 from spark_lance.spark.sql.tables import resolve_table
 from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.versions.resolve import VersionRef

@@ -1,4 +1,4 @@
-"""The table functions of SQL that search: what they take, and what DESCRIBE FUNCTION tells of them."""
+"""The table functions that search: their arguments and options. What they do is in `search`."""
 
 from __future__ import annotations
 

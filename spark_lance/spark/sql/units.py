@@ -27,6 +27,8 @@ UNITS = (
     "Bridge",
     "LanceCatalog",
     "LanceProcedures",
+    "LanceSaveModes",
+    "LanceAmount",
     "LanceScan",
     "LanceWrite",
     "LancePaths",

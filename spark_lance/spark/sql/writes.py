@@ -26,6 +26,7 @@ from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.streaming.write import stream_writer
 
 if TYPE_CHECKING:
+    from spark_lance.spark.streaming.upsert import UpsertStreamWriter
     from spark_lance.spark.streaming.write import LanceStreamWriter
 
 __all__ = ["finish_write", "plan_write", "write_rows"]
@@ -75,7 +76,7 @@ def write_rows(question: Question) -> dict[str, int] | None:
     return {"rows": message.rows}
 
 
-def _writer(asked: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter:
+def _writer(asked: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
     schema = st.StructType.fromJson(json.loads(asked["schema"]))
     options = write_options(CaseInsensitiveDict(asked["options"]), asked["overwrite"])
     make = stream_writer if streams else LanceWriter

@@ -22,7 +22,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
-from spark_lance.table.reading.pruning import Pruner, prune
+from spark_lance.table.reading.pruning import Pruner, RowSelection, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
@@ -155,6 +155,12 @@ class Scan:
         chosen = [fragment for fragment in self.fragments if fragment.id in kept]
         known_rows = {number: rows for number, rows in kept.items() if rows is not None}
         return self._narrowed(chosen, known_rows, ())
+
+    def tasks_of(self, selection: RowSelection) -> list[ScanTask]:
+        """Return one task for each fragment of which rows are chosen, in scan order, for those that live."""
+        chosen = [fragment for fragment in self.fragments if fragment.id in selection]
+        rows = {number: rows for number, rows in selection.items() if rows is not None}
+        return self._narrowed(chosen, rows, ())
 
     def _pruned(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
         """Return the fragments that a condition may keep rows of, and these rows where they are known."""
