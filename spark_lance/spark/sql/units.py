@@ -24,6 +24,8 @@ UNITS = (
     "Bridge",
     "LanceCatalog",
     "LanceProcedures",
+    "LanceColumns",
+    "LanceTransport",
     "LanceScan",
     "LancePaths",
     "LanceRowLevel",
