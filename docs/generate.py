@@ -9,6 +9,7 @@ A page holds `<!-- generated: NAME -->` and `<!-- end -->`; `TABLES` has a funct
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -181,6 +182,15 @@ def releases() -> Iterator[str]:
     )
 
 
+def tested() -> Iterator[str]:
+    """Yield the runs of the tests that were recorded, by what they ran with."""
+    rows = json.loads((ROOT / "tests" / "tested.json").read_text())
+    names = ("python", "pyspark", "pyarrow", "pylance", "tests", "passed", "skipped", "date")
+    ordered = sorted(rows, key=lambda row: (_release(row["python"]), _release(row["pyspark"]), row["tests"]))
+    heads = ("Python", "Spark", "PyArrow", "pylance", *names[4:])
+    yield from markdown(heads, ([str(row[name]) for name in names] for row in ordered))
+
+
 def _release(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
@@ -193,6 +203,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "metadata tables": metadata_tables,
     "engines": engines,
     "releases": releases,
+    "tested": tested,
 }
 
 

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from spark_lance.datasets.building import write_fragments
     from spark_lance.datasets.dataset import LanceDataset, LanceFragment, dataset, write_dataset
     from spark_lance.datasets.fragment_metadata import FragmentMetadata
-    from spark_lance.datasets.operations import LanceOperation, Transaction
+    from spark_lance.datasets.operations import LanceOperation
     from spark_lance.datasets.ordering import ColumnOrdering
     from spark_lance.datasets.scanner import LanceScanner
+    from spark_lance.datasets.transaction import Transaction
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
     from spark_lance.spark.lance_table.table import LanceTable
+    from spark_lance.spark.session.builder import session_builder
     from spark_lance.spark.source import LanceDataSource
     from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
@@ -43,6 +45,7 @@ __all__ = [
     "enable",
     "errors",
     "query",
+    "session_builder",
     "write_dataset",
     "write_fragments",
 ]
@@ -57,11 +60,12 @@ _HOMES = {
     "LanceScanner": "spark_lance.datasets.scanner",
     "LanceTable": "spark_lance.spark.lance_table.table",
     "RetryPolicy": "spark_lance.io.retry",
-    "Transaction": "spark_lance.datasets.operations",
+    "Transaction": "spark_lance.datasets.transaction",
     "batch_udf": "spark_lance.table.columns.new_columns",
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.datasets.dataset",
     "enable": "spark_lance.spark.enable",
+    "session_builder": "spark_lance.spark.session.builder",
     "write_dataset": "spark_lance.datasets.dataset",
     "write_fragments": "spark_lance.datasets.building",
 }

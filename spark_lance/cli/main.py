@@ -144,7 +144,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "row_commands.search",
             "The rows nearest to a vector, or with words, best first.",
             (
-                click.Option(["--vector"], metavar="JSON", help="The vector, such as [0.1,0.2]."),
+                click.Option(["--vector"], metavar="NUMBERS", help="The vector, such as [0.1,0.2]."),
                 click.Option(["--like-row"], type=int, help="The vector of the row at this place."),
                 click.Option(["--text"], help="Words; a phrase in double quotes."),
                 click.Option(["--column"], help="What is searched; needed if there are several."),
@@ -233,6 +233,28 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                     help="Delete files that no version names whatever their age; only while nobody writes.",
                 ),
             ),
+        ),
+        "wal": Group(
+            "Rows that writers have logged and that are not in the table yet (MemWAL).",
+            {
+                "shards": Command("wal_commands.shards", "The shards, and what is not in the table yet."),
+                "compact": Command(
+                    "wal_commands.compact",
+                    "Bring logged rows into the table, and delete what nobody needs any more.",
+                    (
+                        _DRY_RUN,
+                        click.Option(
+                            ["--flush"],
+                            is_flag=True,
+                            help="Bring what is only in logs, too; writers that are at work are displaced.",
+                        ),
+                        click.Option(
+                            ["--older-than"],
+                            help="Age of what is deleted after it came into the table, such as 10m (1h).",
+                        ),
+                    ),
+                ),
+            },
         ),
         "verify": Command("upkeep_commands.check", "Read a version as a whole and check everything.", _AT),
         "index": Group(

@@ -33,6 +33,10 @@ class DatasetBase:
     root: str
     manifest: Manifest
 
+    def __getstate__(self) -> dict[str, object]:
+        # What was computed and opened stays behind.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
     @property
     def version(self) -> int:
         """The version that is read."""

@@ -12,22 +12,28 @@ import pyarrow as pa
 
 from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
 from spark_lance.datasets.lance_schema import LanceSchema
-from spark_lance.datasets.operations import LanceOperation, Operation, Transaction
+from spark_lance.datasets.operations import LanceOperation, Operation
+from spark_lance.datasets.spelling import both_spellings
+from spark_lance.datasets.transaction import Transaction
+from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
 from spark_lance.file.opening import open_file
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.index.scalar.parts import fill_entry
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join, open_store
-from spark_lance.proto import table_pb2
+from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.inserts.write_plan import find_latest, plan_write
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import DATA_DIR
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.inputs import as_reader
+from spark_lance.table.writing.targets import choose_targets
 from spark_lance.table.writing.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 from spark_lance.table.writing.write import write_fragments as write_files
 
@@ -61,6 +67,7 @@ def place_of(
     raise OptionTypeError(f"a table is given by its URI or as a LanceDataset, not as {type(target).__name__}")
 
 
+@both_spellings
 def write_fragments(
     data: Any,
     dataset_uri: Any,
@@ -72,6 +79,9 @@ def write_fragments(
     data_storage_version: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     return_transaction: bool = False,
+    initial_bases: Sequence[DatasetBasePath] | None = None,
+    target_bases: Sequence[str] | None = None,
+    target_all_bases: bool | None = None,
 ) -> list[FragmentMetadata] | Transaction:
     """Write data as files of a table and commit nothing.
 
@@ -84,6 +94,8 @@ def write_fragments(
         max_rows_per_file, max_bytes_per_file, data_storage_version: as for `write_dataset`.
         storage_options: options of the fsspec file system.
         return_transaction: return a Transaction for `LanceDataset.commit`.
+        initial_bases, target_bases, target_all_bases: as for `write_dataset`; an Overwrite that makes the
+            table takes `initial_bases`, too.
 
     Returns:
         The fragments, one per file, of id 0: the commit numbers them. Files of fragments that are not
@@ -99,8 +111,15 @@ def write_fragments(
     latest = find_latest(place.store, place.root)
     kind = "overwrite" if mode == "create" and latest is not None else mode
     plan = plan_write(
-        place.store, place.root, latest, reader.schema, kind, data_storage_version=data_storage_version
+        place.store,
+        place.root,
+        latest,
+        reader.schema,
+        kind,
+        data_storage_version=data_storage_version,
+        bases=[base.stored() for base in initial_bases or ()],
     )
+    bases = plan.places(place.store, place.root, latest)
     aligner = Aligner(reader.schema, plan.schema)
     written = write_files(
         (aligner.align(batch) for batch in reader),
@@ -110,13 +129,14 @@ def write_fragments(
         version=plan.version,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
+        targets=choose_targets(bases, target_bases, target_all_bases),
     )
     fragments = [FragmentMetadata.of(table_pb2.DataFragment.FromString(data)) for data in written]
     if not return_transaction:
         return fragments
     if plan.operation == "append":
         return Transaction(plan.read_version, LanceOperation.Append(fragments))
-    made = LanceOperation.Overwrite(LanceSchema(plan.schema), fragments)
+    made = LanceOperation.Overwrite(LanceSchema(plan.schema), fragments, initial_bases)
     return Transaction(plan.read_version, made)
 
 
@@ -168,6 +188,10 @@ def commit(
         raise OptionError("read_version is needed: the version that the operation was computed from")
     base = latest if read_version in (None, 0) else load_version(store, root, read_version or 0)
     message = operation.message(base)
+    if isinstance(message, transaction_pb2.Transaction.CreateIndex):
+        snapshot = Snapshot(store, root, base)
+        for entry in message.new_indices:
+            fill_entry(snapshot, entry)
     strict = max_retries == 0
     return commit_operation(
         store, root, message, read_version=base.version, properties=properties, strict=strict, retry=retry
@@ -194,6 +218,7 @@ def _create(
         fragments,
         version=version,
         stable_row_ids=stable_row_ids,
+        bases=[base.message() for base in operation.bases()],
         properties=properties,
         retry=retry,
     )

@@ -11,28 +11,32 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase
-from spark_lance.datasets.building import commit, merge_appends, place_of
+from spark_lance.datasets.building import Place, commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
 from spark_lance.datasets.hybrid import HybridMixin
-from spark_lance.datasets.operations import Operation, Transaction
+from spark_lance.datasets.mem_wal import MemWalMixin
+from spark_lance.datasets.operations import Operation
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
 from spark_lance.datasets.show import ShowMixin
+from spark_lance.datasets.spelling import both_spellings, both_spellings_of_methods
 from spark_lance.datasets.sql import SqlMixin
 from spark_lance.datasets.stats import StatsMixin
-from spark_lance.datasets.versions import VersionsMixin
+from spark_lance.datasets.transaction import Transaction
+from spark_lance.datasets.versions import DatasetBasePath, VersionsMixin
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
+from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard, find_latest, plan_write
 from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 from spark_lance.table.versions.resolve import Reference, version_at
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.compression import compressed
 from spark_lance.table.writing.inputs import as_reader
+from spark_lance.table.writing.targets import choose_targets
 from spark_lance.table.writing.write import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -42,6 +46,7 @@ from spark_lance.table.writing.write import (
 __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
 
 
+@both_spellings
 def dataset(
     uri: str | os.PathLike[str],
     version: Reference | None = None,
@@ -78,9 +83,18 @@ def dataset(
     return found if version is None or isinstance(version, int) else found.checkout_version(version)
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True, repr=False)
 class LanceDataset(
-    ShowMixin, SqlMixin, StatsMixin, HybridMixin, RowsMixin, ColumnsMixin, VersionsMixin, ConfigMixin
+    ShowMixin,
+    SqlMixin,
+    StatsMixin,
+    HybridMixin,
+    MemWalMixin,
+    RowsMixin,
+    ColumnsMixin,
+    VersionsMixin,
+    ConfigMixin,
 ):
     """One version of a Lance table, without Spark. Made by `dataset` and `write_dataset`.
 
@@ -157,6 +171,7 @@ class LanceDataset(
         return {"dataset": found, "merged": merged}
 
 
+@both_spellings
 def write_dataset(
     data: Any,
     uri: str | os.PathLike[str] | DatasetBase,
@@ -173,6 +188,9 @@ def write_dataset(
     commit_message: str | None = None,
     commit_lock: CommitLock | None = None,
     auto_cleanup_options: Mapping[str, int] | None = None,
+    initial_bases: Sequence[DatasetBasePath] | None = None,
+    target_bases: Sequence[str] | None = None,
+    target_all_bases: bool | None = None,
 ) -> LanceDataset:
     """Write a table and return its new version.
 
@@ -196,38 +214,47 @@ def write_dataset(
         commit_lock: as for `dataset`.
         auto_cleanup_options: for a new table, which then cleans up by itself: `interval` in versions, and
             `older_than_seconds` or `retain_versions` or both.
+        initial_bases: of a new table: more places in which it may keep files.
+        target_bases: the places that take the new files in turns, by name or path; the table's own URI stands
+            for its root, which takes them by default.
+        target_all_bases: all places take them; with true, the table's root as the first of them, too.
 
     Raises:
         TableExistsError: mode "create" and the table exists.
         SchemaError: the data does not fit the table, or Lance cannot store a type.
+        OptionError: there is no such place, or the table that is to get new ones is there already.
         CommitError: another writer was in the way; see its subclasses.
     """
     config = auto_cleanup_config(auto_cleanup_options)
     reader = as_reader(data, schema)
     place = place_of(uri, storage_options, commit_lock)
     store, root = place.store, place.root
-    properties = dict(transaction_properties or {})
-    if commit_message is not None:
-        properties[COMMIT_MESSAGE] = commit_message
-    plan = plan_write(
-        store,
-        root,
-        find_latest(store, root),
-        reader.schema,
-        mode,
-        data_storage_version=data_storage_version,
-        stable_row_ids=enable_stable_row_ids,
-    )
+    message = {} if commit_message is None else {COMMIT_MESSAGE: commit_message}
+    properties = {**(transaction_properties or {}), **message}
+    latest = find_latest(store, root)
+    asked: dict[str, Any] = {
+        "data_storage_version": data_storage_version,
+        "stable_row_ids": enable_stable_row_ids,
+    }
+    new_bases = [base.stored() for base in initial_bases or ()]
+    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **asked)
+    bases = plan.places(store, root, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
-    aligner = Aligner(reader.schema, plan.schema)
-    fragments = write_fragments(
-        (aligner.align(batch) for batch in reader),
-        store,
-        root,
-        plan.schema,
-        version=plan.version,
+    fragments = _written(
+        reader,
+        place,
+        plan,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
+        held=isinstance(data, pa.Table | pa.RecordBatch),
+        targets=choose_targets(bases, target_bases, target_all_bases),
     )
-    version = commit_or_discard(store, root, plan, fragments, properties, config)
+    version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))
+
+
+def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:
+    """Write rows as data files; return the messages of their fragments."""
+    aligner = Aligner(reader.schema, plan.schema)
+    batches = (aligner.align(batch) for batch in reader)
+    return write_fragments(batches, place.store, place.root, plan.schema, version=plan.version, **how)

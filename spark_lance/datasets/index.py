@@ -17,9 +17,12 @@ from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.projection import Columns
 from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
+from spark_lance.file.schema import Schema as LanceSchema
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.entries import segments_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
@@ -45,13 +48,16 @@ from spark_lance.table.predicates.predicate import Condition, Predicate, compile
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.reading.take import take_addresses
+from spark_lance.table.reading.take import OpenFragments
 
-__all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices"]
+__all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices", "measured_schema"]
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
+# Sets of columns whose files stay open between searches.
+_KEPT_COLUMN_SETS = 4
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True)
 class IndexOptimizer(Optimizer):
     """What `LanceDataset.optimize` offers."""
@@ -122,8 +128,9 @@ class IndexMixin(ReadMixin, MaintainMixin):
             num_partitions: by default one per 4,096 rows, with HNSW one per million.
             num_sub_vectors: of PQ; a 16th of the dimension by default.
             num_bits: of PQ, 8 or 4; of RQ, 1 to 9.
-            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, and of
-                HNSW `m` (20), `ef_construction` (150) and `max_level` (7).
+            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, of
+                HNSW `m` (20), `ef_construction` (150) and `max_level` (7); and what training would find:
+                `ivf_centroids` (partitions, dim), with them `pq_codebook` (sub-vectors, codewords, values).
 
         Raises:
             SchemaError: the column does not exist, or cannot be indexed so.
@@ -193,7 +200,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
                     "details": dict(index.details),
                     "indices": segment_figures(self.snapshot, index),
                 }
-        raise IndexNotFoundError(f"there is no index {name!r}")
+        raise IndexNotFoundError(f'Index "{name}" not found')
 
     def to_table(
         self,
@@ -253,12 +260,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
             if isinstance(request.full_text_query, FullTextQuery):
                 return self._answering_query(request, wanted, stored)
             return self._answering(_text_query(request), wanted, *chosen)
-        nearest = dict(request.nearest or {})
-        if nearest.get("k") is None and request.limit is not None:
-            nearest["k"] = max(request.limit, 1)
-        if request.fast_search:
-            nearest["fast_search"] = True
-        return self._nearest(VectorQuery.parse(nearest), *chosen)
+        return self._nearest(request.vector_query, *chosen)
 
     def _compared(self, request: ScanRequest) -> Sequence[str]:
         nearest = dict(request.nearest or {})
@@ -273,13 +275,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         return (indexed,) if complete or fast else (indexed, exact)
 
     def _measured(self, request: ScanRequest) -> pa.Schema:
-        if request.full_text_query is not None:
-            return pa.schema([(SCORE, pa.float32())])
-        if request.nearest is None:
-            return pa.schema([])
-        several = len(VectorQuery.parse(request.nearest).vectors) > 1
-        first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
-        return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
+        return measured_schema(request, self.lance_schema)
 
     def _nearest(
         self,
@@ -291,7 +287,9 @@ class IndexMixin(ReadMixin, MaintainMixin):
         with_row_address: bool,
     ) -> pa.Table:
         condition = self._condition(filter)
-        search = self._searches.setdefault(query.column, VectorSearch(self.snapshot, query.column))
+        search = self._searches.get(query.column)
+        if search is None:
+            search = self._searches.setdefault(query.column, VectorSearch(self.snapshot, query.column))
         results = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
         later = None if prefilter else condition
         addresses = np.concatenate([result.addresses for result in results])
@@ -353,7 +351,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
         # Some column must be taken, or nothing would say how many rows there are.
         names = dict.fromkeys([*scan.names, *flagged, *extra, ROW_ADDRESS])
-        rows = take_addresses(self.snapshot.scan(list(names)), addresses)
+        rows = self._open_fragments(tuple(names)).take(addresses)
         for name, values in measured.items():
             rows = rows.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
         if condition is not None:
@@ -362,10 +360,37 @@ class IndexMixin(ReadMixin, MaintainMixin):
         chosen = [name for name in (scan.names if columns is None else columns) if name not in flagged]
         return known_table(rows.select(list(dict.fromkeys([*first, *chosen, *measured, *flagged]))))
 
+    def _open_fragments(self, names: tuple[str, ...]) -> OpenFragments:
+        """Return what takes some columns of rows; of the sets of columns used last it is kept."""
+        known = self._opened.pop(names, None)
+        if known is None:
+            known = OpenFragments(self.snapshot.scan(list(names)))
+        self._opened[names] = known
+        if len(self._opened) > _KEPT_COLUMN_SETS:
+            # Another thread may have been faster.
+            self._opened.pop(next(iter(self._opened), names), None)
+        return known
+
+    @cached_property
+    def _opened(self) -> dict[tuple[str, ...], OpenFragments]:
+        return {}
+
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:
         """What was opened for searching columns of this version."""
         return {}
+
+
+def measured_schema(request: ScanRequest, schema: LanceSchema) -> pa.Schema:
+    """Return the columns that a search adds to rows of a schema."""
+    if request.full_text_query is not None:
+        return pa.schema([(SCORE, pa.float32())])
+    if request.nearest is None:
+        return pa.schema([])
+    kind = leaf_field(schema, request.vector_query.column).arrow_type()
+    several = request.vector_query.answers(kind) > 1
+    first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
+    return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
 
 
 def _text_query(request: ScanRequest) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.index.entries import segments_of
+from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
 from spark_lance.table.indices.describe import IndexDescription
 from spark_lance.table.reading.snapshot import Snapshot
@@ -18,7 +19,8 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
 
     Of all: `uuid`, `num_fragments`, `size_bytes`. Of vector indices also `index_type`, `metric_type`,
     `num_partitions`, `centroids` (a list of vectors), `partitions` (with their `size` in rows), and of codes
-    `sub_index` with `index_type`, `dimension`, `nbits` and `num_sub_vectors`.
+    `sub_index` with `index_type`, `dimension`, `nbits` and `num_sub_vectors`. Of the others what their kind
+    tells (`ScalarIndex.figures`): sizes of zones, filters, how text was cut.
 
     Raises:
         FormatError: files of the index are damaged.
@@ -32,7 +34,14 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
         }
         for segment in index.segments
     ]
-    if index.type_url.rpartition(".")[2].lower() != VECTOR_LABEL:
+    label = index.type_url.rpartition(".")[2].lower()
+    kind = next((each for each in SCALAR_INDICES.values() if each.label == label), None)
+    if kind is not None:
+        for segment in segments_of(snapshot, label, kind.newest):
+            for figures in plain if segment.name == index.name else ():
+                if figures["uuid"].replace("-", "") == segment.entry.uuid.uuid.hex():
+                    figures |= kind(segment).figures()
+    if label != VECTOR_LABEL:
         return plain
     known = {
         segment.entry.uuid.uuid.hex(): segment
@@ -40,9 +49,10 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
         if segment.name == index.name
     }
     for figures in plain:
-        segment = known.get(figures["uuid"].replace("-", ""))
-        if segment is None:
+        number = figures["uuid"].replace("-", "")
+        if number not in known:
             continue
+        segment = known[number]
         try:
             opened = open_segment(segment)
             centroids = opened.ivf.centroids
@@ -54,6 +64,7 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
             details["nbits"] = details.pop("num_bits")
         figures |= {
             "index_type": opened.kind,
+            "index_file_version": "V3",
             "metric_type": opened.metric,
             "num_partitions": len(opened.lengths),
             "centroids": centroids.tolist(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic
@@ -13,6 +14,7 @@ from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
+from spark_lance.table.rows.merge_source import SPILL_BYTES, source_rows
 from spark_lance.table.writing.inputs import as_reader
 
 __all__ = ["MergeInsertBuilder", "MergeResult"]
@@ -45,6 +47,7 @@ class MergeInsertBuilder(Generic[SameDataset]):
         self._rules = MergeRules(on)
         self._retries = 10
         self._timeout = timedelta(seconds=30)
+        self._limit = SPILL_BYTES
 
     def when_matched_update_all(self, condition: Predicate | None = None) -> MergeInsertBuilder[SameDataset]:
         """Replace rows of the table by the source's rows of the same key.
@@ -92,13 +95,31 @@ class MergeInsertBuilder(Generic[SameDataset]):
         self._timeout = timeout
         return self
 
+    def memory_limit(self, num_bytes: int) -> MergeInsertBuilder[SameDataset]:
+        """Set up to which size the data is held in memory; 256 MB by default.
+
+        More goes to a file in the system's folder for temporary files. The keys are always held.
+        """
+        self._limit = num_bytes
+        return self
+
+    def target_bases(self, bases: Iterable[str]) -> MergeInsertBuilder[SameDataset]:
+        """Set the places that take new files, by name or path, as for `write_dataset`."""
+        self._rules = replace(self._rules, target_bases=tuple(bases), target_all_bases=None)
+        return self
+
+    def target_all_bases(self, include_primary: bool = True) -> MergeInsertBuilder[SameDataset]:
+        """Let all places take new files, with the table's own root or without."""
+        self._rules = replace(self._rules, target_bases=(), target_all_bases=include_primary)
+        return self
+
     def execute(self, data: Any, schema: pa.Schema | None = None) -> MergeResult[SameDataset]:
         """Merge the data and return the new version. One is made even if nothing changes.
 
-        The data is held in memory; the table is streamed. Updated rows move to the end of the table, in its
-        order; inserted rows follow in the order of the data. With stable row ids, updated rows keep theirs.
-        Two writers that insert one key at the same time end up with one row; that holds for pylance as the
-        other writer, too, if the key is the table's primary key.
+        The data is drawn once, and held up to `memory_limit`; the table is streamed. Updated rows move to the
+        end of the table, in its order; inserted rows follow in the order of the data. With stable row ids,
+        updated rows keep theirs. Two writers that insert one key at the same time end up with one row; that
+        holds for pylance as the other writer, too, if the key is the table's primary key.
 
         Args:
             data: any kind of data that `write_dataset` takes, with columns of the table, at least the key.
@@ -119,10 +140,10 @@ class MergeInsertBuilder(Generic[SameDataset]):
             raise OptionError(
                 "this merge would never change anything: say what is done when keys match or not"
             )
-        table = as_reader(data, schema).read_all()
         dataset = self._dataset
         reruns = RetryPolicy(attempts=self._retries + 1, total_seconds=self._timeout.total_seconds())
-        done = merge_rows(dataset.snapshot, table, rules, reruns=reruns)
+        with source_rows(as_reader(data, schema), self._limit) as rows:
+            done = merge_rows(dataset.snapshot, rows, rules, reruns=reruns)
         return MergeResult(
             dataset._at(done.manifest), done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows
         )

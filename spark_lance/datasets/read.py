@@ -36,10 +36,10 @@ from spark_lance.table.reading.take import RowNumbers, take_addresses, take_posi
 from spark_lance.table.versions.resolve import Reference, resolve
 from spark_lance.table.versions.versions import load_version
 
-__all__ = ["LanceFragment", "ReadMixin"]
+__all__ = ["LanceFragment", "ReadMixin", "Readable"]
 
 
-class _Readable(ScanSource):
+class Readable(ScanSource):
     """What can be read of a version and of one of its fragments alike."""
 
     @property
@@ -207,7 +207,7 @@ def _message(fragment: Any) -> table_pb2.DataFragment:
     return message
 
 
-class ReadMixin(DatasetBase, _Readable):
+class ReadMixin(DatasetBase, Readable):
     """What can be read of one version."""
 
     @property
@@ -346,7 +346,7 @@ class ReadMixin(DatasetBase, _Readable):
 
 
 @dataclass(frozen=True, repr=False)
-class LanceFragment(FragmentChanges, _Readable):
+class LanceFragment(FragmentChanges, Readable):
     """One fragment of a version. `_rowoffset` counts the rows of the whole table."""
 
     parent: ReadMixin

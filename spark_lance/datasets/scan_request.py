@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from spark_lance.datasets.ordering import ColumnOrdering
 from spark_lance.datasets.projection import Columns
 from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.index.vector.query import VectorQuery
 from spark_lance.proto import table_pb2
 from spark_lance.table.predicates.predicate import Predicate
 
@@ -96,8 +98,24 @@ class ScanRequest:
             raise OptionError(f"blob_handling is {' or '.join(_BLOB_HANDLINGS)}, not {self.blob_handling!r}")
         if self.nearest is not None and self.full_text_query is not None:
             raise OptionError("a search is by vector or by text, not by both")
+        if self.include_deleted_rows and self.is_search:
+            raise OptionError("Cannot include deleted rows in a search by vector or text")
 
     @property
     def is_search(self) -> bool:
         """Whether rows are searched for, by vector or text."""
         return self.nearest is not None or self.full_text_query is not None
+
+    @cached_property
+    def vector_query(self) -> VectorQuery:
+        """What `nearest` asks for; `limit` says how many rows if it does not.
+
+        Raises:
+            OptionError: a key or value that a search does not have.
+        """
+        nearest = dict(self.nearest or {})
+        if nearest.get("k") is None and self.limit is not None:
+            nearest["k"] = max(self.limit, 1)
+        if self.fast_search:
+            nearest["fast_search"] = True
+        return VectorQuery.parse(nearest)

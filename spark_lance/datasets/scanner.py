@@ -110,7 +110,7 @@ class LanceScanner:
             return int(self.to_table().num_rows)
         scan = self._plan([])
         if request.filter is None:
-            rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+            rows = scan.count()
         else:
             rows = sum(table.num_rows for table in scan.tables(request.filter))
         rows = max(0, rows - (request.offset or 0))
@@ -141,7 +141,7 @@ class LanceScanner:
     def _search_schema(self, read: pa.Schema) -> pa.Schema:
         """Return the schema of what a search gives, in which what was measured stands before row ids."""
         request = self.request
-        shown = list(self.source._measured(request))
+        shown = list(self._measured)
         if request.disable_scoring_autoprojection and request.columns is not None:
             shown = [field for field in shown if field.name in (self._projection.reads or ())]
         names = {field.name for field in shown}
@@ -186,8 +186,13 @@ class LanceScanner:
         return f"LanceScanner({shown})"
 
     @cached_property
+    def _measured(self) -> pa.Schema:
+        """The columns that a search adds."""
+        return self.source._measured(self.request)
+
+    @cached_property
     def _projection(self) -> Projection:
-        measured = self.source._measured(self.request) if self.request.is_search else None
+        measured = self._measured if self.request.is_search else None
         return Projection.of(self.request.columns, self.source.snapshot.schema, measured)
 
     @property
@@ -198,7 +203,7 @@ class LanceScanner:
     @property
     def _also(self) -> list[str]:
         """The columns that follow those of the projection."""
-        measured = self.source._measured(self.request).names if self.request.is_search else []
+        measured = self._measured.names if self.request.is_search else []
         return [*measured, *self._flags]
 
     @cached_property
@@ -228,7 +233,7 @@ class LanceScanner:
         return list(dict.fromkeys(names))
 
     def _order_path(self, column: str) -> list[str]:
-        if column in (ROW_ID, ROW_ADDRESS) or column in self.source._measured(self.request).names:
+        if column in (ROW_ID, ROW_ADDRESS) or column in self._measured.names:
             return [column]
         return [field.name for field in self.source.snapshot.schema.find(column, only_structs=True)]
 
@@ -245,7 +250,7 @@ class LanceScanner:
         return scan
 
     def _is_measured(self, name: str) -> bool:
-        return self.request.is_search and name in self.source._measured(self.request).names
+        return self.request.is_search and name in self._measured.names
 
     def _parts(self, target_bytes: int) -> Iterator[pa.Table]:
         """Yield the rows as tables of about `target_bytes`."""

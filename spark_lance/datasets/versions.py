@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from spark_lance.datasets.base import DatasetBase
 from spark_lance.io.store import open_store
-from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.proto import transaction_pb2
+from spark_lance.table.bases import BasePath
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
 from spark_lance.table.manifest import read_manifest
@@ -41,6 +42,11 @@ class DatasetBasePath:
     name: str | None = None
     is_dataset_root: bool = False
     id: int = 0
+
+    def stored(self) -> BasePath:
+        """Return it as a manifest has it."""
+        path = os.fspath(self.path)
+        return BasePath(self.id, self.is_dataset_root, path, self.name, path)
 
 
 class VersionsMixin(DatasetBase):
@@ -196,12 +202,7 @@ class VersionsMixin(DatasetBase):
             IncompatibleConflictError: another writer has taken it meanwhile.
             CommitError: the commit failed; see its subclasses.
         """
-        messages = [
-            table_pb2.BasePath(
-                id=base.id, name=base.name, is_dataset_root=base.is_dataset_root, path=os.fspath(base.path)
-            )
-            for base in new_bases
-        ]
+        messages = [base.stored().message() for base in new_bases]
         operation = transaction_pb2.Transaction.UpdateBases(new_bases=messages)
         return self._at(commit_operation(self.store, self.root, operation, read_version=self.version))
 

@@ -1,1 +1,1 @@
-"""The Lance data-file format, 0.1 (read only) and 2.0 to 2.2: bytes to Arrow and back, one file at a time."""
+"""The Lance data-file format: 2.0 to 2.2 to Arrow and back, 0.1 and 2.3 to Arrow, one file at a time."""

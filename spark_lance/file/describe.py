@@ -6,15 +6,17 @@ from collections.abc import Iterator
 
 from google.protobuf.message import Message
 
-from spark_lance.file.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, Page
-from spark_lance.proto import encodings20_pb2, encodings21_pb2
+from spark_lance.file.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, PLANAR_LAYOUT_URL, Page
+from spark_lance.proto import encodings20_pb2, encodings21_pb2, encodings23_pb2
 
 __all__ = ["encoding_names"]
 
 # The oneofs whose choice is a name of an encoding, by version of the format.
-_CHOICES = frozenset({"layout", "compression", "array_encoding"})
+_CHOICES = frozenset({"layout", "compression", "array_encoding", "codec"})
 # What a page says of its levels and of buffers beside its values does not tell how its values are stored.
-_BESIDE = frozenset({"rep_compression", "def_compression", "rep_encoding", "def_encoding", "validity"})
+_BESIDE = frozenset(
+    {"rep_compression", "def_compression", "rep_encoding", "def_encoding", "validity", "levels"}
+)
 
 
 def encoding_names(page: Page) -> str:
@@ -24,8 +26,10 @@ def encoding_names(page: Page) -> str:
         UnsupportedFormatError: the page is of another format.
         FormatError: the description is damaged.
     """
-    if page.type_url.endswith(PAGE_LAYOUT_URL):
+    if page.says(PAGE_LAYOUT_URL):
         message: Message = page.layout(encodings21_pb2.PageLayout, PAGE_LAYOUT_URL)
+    elif page.says(PLANAR_LAYOUT_URL):
+        message = page.layout(encodings23_pb2.PlanarLayout, PLANAR_LAYOUT_URL).values
     else:
         message = page.layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)
     return ", ".join(dict.fromkeys(_names(message)))

@@ -22,6 +22,7 @@ import struct
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.json_columns import text_array, text_field
 
 __all__ = [
     "EXTENSION_METADATA",
@@ -37,6 +38,8 @@ EXTENSION_METADATA = "ARROW:extension:metadata"
 _KEYS = (EXTENSION_NAME.encode(), EXTENSION_METADATA.encode())
 # Types of the format itself are described by fields here, whatever else the process has registered.
 _OWN_PREFIX = b"lance."
+# These are not: what their arrays hold is known to programs only.
+_PROGRAMS_PREFIX = b"lance.arrow."
 
 
 class _CSchema(ctypes.Structure):
@@ -98,12 +101,13 @@ def known_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema in which fields have the extension types that their metadata names.
 
     Only those that pyarrow knows, built in or registered. A field whose metadata does not fit its type stays
-    as it is.
+    as it is. Stored JSON becomes Arrow's type of JSON text.
     """
     return pa.schema([_known_field(field) for field in schema], schema.metadata)
 
 
 def _known_field(field: pa.Field) -> pa.Field:
+    field = text_field(field)
     if not _names_type(field):
         return field
     try:
@@ -117,7 +121,7 @@ def _names_type(field: pa.Field) -> bool:
     """Whether a field, here or inside, names an extension type that may be known."""
     name = (field.metadata or {}).get(_KEYS[0], _OWN_PREFIX)
     kind = field.type
-    if not name.startswith(_OWN_PREFIX):
+    if not name.startswith(_OWN_PREFIX) or name.startswith(_PROGRAMS_PREFIX):
         return True
     if pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
         return False
@@ -125,17 +129,20 @@ def _names_type(field: pa.Field) -> bool:
 
 
 def known_table(table: pa.Table) -> pa.Table:
-    """Return a table with the types of `known_schema`; nothing is copied."""
+    """Return a table with the types of `known_schema`; nothing is copied but JSON, which becomes text."""
     schema = known_schema(table.schema)
     return _retyped(table, schema)
 
 
 def known_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with the types of `known_schema`; nothing is copied."""
+    """Return a batch with the types of `known_schema`; nothing is copied but JSON, which becomes text."""
     schema = known_schema(batch.schema)
     if schema.equals(batch.schema, check_metadata=True):
         return batch
-    arrays = [_array_as(array, field) for array, field in zip(batch.columns, schema, strict=True)]
+    arrays = [
+        _array_as(text_array(array, stored), field)
+        for array, stored, field in zip(batch.columns, batch.schema, schema, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -143,8 +150,8 @@ def _retyped(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if schema.equals(table.schema, check_metadata=True):
         return table
     columns = [
-        pa.chunked_array([_array_as(chunk, field) for chunk in column.chunks], field.type)
-        for column, field in zip(table.columns, schema, strict=True)
+        pa.chunked_array([_array_as(text_array(chunk, stored), field) for chunk in column.chunks], field.type)
+        for column, stored, field in zip(table.columns, table.schema, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 

@@ -1,18 +1,4 @@
-"""Values of JSON columns: the binary form in which they are stored, as text.
-
-All numbers of the container are big-endian; a value is
-
-    container   u32: kind in the upper 3 bits, number of values in the other 29
-                  0x80000000 array    0x40000000 object    0x20000000 one scalar (no number of values)
-    entries     u32 for each value, of an object first for all keys, then for all values: kind and length
-                  0x00000000 null    0x10000000 string    0x20000000 number
-                  0x30000000 false   0x40000000 true      0x50000000 container
-                the kind is in bits 28 to 30, the length in the 28 below
-    data        the bytes of keys and values in the order of the entries; strings in UTF-8, containers as here
-
-A number begins with a byte that tells its kind: 0x00 zero (alone), 0x40 signed, 0x50 unsigned, both in 1, 2,
-4 or 8 bytes, 0x60 a double. Example: `{"a":7}` is 40000001 | 10000001 20000002 | 61 | 50 07.
-"""
+"""Stored JSON documents as text, and text as documents; `json_values` has the grammar of their bytes."""
 
 from __future__ import annotations
 
@@ -20,96 +6,234 @@ import json
 import math
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
+from spark_lance.file.json_numbers import numbers_of
+from spark_lance.file.json_values import (
+    ARRAY,
+    CONTAINER,
+    FALSE,
+    MISSING,
+    NULL,
+    NUMBER,
+    OBJECT,
+    SCALAR,
+    STRING,
+    TRUE,
+    JsonValues,
+)
 
-__all__ = ["JSON_EXTENSION", "json_text", "json_texts"]
+__all__ = ["JSON_EXTENSION", "json_documents", "json_texts", "strings_of", "texts_of"]
 
 JSON_EXTENSION = "lance.json"
 
-_ARRAY, _OBJECT, _SCALAR = 0x80000000, 0x40000000, 0x20000000
-_COUNT = 0x1FFFFFFF
-_NULL, _STRING, _NUMBER, _FALSE, _TRUE, _CONTAINER = range(6)
-_LENGTH = 0x0FFFFFFF
-_ZERO, _SIGNED, _UNSIGNED, _DOUBLE = 0x00, 0x40, 0x50, 0x60
-_WIDTHS = frozenset({1, 2, 4, 8})
 # As deep as the usual parsers go.
 _MAX_DEPTH = 128
+# Bytes of documents that are worked on at once.
+_WINDOW_BYTES = 8 << 20
+_NAMES = pa.array(["null", "false", "true", None], pa.string())
+_NAME_PLACES = {NULL: 0, FALSE: 1, TRUE: 2, MISSING: 3}
+_SPECIAL = r'[\x00-\x1f"\\]'
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """Return stored JSON values as an array of strings; equal values are decoded once.
+    """Return stored documents as an array of strings: JSON without spaces, keys in the order of their bytes.
 
     Raises:
-        FormatError: the bytes of a value are damaged.
-        UnsupportedFormatError: a value of a kind that is not known.
+        FormatError: the bytes of a document are damaged.
+        UnsupportedFormatError: a value of a kind that is not known, or nested too deeply.
     """
-    encoded = array.dictionary_encode()
-    texts = pa.array([json_text(value) for value in encoded.dictionary.to_pylist()], pa.string())
-    return texts.take(encoded.indices)
+    parts = [texts_of(JsonValues.of(part)) for part in _windows(array)]
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 
 
-def json_text(data: bytes) -> str:
-    """Return one stored value as JSON text without spaces; errors as `json_texts`."""
-    try:
-        return _container(data, 0)
-    except (struct.error, UnicodeDecodeError) as error:
-        raise FormatError(f"a JSON value is damaged: {error}") from error
+def _windows(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield an array in parts of about `_WINDOW_BYTES`."""
+    rows = len(array)
+    if not rows:
+        return
+    step = max(1, rows * _WINDOW_BYTES // max(1, array.nbytes))
+    for start in range(0, rows, step):
+        yield array.slice(start, step)
 
 
-def _container(data: bytes, depth: int) -> str:
+def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
+    """Return values as JSON text, null where they are missing; errors as `json_texts`.
+
+    Args:
+        values: the values.
+        depth: how many containers they are in.
+    """
     if depth > _MAX_DEPTH:
         raise UnsupportedFormatError(f"a JSON value that is nested more than {_MAX_DEPTH} levels deep")
-    (header,) = struct.unpack_from(">I", data)
-    kind, count = header & ~_COUNT, header & _COUNT
-    if kind == _SCALAR:
-        return next(_values(data, 1, depth))
-    if kind == _ARRAY:
-        return f"[{','.join(_values(data, count, depth))}]"
-    if kind == _OBJECT:
-        parts = list(_values(data, 2 * count, depth))
-        keys, values = parts[:count], parts[count:]
-        if not all(key.startswith('"') for key in keys):
-            raise FormatError("a key of a JSON object is not a string")
-        return "{" + ",".join(f"{key}:{value}" for key, value in zip(keys, values, strict=True)) + "}"
-    raise UnsupportedFormatError(f"a JSON container of kind {header >> 29}")
+    places: list[Any] = []
+    texts: list[pa.Array] = []
+    for kind in np.unique(values.kinds).tolist():
+        here = np.flatnonzero(values.kinds == kind)
+        part = values.take(here)
+        if kind == STRING:
+            texts.append(_quoted(strings_of(part)))
+        elif kind == NUMBER:
+            texts.append(numbers_of(part).texts())
+        elif kind == CONTAINER:
+            texts.append(_container_texts(part, depth))
+        elif kind in _NAME_PLACES:
+            texts.append(_NAMES.take(pa.array(np.full(len(here), _NAME_PLACES[kind]))))
+        else:
+            raise UnsupportedFormatError(f"a JSON value of kind {kind}")
+        places.append(here)
+    if len(texts) == 1:
+        return texts[0]
+    if not texts:
+        return pa.array([], pa.string())
+    return pa.concat_arrays(texts).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
 
 
-def _values(data: bytes, count: int, depth: int) -> Iterator[str]:
-    if 4 + 4 * count > len(data):
-        raise FormatError(f"a JSON container of {count} values in {len(data)} bytes")
-    start = 4 + 4 * count
-    for (entry,) in struct.iter_unpack(">I", data[4:start]):
-        length = entry & _LENGTH
-        if start + length > len(data):
-            raise FormatError(f"a JSON value of {length} bytes at {start} of {len(data)}")
-        yield _value(entry >> 28, data[start : start + length], depth)
-        start += length
+def _container_texts(containers: JsonValues, depth: int) -> pa.Array:
+    children = containers.children()
+    texts = texts_of(children.values, depth + 1)
+    named = np.flatnonzero(children.keys.kinds == STRING)
+    if len(named):
+        keys = _quoted(strings_of(children.keys.take(named)))
+        if len(named) == len(texts):
+            texts = pc.binary_join_element_wise(keys, texts, ":")
+        else:
+            pairs = pc.binary_join_element_wise(keys, texts.take(pa.array(named)), ":")
+            mask = pa.array(children.keys.kinds == STRING)
+            texts = pc.replace_with_mask(texts, mask, pairs)
+    offsets = np.concatenate([[0], np.cumsum(children.counts)]).astype(np.int32)
+    inside = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), texts), ",")
+    is_object = pa.array(containers.headers()[0] == OBJECT)
+    opening, closing = pc.if_else(is_object, "{", "["), pc.if_else(is_object, "}", "]")
+    return pc.binary_join_element_wise(opening, inside, closing, "")
 
 
-def _value(kind: int, data: bytes, depth: int) -> str:
-    if kind == _STRING:
-        return json.dumps(data.decode(), ensure_ascii=False)
-    if kind == _NUMBER:
-        return _number(data)
-    if kind == _CONTAINER:
-        return _container(data, depth + 1)
-    known = {_NULL: "null", _FALSE: "false", _TRUE: "true"}
-    if kind not in known:
-        raise UnsupportedFormatError(f"a JSON value of kind {kind}")
-    return known[kind]
+def strings_of(values: JsonValues) -> pa.Array:
+    """Return strings without quotes.
+
+    Raises:
+        FormatError: the bytes of one are no UTF-8.
+    """
+    offsets, data = values.bytes_of()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    found = pa.Array.from_buffers(pa.large_string(), len(values), buffers)
+    try:
+        found.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise FormatError(f"a string of a JSON value is damaged: {error}") from None
+    return found.cast(pa.string())
 
 
-def _number(data: bytes) -> str:
-    kind, width = (data[0], len(data) - 1) if data else (None, 0)
-    if kind == _ZERO and not width:
-        return "0"
-    if kind in (_SIGNED, _UNSIGNED) and width in _WIDTHS:
-        return str(int.from_bytes(data[1:], "big", signed=kind == _SIGNED))
-    if kind == _DOUBLE and width == 8:
-        (number,) = struct.unpack(">d", data[1:])
-        if math.isfinite(number):
-            return repr(number)
-    raise UnsupportedFormatError(f"a JSON number stored as {data[:16].hex()}")
+def _quoted(strings: pa.Array) -> pa.Array:
+    data = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
+    if bool(((data < 0x20) | (data == 0x22) | (data == 0x5C)).any()):
+        special = pc.match_substring_regex(strings, _SPECIAL)
+        escaped = [json.dumps(text, ensure_ascii=False)[1:-1] for text in strings.filter(special).to_pylist()]
+        strings = pc.replace_with_mask(strings, special, pa.array(escaped, pa.string()))
+    return pc.binary_join_element_wise('"', strings, '"', "")
+
+
+def json_documents(texts: pa.Array) -> pa.Array:
+    """Return JSON texts as stored documents, a large_binary array; equal texts are encoded once.
+
+    Raises:
+        SchemaError: a text is no JSON, names a key of an object twice, has a number beyond the range of
+            doubles, or is nested too deeply.
+    """
+    encoded = texts.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    documents = pa.array([_document(text) for text in distinct], pa.large_binary())
+    return documents.take(encoded.indices)
+
+
+class _Stored(bytes):
+    """A container in its stored form, in contrast to a string.
+
+    Attributes:
+        depth: the containers on the longest way to a value in it, itself included.
+    """
+
+    depth: int
+
+
+class _UnfitError(ValueError):
+    """What JSON has and a document cannot store."""
+
+
+def _document(text: str) -> bytes:
+    try:
+        kind, data = _entry(_decoder.decode(text))
+    except (ValueError, RecursionError) as error:
+        shown = text if len(text) <= 60 else f"{text[:60]}..."
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise SchemaError(f"{shown!r} is no JSON that can be stored: {reason}") from None
+    if kind == CONTAINER:
+        return data
+    return struct.pack(">II", SCALAR, kind << 28 | len(data)) + data
+
+
+def _entry(value: Any) -> tuple[int, bytes]:
+    """Return kind and bytes of a value as the decoder yields it."""
+    if isinstance(value, str):
+        try:
+            return STRING, value.encode()
+        except UnicodeEncodeError:
+            raise _UnfitError("half of a surrogate pair stands alone") from None
+    if isinstance(value, _Stored):
+        return CONTAINER, value
+    if isinstance(value, bool):
+        return (TRUE if value else FALSE), b""
+    if value is None:
+        return NULL, b""
+    if isinstance(value, list):
+        return CONTAINER, _container(ARRAY, len(value), [_entry(item) for item in value])
+    return NUMBER, _number(value)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Stored:
+    members = sorted((_entry(key), _entry(value)) for key, value in pairs)
+    keys = [key for key, _ in members]
+    if len(set(keys)) < len(keys):
+        raise _UnfitError("an object has a key twice")
+    return _container(OBJECT, len(keys), keys + [value for _, value in members])
+
+
+def _container(kind: int, count: int, entries: list[tuple[int, bytes]]) -> _Stored:
+    words = [kind | count, *(part << 28 | len(data) for part, data in entries)]
+    stored = _Stored(struct.pack(f">{len(words)}I", *words) + b"".join([data for _, data in entries]))
+    stored.depth = 1 + max([data.depth for _, data in entries if isinstance(data, _Stored)], default=0)
+    if stored.depth > _MAX_DEPTH:
+        raise _UnfitError(f"it is nested more than {_MAX_DEPTH} levels deep")
+    return stored
+
+
+def _number(value: int | float) -> bytes:
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return _integer(value)
+        value = float(value)
+    if not math.isfinite(value):
+        raise _UnfitError("a number is beyond the range of doubles")
+    return struct.pack(">Bd", 0x60, value)
+
+
+@lru_cache(maxsize=4096)
+def _integer(value: int) -> bytes:
+    if not value:
+        return b"\x00"
+    tag, bits = (0x50, value.bit_length()) if value > 0 else (0x40, (~value).bit_length() + 1)
+    width = next(width for width in (1, 2, 4, 8) if bits <= 8 * width)
+    return bytes([tag]) + value.to_bytes(width, "big", signed=value < 0)
+
+
+def _constant(text: str) -> None:
+    raise _UnfitError(f"JSON has no {text}")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)

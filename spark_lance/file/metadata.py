@@ -25,6 +25,7 @@ __all__ = [
     "BUFFER_ALIGNMENT",
     "COLUMN_ENCODING_URL",
     "PAGE_LAYOUT_URL",
+    "PLANAR_LAYOUT_URL",
     "BytesLike",
     "ColumnMetadata",
     "EncodedPage",
@@ -36,6 +37,7 @@ __all__ = [
 BUFFER_ALIGNMENT = 64
 ARRAY_ENCODING_URL = "/lance.encodings.ArrayEncoding"
 PAGE_LAYOUT_URL = "/lance.encodings21.PageLayout"
+PLANAR_LAYOUT_URL = "/lance.encodings23.PlanarLayout"
 COLUMN_ENCODING_URL = "/lance.encodings.ColumnEncoding"
 
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer | np.ndarray"
@@ -55,6 +57,10 @@ class Page:
     encoding: bytes
     type_url: str
 
+    def says(self, type_url: str) -> bool:
+        """Tell whether the page's encoding is the message that `type_url` names."""
+        return self.type_url.rpartition("/")[2] == type_url.rpartition("/")[2]
+
     def layout(self, kind: type[_M], type_url: str) -> _M:
         """Decode the page's encoding as a message of class `kind`, whose type url must be `type_url`.
 
@@ -62,7 +68,7 @@ class Page:
             UnsupportedFormatError: the encoding is of another kind.
             FormatError: the message is damaged.
         """
-        if self.type_url.rpartition("/")[2] != type_url.rpartition("/")[2]:
+        if not self.says(type_url):
             raise UnsupportedFormatError(f"page encoding {self.type_url!r} is not supported")
         try:
             return kind.FromString(self.encoding)

@@ -85,5 +85,6 @@ PAGE_FORMATS: Mapping[FileVersion, PageFormat] = MappingProxyType(
         FileVersion.V2_0: PageFormat(FieldReader20, FieldWriter20, ARRAY_ENCODING_URL),
         FileVersion.V2_1: _V2_1,
         FileVersion.V2_2: _V2_1,
+        FileVersion.V2_3: _V2_1,
     }
 )

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError
 from spark_lance.file.extensions import EXTENSION_METADATA, EXTENSION_NAME, extension_metadata
+from spark_lance.file.json_binary import JSON_EXTENSION
+from spark_lance.file.json_columns import is_json_field, stored_field, text_field
 from spark_lance.file.logical import (
     LIST_TYPES,
     STRUCT_FSL_PREFIX,
@@ -85,6 +87,11 @@ class Field:
             or self.metadata.get(EXTENSION_NAME) == "lance.blob.v2"
         )
 
+    @property
+    def is_json(self) -> bool:
+        """Whether values are JSON documents."""
+        return self.metadata.get(EXTENSION_NAME) == JSON_EXTENSION
+
     def described(self) -> Field:
         """Return the field as scans yield it: blobs, here or further down, as structs that describe them.
 
@@ -150,6 +157,10 @@ class Field:
             self.name, arrow, self.nullable or pa.types.is_null(arrow), dict(self.metadata) or None
         )
 
+    def read_field(self) -> pa.Field:
+        """Return the Arrow field as users read it: blobs described, JSON as text."""
+        return text_field(self.described().arrow_field())
+
     def walk(self) -> Iterator[Field]:
         """Yield this field and everything below it, parents first."""
         yield self
@@ -201,11 +212,12 @@ def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
     if depth > _MAX_DEPTH:
         raise SchemaError(f"column {arrow.name!r} is nested more than {_MAX_DEPTH} levels deep")
     own_id = next(ids)
+    arrow = stored_field(arrow)
     metadata = _texts(arrow.metadata, f"column {arrow.name!r}")
+    if is_json_field(arrow):
+        return Field(own_id, arrow.name, "json", arrow.nullable, (), metadata)
     kind = arrow.type
     if isinstance(kind, pa.BaseExtensionType):
-        if kind.extension_name == "arrow.json":
-            raise SchemaError(f"column {arrow.name!r}: JSON columns cannot be written; cast it to string")
         try:
             metadata.update(extension_metadata(kind))
         except SchemaError as error:

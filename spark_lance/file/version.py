@@ -21,6 +21,7 @@ class FileVersion(enum.Enum):
     V2_0 = ("2.0", (0, 3), (2, 0))
     V2_1 = ("2.1", (2, 1), (2, 1))
     V2_2 = ("2.2", (2, 2), (2, 2))
+    V2_3 = ("2.3", (2, 3), (2, 3))
 
     @property
     def text(self) -> str:
@@ -39,8 +40,11 @@ class FileVersion(enum.Enum):
 
     @property
     def writable(self) -> bool:
-        """Whether files of this version are written, too; legacy files lose nulls and are only read."""
-        return self is not FileVersion.V0_1
+        """Whether files of this version are written, too.
+
+        Legacy files lose nulls, and the grammar of 2.3 is not settled: both are only read.
+        """
+        return self not in (FileVersion.V0_1, FileVersion.V2_3)
 
     @classmethod
     def parse(cls, name: str) -> FileVersion:
@@ -63,19 +67,19 @@ class FileVersion(enum.Enum):
 
     @classmethod
     def from_data_format(cls, name: str) -> FileVersion:
-        """Return the version that a manifest's data format names; "0.1" is among them.
+        """Return the version that a manifest's data format names; "0.1" and "2.3" are among them.
 
         Raises:
             OptionError, UnsupportedFormatError: as `parse`.
         """
-        return cls.V0_1 if name == cls.V0_1.text else cls.parse(name)
+        return next((version for version in cls if version.text == name), None) or cls.parse(name)
 
     @classmethod
     def from_footer(cls, major: int, minor: int) -> FileVersion:
         """Return the version whose footer carries these numbers.
 
         Raises:
-            UnsupportedFormatError: versions newer than 2.2.
+            UnsupportedFormatError: versions newer than 2.3.
         """
         if (major, minor) == (2, 0):
             return cls.V2_0
@@ -85,7 +89,7 @@ class FileVersion(enum.Enum):
         if (major, minor) <= (0, 2):
             return cls.V0_1
         raise UnsupportedFormatError(
-            f"Lance file version {major}.{minor} is not supported; 0.1 and 2.0 to 2.2 are"
+            f"Lance file version {major}.{minor} is not supported; 0.1 and 2.0 to 2.3 are"
         )
 
     @classmethod

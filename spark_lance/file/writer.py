@@ -8,15 +8,17 @@
     footer, see footer.py
 
 Columns are buffered apart from each other and become a page whenever enough of them has come, so pages of
-different columns end at different rows. (Lance file format, container.)
+different columns end at different rows. Pages are encoded in threads where there are cores for them, see
+`page_queue.py`. (Lance file format, container.)
 """
 
 from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 
 import pyarrow as pa
@@ -36,9 +38,11 @@ from spark_lance.file.metadata import (
     Page,
     pack_column,
 )
+from spark_lance.file.page_queue import PageQueue
 from spark_lance.file.pages import PAGE_FORMATS, FieldWriter
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.sidecars import Sidecars
+from spark_lance.file.threads import spare_threads
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, file_pb2
@@ -49,6 +53,9 @@ DEFAULT_PAGE_BYTES = 8 << 20
 DEFAULT_BUFFER_BYTES = 256 << 20
 _STRUCT_HEADER = encodings20_pb2.ArrayEncoding(struct=encodings20_pb2.SimpleStruct()).SerializeToString()
 _TABLE_ENTRY = struct.Struct("<QQ")
+# Pages take no more than this many times the bytes of their rows: a null or an empty list may take levels of
+# two bytes each for one bit.
+_MOST_GROWTH = 64
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,9 @@ class FileWriter:
         page_bytes: a page is made of a column when this many bytes of Arrow data have come.
         buffer_bytes: when all columns together hold more, the largest become pages early.
         referenced: finds the bytes of blobs that are given as references; None if none are.
+        held: the caller keeps all batches as they are until `finish`, so that rows are never copied;
+            otherwise nothing refers to a batch once `write` has returned.
+        threads: how many encode pages; as many as `spare_threads` says by default.
 
     Raises:
         SchemaError: the version cannot store a type.
@@ -104,6 +114,8 @@ class FileWriter:
         page_bytes: int = DEFAULT_PAGE_BYTES,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         referenced: ReferencedBlobs | None = None,
+        held: bool = False,
+        threads: int | None = None,
     ) -> None:
         self._schema = schema
         self._version = version
@@ -130,6 +142,11 @@ class FileWriter:
         self._checked: pa.Schema | None = None
         self._metadata = dict(schema.metadata)
         self._extra_buffers: list[tuple[int, int]] = []
+        self._held = held
+        # Bytes of blobs go to the file when rows come, so pages must not be on their way then.
+        alone = any(column.blobs is not None for column in self._columns)
+        threads = 1 if alone else spare_threads() if threads is None else threads
+        self._queue = PageQueue(self._write_page, (threads + 2) * page_bytes, threads)
         self._out = store.create(path)
 
     def __enter__(self) -> FileWriter:
@@ -144,7 +161,14 @@ class FileWriter:
     @property
     def bytes_written(self) -> int:
         """Bytes written so far; rows that are not in a page yet do not count."""
+        self._queue.drain()
         return self._out.tell()
+
+    def has_written(self, limit: int) -> bool:
+        """Tell whether `bytes_written` is at least `limit`, without waiting for pages if that is clear."""
+        if self._out.tell() + _MOST_GROWTH * self._queue.nbytes < limit:
+            return False
+        return self.bytes_written >= limit
 
     @property
     def rows_written(self) -> int:
@@ -171,9 +195,12 @@ class FileWriter:
         self._rows += batch.num_rows
         while self._buffered > self._buffer_bytes:
             self._make_pages(max(self._columns, key=lambda column: column.pending_bytes))
+        if not self._held:
+            self._queue.drain()
 
     def add_global_buffer(self, data: BytesLike) -> int:
         """Write bytes that belong to the whole file; return the number by which readers ask for them."""
+        self._queue.drain()
         self._extra_buffers.append(self._write_buffer(data))
         return len(self._extra_buffers)
 
@@ -185,6 +212,8 @@ class FileWriter:
         """Write what is left and the metadata, make the file visible and describe it."""
         for column in self._columns:
             self._make_pages(column)
+        self._queue.drain()
+        self._queue.close()
         self._sidecars.finish_all()
         descriptor = file_pb2.FileDescriptor(length=self._rows)
         descriptor.schema.fields.extend(self._stored_schema().to_protos())
@@ -212,6 +241,7 @@ class FileWriter:
 
     def abort(self) -> None:
         """Drop the file and what it has beside it; nothing stays visible."""
+        self._queue.close()
         self._out.abort()
         self._sidecars.abort()
 
@@ -226,7 +256,7 @@ class FileWriter:
         if column.pending and (size >= self._page_bytes or column.pending[-1].type != run.type):
             self._make_pages(column)
         full = column.pending_bytes + size >= self._page_bytes
-        if not full:
+        if not full and not self._held:
             # A copy: the run may be a slice, or share one allocation with the other columns of a batch,
             # and other columns do not wait for this one.
             run = pa.concat_arrays([run])
@@ -238,13 +268,14 @@ class FileWriter:
 
     def _make_pages(self, column: _Column) -> None:
         """Encode and write what is buffered of a column."""
-        for array in join(column.pending):
-            for page in column.writer.encode(array, column.rows_in_pages):
-                self._write_page(page)
-            column.rows_in_pages += len(array)
+        rows = sum(len(array) for array in column.pending)
+        encode = partial(_encoded, column.writer, column.pending, column.rows_in_pages)
         self._buffered -= column.pending_bytes
+        size, column.pending_bytes = column.pending_bytes, 0
         column.pending = []
-        column.pending_bytes = 0
+        column.rows_in_pages += rows
+        if rows:
+            self._queue.put(encode, size)
 
     def _write_page(self, page: EncodedPage) -> None:
         places = tuple(self._write_buffer(data) for data in page.buffers)
@@ -274,6 +305,15 @@ class FileWriter:
         position = self._out.tell()
         self._out.write(b"".join(_TABLE_ENTRY.pack(*entry) for entry in entries))
         return position
+
+
+def _encoded(writer: FieldWriter, arrays: Sequence[pa.Array], row: int) -> list[EncodedPage]:
+    """Return the pages of runs of rows of a field that start at row `row` of the file."""
+    pages: list[EncodedPage] = []
+    for array in join(arrays):
+        pages += writer.encode(array, row)
+        row += len(array)
+    return pages
 
 
 def _is_struct_header(page: Page) -> bool:

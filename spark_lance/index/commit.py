@@ -20,13 +20,17 @@ __all__ = ["commit_segments", "delete_segments", "new_segment"]
 
 
 @contextmanager
-def new_segment(store: Store, root: str) -> Iterator[uuid.UUID]:
+def new_segment(store: Store, root: str, number: uuid.UUID | None = None) -> Iterator[uuid.UUID]:
     """Lend the id of a new segment while its files are written; if that fails, they are deleted.
+
+    Args:
+        store, root: of the table.
+        number: its id, if that is chosen already.
 
     Raises:
         Exception: whatever the block raises.
     """
-    segment = uuid.uuid4()
+    segment = number or uuid.uuid4()
     with discarding(partial(_empty, store, index_directory(root, segment)), Exception):
         yield segment
 

@@ -119,10 +119,15 @@ class RowResolver:
         touched = np.intersect1d(np.unique(homes), self._with_deletions)
         for number in touched.tolist():
             mine = np.flatnonzero(homes == number)
-            alive[mine] = ~np.isin(offsets_of(addresses[mine]), self._deletions(number))
+            alive[mine] = ~np.isin(offsets_of(addresses[mine]), self.deletions(number))
         return alive
 
-    def _deletions(self, number: int) -> npt.NDArray[np.uint32]:
+    def deletions(self, number: int) -> npt.NDArray[np.uint32]:
+        """Return the deleted rows of a fragment, ascending.
+
+        Raises:
+            FormatError: the deletion file is damaged or missing.
+        """
         known = self._deleted.get(number)
         if known is None:
             scan = self._scan

@@ -14,7 +14,7 @@ from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
-__all__ = ["Addresses", "allowed_rows", "contains", "covered_by", "unindexed"]
+__all__ = ["Addresses", "Fragments", "allowed_rows", "contains", "covered_by", "unindexed"]
 
 Addresses = npt.NDArray[np.uint64]
 Fragments = Sequence[table_pb2.DataFragment]

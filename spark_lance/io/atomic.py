@@ -16,10 +16,11 @@ so the losing writer has to read back.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,50 +29,78 @@ from fsspec import AbstractFileSystem
 from spark_lance.errors import AtomicPutUnsupportedError
 from spark_lance.io.failures import Kind, kind_of
 
-__all__ = ["PUT_IF_ABSENT", "put_if_absent", "refusal"]
+__all__ = ["PUT_IF_ABSENT", "put_if_absent", "refusal", "sync_files"]
 
 _memory_lock = threading.Lock()
 
 
-def _put_local(fs: AbstractFileSystem, path: str, data: bytes) -> None:
+def _put_local(fs: AbstractFileSystem, path: str, data: bytes, sync: bool = False) -> None:
     # A hard link appears whole or not at all; an exclusive open would show readers half a file. The look
     # beforehand only saves work.
-    # Nothing is forced to the disk: a process that is killed loses nothing that was written, and the data
-    # files that a manifest names are not forced either.
+    # Unless it is asked for, nothing is forced to the disk: a process that is killed loses nothing that was
+    # written, and the data files that a manifest names are not forced either.
     if Path(path).exists():
         raise FileExistsError(path)
     directory = path.rpartition("/")[0]
     staged = Path(f"{directory}/.tmp{uuid.uuid4().hex}")
     try:
         try:
-            _write_new(staged, data)
+            _write_new(staged, data, sync)
         except FileNotFoundError:
             Path(directory).mkdir(parents=True, exist_ok=True)
-            _write_new(staged, data)
+            _write_new(staged, data, sync)
         os.link(staged, path)
     finally:
         staged.unlink(missing_ok=True)
+    if sync:
+        _sync_directory(directory)
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def _write_new(path: Path, data: bytes, sync: bool) -> None:
     with path.open("xb", buffering=0) as out:
         left = memoryview(data)
         while left:
             left = left[out.write(left) :]
+        if sync:
+            os.fsync(out.fileno())
 
 
-def _put_memory(fs: AbstractFileSystem, path: str, data: bytes) -> None:
+def _sync_directory(path: str) -> None:
+    """Force the names in a directory to the disk, and those in the two above it, which may be as new."""
+    for place in (Path(path), *list(Path(path).parents)[:2]):
+        try:
+            descriptor = os.open(place, os.O_RDONLY)
+        except PermissionError:
+            return  # this system opens no directories
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_files(paths: Iterable[str]) -> None:
+    """Force files of this machine and their names to the disk; those that are gone are passed over."""
+    directories = set()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError), Path(path).open("rb") as file:
+            os.fsync(file.fileno())
+            directories.add(path.rpartition("/")[0])
+    for directory in sorted(directories):
+        _sync_directory(directory)
+
+
+def _put_memory(fs: AbstractFileSystem, path: str, data: bytes, sync: bool = False) -> None:
     with _memory_lock:
         if fs.exists(path):
             raise FileExistsError(path)
         fs.pipe_file(path, data)
 
 
-def _put_conditional(fs: AbstractFileSystem, path: str, data: bytes) -> None:
+def _put_conditional(fs: AbstractFileSystem, path: str, data: bytes, sync: bool = False) -> None:
     fs.pipe_file(path, data, mode="create")
 
 
-PUT_IF_ABSENT: Mapping[str, Callable[[AbstractFileSystem, str, bytes], None]] = MappingProxyType(
+PUT_IF_ABSENT: Mapping[str, Callable[[AbstractFileSystem, str, bytes, bool], None]] = MappingProxyType(
     {
         "file": _put_local,
         "local": _put_local,
@@ -87,8 +116,11 @@ PUT_IF_ABSENT: Mapping[str, Callable[[AbstractFileSystem, str, bytes], None]] = 
 )
 
 
-def put_if_absent(protocol: str, fs: AbstractFileSystem, path: str, data: bytes) -> None:
+def put_if_absent(protocol: str, fs: AbstractFileSystem, path: str, data: bytes, sync: bool = False) -> None:
     """Create `path` with `data`, whole and only if nothing is there.
+
+    With `sync`, bytes and name of a local file are on the disk when this returns; object stores answer when
+    an object is safe.
 
     Raises:
         FileExistsError: the object exists (another writer was first).
@@ -99,7 +131,7 @@ def put_if_absent(protocol: str, fs: AbstractFileSystem, path: str, data: bytes)
     if put is None:
         raise refusal(protocol)
     try:
-        put(fs, path, data)
+        put(fs, path, data, sync)
     except Exception as error:
         if kind_of(error) is Kind.UNSUPPORTED:
             raise refusal(protocol) from error

@@ -243,3 +243,17 @@ class S3Output:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._under_way.clear()
+
+
+def put_and_rename(fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
+    """Write a file on a file system (sftp, hdfs, ...) so that readers find it whole."""
+    directory, _, name = path.rpartition("/")
+    staged = f"{directory}/.tmp{uuid.uuid4().hex}.{name}"
+    fs.makedirs(directory, exist_ok=True)
+    fs.pipe_file(staged, data)
+    try:
+        fs.mv(staged, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fs.rm_file(staged)
+        raise

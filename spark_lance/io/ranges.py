@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-__all__ = ["Request", "coalesce"]
+import pyarrow as pa
+
+from spark_lance.errors import StoreError
+
+__all__ = ["Request", "check_length", "coalesce", "fetch_joined"]
+
+# On an object store a request costs about as much as moving this many bytes.
+_MAX_GAP = 1 << 18
+_MAX_REQUEST = 8 << 20
+_PARALLEL_REQUESTS = 16
 
 
 @dataclass(frozen=True)
@@ -41,3 +51,45 @@ def coalesce(ranges: Sequence[tuple[int, int]], max_gap: int, max_size: int) -> 
     if members:
         requests.append(Request(start, end - start, tuple(members)))
     return requests
+
+
+def fetch_joined(
+    path: str, ranges: Sequence[tuple[int, int]], fetch: Callable[[int, int], bytes]
+) -> list[pa.Buffer]:
+    """Return the bytes of each (offset, size) of an object, in the asked order.
+
+    Near ranges are joined into one request; several requests are sent from threads.
+
+    Args:
+        path: the object, for messages.
+        ranges: what is asked for; at least one.
+        fetch: returns the bytes of an offset and a size that are there.
+
+    Raises:
+        StoreError: the object ends before a range does.
+    """
+    requests = coalesce(ranges, _MAX_GAP, _MAX_REQUEST)
+
+    def block(request: Request) -> pa.Buffer:
+        data = fetch(request.offset, request.size)
+        check_length(path, request.offset, request.size, len(data))
+        return pa.py_buffer(data)
+
+    if len(requests) == 1:
+        blocks = [block(requests[0])]
+    else:
+        with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(requests))) as pool:
+            blocks = list(pool.map(block, requests))
+    out: list[pa.Buffer] = [blocks[0]] * len(ranges)
+    for request, data in zip(requests, blocks, strict=True):
+        for index in request.members:
+            out[index] = data.slice(ranges[index][0] - request.offset, ranges[index][1])
+    return out
+
+
+def check_length(path: str, offset: int, asked: int, got: int) -> None:
+    """Refuse a range of which fewer bytes are there than were asked for."""
+    if got < asked:
+        # Of a range that begins behind the end nobody says where the end is.
+        ends = f"after {offset + got} bytes" if got or not offset else f"before byte {offset + 1}"
+        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + asked} were asked for")

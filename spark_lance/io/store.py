@@ -13,53 +13,48 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import timezone
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import fsspec
 import pyarrow as pa
-from fsspec.registry import known_implementations, registry
 from fsspec.utils import get_protocol
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
+from spark_lance.io.drivers import file_system
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
+from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, settings_in
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
-from spark_lance.io.outputs import LocalOutput, MemoryOutput, OutputFile, RemoteOutput, S3Output
-from spark_lance.io.ranges import coalesce
+from spark_lance.io.outputs import (
+    LocalOutput,
+    MemoryOutput,
+    OutputFile,
+    RemoteOutput,
+    S3Output,
+    put_and_rename,
+)
+from spark_lance.io.ranges import check_length, fetch_joined
 from spark_lance.io.retry import RetryPolicy, retried
 from spark_lance.io.storage_options import DRIVERS, fsspec_options, split_own
+from spark_lance.io.stored_object import StoredObject, stored_object
 
 __all__ = ["OutputFile", "Store", "StoredObject", "join", "open_store"]
 
 Result = TypeVar("Result")
 
-_LOCAL = frozenset({"file", "local"})
-_IN_REACH = _LOCAL | {"memory"}  # nothing in between that could fail for a moment
-_S3 = frozenset({"s3", "s3a"})
-# On an object store a request costs about as much as moving this many bytes.
-_MAX_GAP = 1 << 18
-_MAX_REQUEST = 8 << 20
+# The end of the name of a directory bucket of S3, which lists names in no order.
+_UNORDERED_BUCKET = "--x-s3"
 _PARALLEL_REQUESTS = 16
 _DELETES_PER_REQUEST = 1000
 _MAKING = frozenset({"writing", "creating"})
-# A scheme and not two slashes; a single letter is a drive of Windows.
-_SHORT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)")
-_TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
-
-
-def join(root: str, *parts: str) -> str:
-    """Join path parts with '/', whatever the platform."""
-    return "/".join([root.rstrip("/"), *parts])
 
 
 def open_store(
@@ -81,10 +76,10 @@ def open_store(
         StoreError: the protocol is unknown, its driver is not installed, or a URI lacks slashes (dbfs:/x).
     """
     text, manifests = split_uri(os.fspath(uri))
-    text = _full_uri(text)
+    text = full_uri(text)
     protocol = get_protocol(text)
     own, rest = split_own(storage_options or {})
-    options = {**_from_uri(protocol, text), **fsspec_options(protocol, rest)}
+    options = {**settings_in(protocol, text), **fsspec_options(protocol, rest)}
     store = Store(
         protocol,
         options,
@@ -97,50 +92,6 @@ def open_store(
     )
     path = store.strip(text)
     return store, path.rstrip("/") if path != "/" else path
-
-
-def _full_uri(text: str) -> str:
-    """Return a URI as fsspec reads it, to which a scheme without two slashes is the name of a local folder.
-
-    Raises:
-        StoreError: it has a scheme but no authority, such as dbfs:/x or s3:x.
-    """
-    match = _SHORT.match(text)
-    if match is None:
-        return text
-    scheme, rest = match[1].lower(), text[match.end() :]
-    if scheme in _LOCAL and rest.startswith("/"):
-        return f"{scheme}://{rest}"
-    lacks = "is one slash" if rest.startswith("/") else "are no slashes"
-    instead = f"{scheme}://, host or bucket, and path"
-    if scheme == "dbfs":
-        instead = f"the mounted path /dbfs/{rest.lstrip('/')}"
-    elif scheme in _LOCAL:
-        instead = rest or "a path"
-    raise StoreError(
-        f"{text} cannot be opened, for there {lacks} behind {scheme}: write {instead}; a local folder "
-        f"of this name is ./{text}"
-    )
-
-
-@dataclass(frozen=True)
-class StoredObject:
-    """An object as a listing tells of it.
-
-    Attributes:
-        path: inside the store.
-        size: in bytes.
-        modified: when it was written, in UTC; None if the store does not say.
-    """
-
-    path: str
-    size: int
-    modified: datetime | None
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -173,34 +124,12 @@ class Store:
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
         """The fsspec file system; fsspec itself caches the instance."""
-        options = self.options
-        if self.protocol in DRIVERS:
-            # Other writers change directories at any time.
-            options = {"use_listings_cache": False, **options}
-        if self.protocol in _S3:
-            options = {**options, "config_kwargs": _sent_once(options.get("config_kwargs") or {})}
-        try:
-            fs = fsspec.filesystem(self.protocol, **options)
-        except ImportError as error:
-            driver = DRIVERS.get(self.protocol)
-            package = driver.extra if driver else "its fsspec driver"
-            raise StoreError(f"reading {self.protocol}:// needs a driver: pip install '{package}'") from error
-        except Exception as error:  # noqa: BLE001 (drivers raise whatever they like; translated() tells them apart)
-            if self.protocol not in known_implementations and self.protocol not in registry:
-                raise StoreError(
-                    f"{self.protocol}:// locations are not known here: use a local path, s3://, gs://, "
-                    "abfss:// or another protocol for which fsspec has a driver"
-                ) from None
-            doing = f"cannot open {self.protocol}:// locations"
-            raise translated(error, doing, self.options) from presentable(error, self.options)
-        if self.protocol in _S3:
-            fs.retries = 1
-        return fs
+        return file_system(self.protocol, self.options)
 
     @property
     def is_local(self) -> bool:
         """Whether paths are files of this machine."""
-        return self.protocol in _LOCAL
+        return self.protocol in LOCAL
 
     def strip(self, uri: str) -> str:
         """Return the path of a URI inside this store; local paths become absolute."""
@@ -217,7 +146,7 @@ class Store:
             FileNotFoundError: there is none.
         """
         # Without this s3fs asks for the size first.
-        whole = {"max_concurrency": 1} if self.protocol in _S3 else {}
+        whole = {"max_concurrency": 1} if self.protocol in S3 else {}
         return bytes(self._call("reading", path, lambda fs: fs.cat_file(path, **whole)))
 
     def map(self, path: str) -> pa.Buffer | None:
@@ -247,25 +176,13 @@ class Store:
         mapped = self.map(path)
         if mapped is not None:
             for offset, size in ranges:
-                _check_length(path, offset, size, max(0, mapped.size - offset))
+                check_length(path, offset, size, max(0, mapped.size - offset))
             return [mapped.slice(offset, size) for offset, size in ranges]
-        requests = coalesce(ranges, _MAX_GAP, _MAX_REQUEST)
 
-        def fetch(offset: int, size: int) -> pa.Buffer:
-            data = self._read_range(path, offset, offset + size) if size else b""
-            _check_length(path, offset, size, len(data))
-            return pa.py_buffer(data)
+        def fetch(offset: int, size: int) -> bytes:
+            return self._read_range(path, offset, offset + size) if size else b""
 
-        if len(requests) == 1:
-            blocks = [fetch(requests[0].offset, requests[0].size)]
-        else:
-            with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(requests))) as pool:
-                blocks = list(pool.map(lambda r: fetch(r.offset, r.size), requests))
-        out: list[pa.Buffer] = [blocks[0]] * len(ranges)
-        for request, block in zip(requests, blocks, strict=True):
-            for index in request.members:
-                out[index] = block.slice(ranges[index][0] - request.offset, ranges[index][1])
-        return out
+        return fetch_joined(path, ranges, fetch)
 
     def _read_range(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes of a range that are there; none if it begins behind the end of the object."""
@@ -294,17 +211,16 @@ class Store:
         Raises:
             FileNotFoundError: there is none.
         """
-        if self.protocol in _S3:
+        if self.protocol in S3:
             # Of a missing object s3fs would ask whether it is a directory.
             bucket, _, key = path.partition("/")
             head = self._s3("head_object", path, Bucket=bucket, Key=key)
-            return StoredObject(
-                path, int(head["ContentLength"]), head["LastModified"].astimezone(timezone.utc)
-            )
+            modified = head["LastModified"].astimezone(timezone.utc)
+            return StoredObject(path, int(head["ContentLength"]), modified, head.get("ETag"))
         found = self._call("looking up", path, lambda fs: fs.info(path))
         if found["type"] == "directory":
             raise FileNotFoundError(f"{path} is a directory")
-        return _stored_object(found, path)
+        return stored_object(found, path)
 
     def exists(self, path: str) -> bool:
         """Tell whether an object exists."""
@@ -341,7 +257,7 @@ class Store:
             found = self._call("listing", directory, find)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [_stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
+        return [stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
 
     def list_directories(self, directory: str) -> Sequence[str]:
         """Return the base names of the directories directly in a directory; none if it does not exist.
@@ -366,7 +282,7 @@ class Store:
         Raises:
             NotADirectoryError: the directory is a file of this machine.
         """
-        if self.protocol in _S3:
+        if self.protocol in S3:
             bucket, _, key = directory.partition("/")
             prefix = f"{key.rstrip('/')}/" if key else ""
             answer = self._s3("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
@@ -383,6 +299,27 @@ class Store:
                 seen += 1
                 (waiting if is_directory else names).append(f"{below}{name}{'/' if is_directory else ''}")
         return names
+
+    @property
+    def tells_tags(self) -> bool:
+        """Whether `first_listed` tells tags of objects."""
+        return self.protocol in S3
+
+    def first_listed(self, directory: str, limit: int) -> Sequence[StoredObject] | None:
+        """Return the objects in a directory and below whose names are the least, by one request.
+
+        None where that takes more: only S3 lists names in order, but for its directory buckets.
+        """
+        bucket, _, key = directory.partition("/")
+        if not self.tells_tags or bucket.endswith(_UNORDERED_BUCKET):
+            return None
+        prefix = f"{key.rstrip('/')}/"
+        answer = self._s3("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
+        found = answer.get("Contents") or ()
+        return [
+            StoredObject(f"{bucket}/{one['Key']}", int(one["Size"]), one["LastModified"], one.get("ETag"))
+            for one in found
+        ]
 
     def _entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Return some entries of a directory: the name, and whether it is a directory."""
@@ -409,10 +346,10 @@ class Store:
                 out.abort()
                 raise
             out.close()
-        elif self.protocol in DRIVERS or self.protocol in _IN_REACH:
+        elif self.protocol in DRIVERS or self.protocol in IN_REACH:
             self._call("writing", path, lambda fs: fs.pipe_file(path, data))
         else:
-            self._call("writing", path, lambda fs: _put_and_rename(fs, path, data))
+            self._call("writing", path, lambda fs: put_and_rename(fs, path, data))
 
     def put_hint(self, path: str, data: bytes) -> None:
         """Write a small object that may be wrong at any time; readers may even see part of two.
@@ -431,8 +368,10 @@ class Store:
         finally:
             os.close(descriptor)
 
-    def put_if_absent(self, path: str, data: bytes) -> None:
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
         """Create an object, whole and only if nothing is there. The request is sent once.
+
+        With `sync`, a local file is on the disk when this returns.
 
         Raises:
             FileExistsError: something is there; it may be what an earlier request put there.
@@ -441,7 +380,8 @@ class Store:
         """
         if not self.conditional_put:
             raise refusal(self.protocol)
-        self._call("creating", path, lambda fs: put_if_absent(self.protocol, fs, path, data), once=True)
+        put = lambda fs: put_if_absent(self.protocol, fs, path, data, sync)  # noqa: E731
+        self._call("creating", path, put, once=True)
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object inside the store, replacing what was at the target.
@@ -466,7 +406,7 @@ class Store:
             StoreError: some could not be deleted; others are gone.
         """
         asked = list(paths)
-        if self.protocol not in _S3:
+        if self.protocol not in S3:
             with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
                 list(pool.map(self.delete, asked))
             return
@@ -479,7 +419,7 @@ class Store:
             return LocalOutput(path)
         if self.protocol == "memory":
             return MemoryOutput(self.fs, path)
-        if self.protocol in _S3:
+        if self.protocol in S3:
             bucket, _, key = path.partition("/")
             return S3Output(
                 lambda operation, **request: self._s3(operation, path, **request),
@@ -516,7 +456,7 @@ class Store:
     ) -> Result:
         """Return what a request to the driver returns; its errors become this package's."""
         fs = self.fs
-        if self.protocol in _IN_REACH:
+        if self.protocol in IN_REACH:
             try:
                 return request(fs)
             except NotADirectoryError:
@@ -535,55 +475,7 @@ class Store:
             raise translated(error, what, self.options) from presentable(error, self.options)
 
 
-def _put_and_rename(fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
-    """Write a file on a file system (sftp, hdfs, ...) so that readers find it whole."""
-    directory, _, name = path.rpartition("/")
-    staged = f"{directory}/.tmp{uuid.uuid4().hex}.{name}"
-    fs.makedirs(directory, exist_ok=True)
-    fs.pipe_file(staged, data)
-    try:
-        fs.mv(staged, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fs.rm_file(staged)
-        raise
-
-
 def _no_lock_here(version: int) -> AbstractContextManager[object]:
     raise AtomicPutUnsupportedError(
         f"version {version} cannot be committed here: a commit lock stays in the process that it was given to"
     )
-
-
-def _sent_once(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by which botocore does not repeat requests: the store does, where it is safe."""
-    return {"retries": {"total_max_attempts": 1, "mode": "standard"}, **config}
-
-
-def _from_uri(protocol: str, uri: str) -> dict[str, Any]:
-    """Return the settings that a URI holds, as host and user of sftp:// or the account of abfss://."""
-    if protocol in _IN_REACH or protocol in _S3:
-        return {}
-    try:
-        return dict(fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(uri))
-    except (ImportError, ValueError):
-        return {}  # told when the file system is opened
-
-
-def _stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
-    modified = next((found[key] for key in _TIME_KEYS if found.get(key) is not None), None)
-    if isinstance(modified, int | float):
-        modified = datetime.fromtimestamp(modified, timezone.utc)
-    elif isinstance(modified, str):
-        modified = datetime.fromisoformat(modified.replace("Z", "+00:00"))
-    if not isinstance(modified, datetime):
-        return StoredObject(path, int(found["size"]), None)
-    aware = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
-    return StoredObject(path, int(found["size"]), aware.astimezone(timezone.utc))
-
-
-def _check_length(path: str, offset: int, asked: int, got: int) -> None:
-    if got < asked:
-        # Of a range that begins behind the end nobody says where the end is.
-        ends = f"after {offset + got} bytes" if got or not offset else f"before byte {offset + 1}"
-        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + asked} were asked for")

@@ -243,9 +243,9 @@ class Range(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     uncompressed_bits_per_value: int
-    start: bytes
-    step: bytes
-    def __init__(self, uncompressed_bits_per_value: _Optional[int] = ..., start: _Optional[bytes] = ..., step: _Optional[bytes] = ...) -> None: ...
+    start: int
+    step: int
+    def __init__(self, uncompressed_bits_per_value: _Optional[int] = ..., start: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("uncompressed_bits_per_value", "base", "deltas")
@@ -253,9 +253,9 @@ class Delta(_message.Message):
     BASE_FIELD_NUMBER: _ClassVar[int]
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     uncompressed_bits_per_value: int
-    base: bytes
+    base: int
     deltas: CompressiveEncoding
-    def __init__(self, uncompressed_bits_per_value: _Optional[int] = ..., base: _Optional[bytes] = ..., deltas: _Optional[_Union[CompressiveEncoding, _Mapping]] = ...) -> None: ...
+    def __init__(self, uncompressed_bits_per_value: _Optional[int] = ..., base: _Optional[int] = ..., deltas: _Optional[_Union[CompressiveEncoding, _Mapping]] = ...) -> None: ...
 
 class CompressiveEncoding(_message.Message):
     __slots__ = ("flat", "variable", "constant", "out_of_line_bitpacking", "inline_bitpacking", "fsst", "dictionary", "rle", "byte_stream_split", "general", "fixed_size_list", "packed_struct", "variable_packed_struct", "range", "delta")

@@ -6,16 +6,24 @@ This module stands to the right of all others of the Spark layer, as it brings b
 
 from __future__ import annotations
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
+from spark_lance.spark.interpreters import check_workers
 from spark_lance.spark.session.enable import enable as enable_planning
-from spark_lance.spark.sql.register import register
+from spark_lance.spark.source import LanceDataSource
+from spark_lance.spark.sql.register import register, take_save_modes
 
 __all__ = ["enable"]
 
 
 def enable(
-    spark: SparkSession, *, new_sessions: bool = False, catalog: str = "lance", root: str | None = None
+    spark: SparkSession,
+    *,
+    new_sessions: bool = False,
+    catalog: str = "lance",
+    root: str | None = None,
+    save_modes: bool = False,
 ) -> SparkSession:
     """Let queries read only the columns and rows of Lance tables that they need, and SQL name Lance tables.
 
@@ -30,11 +38,27 @@ def enable(
         catalog: the name of the SQL catalog of Lance tables that the session gets.
         root: the folder of the tables that this catalog has by name; without one it has tables by path only,
             unless the setting `spark.sql.catalog.<catalog>.root` names one.
+        save_modes: let `df.write.format("lance").save(path)` make tables in the modes `errorifexists` (the
+            default) and `ignore`, too, in all sessions of the driver. Reads with a schema given by
+            `.schema(...)` are refused by Spark then. It cannot be taken back.
 
     Returns:
         The session, which is the calling thread's active one now.
     """
+    if hasattr(spark, "_jvm") and not check_workers(spark):
+        _register_format(spark)
     enable_planning(spark, new_sessions=new_sessions)
     if hasattr(spark, "_jvm"):
         register(spark, catalog, root, new_sessions=new_sessions)
+        if save_modes:
+            take_save_modes(spark)
     return spark
+
+
+def _register_format(spark: SparkSession) -> None:
+    """Let a session find the format though Spark's own search for it fails."""
+    try:
+        spark.dataSource.register(LanceDataSource)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise

@@ -57,6 +57,7 @@ _READS = {
     "metadata": "spark_lance.spark.scan.metadata",
     "changes": "spark_lance.spark.scan.changes",
     "nearest": "spark_lance.spark.scan.search",
+    "fresh": "spark_lance.spark.scan.fresh",
 }
 
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from spark_lance.errors import FormatError
+from spark_lance.errors import FormatError, OptionError
 from spark_lance.io.store import Store, join, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
 
-__all__ = ["BasePath", "Bases", "options_for"]
+__all__ = ["BasePath", "Bases", "numbered", "options_for"]
 
 _S3 = frozenset({"s3", "s3a"})
 _WITHOUT_CREDENTIALS = frozenset({"file", "local", "memory"})
@@ -32,11 +32,27 @@ _WITHOUT_CREDENTIALS = frozenset({"file", "local", "memory"})
 
 @dataclass(frozen=True)
 class BasePath:
-    """One more place for files: its key, whether it is the root of a table, and its absolute location."""
+    """One more place for files.
+
+    Attributes:
+        id: its key.
+        is_dataset_root: whether it is the root of a table, with folders for each kind of file.
+        uri: its absolute location.
+        name: what people call it.
+        path: its location as the manifest has it.
+    """
 
     id: int
     is_dataset_root: bool
     uri: str
+    name: str | None = None
+    path: str = ""
+
+    def message(self) -> table_pb2.BasePath:
+        """Return what a manifest says of it."""
+        return table_pb2.BasePath(
+            id=self.id, name=self.name, is_dataset_root=self.is_dataset_root, path=self.path
+        )
 
 
 @dataclass(frozen=True)
@@ -70,8 +86,13 @@ class Bases:
         """
         if not file.HasField("base_id"):
             return self.store, join(self.root, DATA_DIR, file.path)
-        store, path, is_root = self._place(file.base_id, file.path)
-        return store, join(path, DATA_DIR, file.path) if is_root else join(path, file.path)
+        store, folder = self.data_folder(file.base_id, file.path)
+        return store, join(folder, file.path)
+
+    def data_folder(self, base_id: int, what: str = "data files") -> tuple[Store, str]:
+        """Return the store and folder in which a base path has data files; errors as `data_file`."""
+        store, path, is_root = self._place(base_id, what)
+        return store, join(path, DATA_DIR) if is_root else path
 
     def deletion_file(self, fragment_id: int, entry: table_pb2.DeletionFile) -> tuple[Store, str]:
         """Return the store and path of a fragment's deletion file.
@@ -127,6 +148,22 @@ class Bases:
         return *self._opened[number], base.is_dataset_root
 
 
+def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
+    """Return base paths of a new table; those of id 0 get the next ids, from 1 on.
+
+    Raises:
+        OptionError: two have one name, path or id; two without a name count as of one name.
+    """
+    found: list[BasePath] = []
+    for base in bases:
+        number = base.id or max((known.id for known in found), default=0) + 1
+        for known in found:
+            if known.name == base.name or known.path == base.path or known.id == number:
+                raise OptionError(f"base path {base.name or base.path!r} is given twice")
+        found.append(replace(base, id=number, uri=_absolute(base.path)))
+    return tuple(found)
+
+
 def options_for(store: Store, uri: str) -> dict[str, object] | None:
     """Return a table's storage options if they can be meant for another place as well.
 
@@ -141,7 +178,14 @@ def options_for(store: Store, uri: str) -> dict[str, object] | None:
 
 def _parse(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:
     return tuple(
-        BasePath(message.id, message.is_dataset_root, _absolute(message.path)) for message in messages
+        BasePath(
+            message.id,
+            message.is_dataset_root,
+            _absolute(message.path),
+            message.name if message.HasField("name") else None,
+            message.path,
+        )
+        for message in messages
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_lance.proto import table_pb2
 
-__all__ = ["INDEX_KINDS", "IndexKind", "kind_of", "label_of"]
+__all__ = ["INDEX_KINDS", "IndexKind", "kind_of", "label_of", "label_of_url"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,11 @@ class IndexKind:
     @property
     def label(self) -> str:
         """The last part of the type URL in lower case, such as "btreeindexdetails"."""
-        return _label(self.type_url)
+        return label_of_url(self.type_url)
 
 
-def _label(type_url: str) -> str:
+def label_of_url(type_url: str) -> str:
+    """Return the last part of a type URL in lower case."""
     return type_url.rpartition(".")[2].lower()
 
 
@@ -89,6 +90,8 @@ INDEX_KINDS: Mapping[str, IndexKind] = {
             "/lance.index.pb.BloomFilterIndexDetails",
             own_file=re.compile(r"bloomfilter\.lance"),
         ),
+        # Has the files of the index over its values.
+        IndexKind("Json", "/lance.index.pb.JsonIndexDetails"),
         IndexKind("FragmentReuse", "/lance.table.FragmentReuseIndexDetails"),
         IndexKind("MemWal", "/lance.table.MemWalIndexDetails"),
     )
@@ -97,7 +100,7 @@ INDEX_KINDS: Mapping[str, IndexKind] = {
 
 def label_of(entry: table_pb2.IndexMetadata) -> str:
     """Return the last part of the type of an entry's details, in lower case; such as "btreeindexdetails"."""
-    return _label(str(entry.index_details.type_url))
+    return label_of_url(str(entry.index_details.type_url))
 
 
 def kind_of(entry: table_pb2.IndexMetadata) -> IndexKind | None:

@@ -19,7 +19,7 @@ def record(
     case: str, ours: float, peer: float | None, metric: str = "time", bench: str = "bench_x"
 ) -> Record:
     better = 1 if metric == "recall" else -1
-    ratio = None if peer is None else round((ours / peer) ** better, 4)
+    ratio = None if not peer or not ours else round((ours / peer) ** better, 4)
     unit = "" if metric == "recall" else "ms"
     name = "" if peer is None else "pylance"
     return Record(
@@ -76,3 +76,17 @@ def test_every_benchmark_is_drawn(results: Path, tmp_path: Path, capsys: pytest.
 def test_without_figures_it_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["--results", str(tmp_path)]) == 1
     assert "run a benchmark with --keep" in capsys.readouterr().out
+
+
+def test_whatever_was_kept_is_drawn_or_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = [record("older", 1, 2)], [record("alone", 5, None), record("nothing", 0, 3, bench="bench_z")]
+    new.append(record("nowhere near", 1, 1e9, bench="bench_z"))
+    # The newest release counts, not the file that was written last.
+    for release, records in (("0.10.0", new), ("0.9.0", old)):
+        (tmp_path / f"{release}.json").write_text(json.dumps([asdict(each) for each in records]))
+    assert report.main(["--results", str(tmp_path), "--pictures", str(tmp_path)]) == 0
+    assert [path.name for path in tmp_path.glob("*.svg")] == ["bench_z.svg"]
+    said = capsys.readouterr().out
+    assert "alone, time: 5 ms" in said
+    assert "nothing, time: 0 ms" in said
+    assert "older" not in said

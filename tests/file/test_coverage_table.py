@@ -26,8 +26,8 @@ def rows(section: str) -> dict[str, list[str]]:
     ("section", "table"),
     [
         ("2.0: ARRAY_ENCODINGS", ARRAY_ENCODINGS),
-        ("2.1 and 2.2: LAYOUTS", LAYOUTS),
-        ("2.1 and 2.2: ENCODINGS", ENCODINGS),
+        ("2.1 to 2.3: LAYOUTS", LAYOUTS),
+        ("2.1 to 2.3: ENCODINGS", ENCODINGS),
     ],
 )
 def test_every_name_has_a_row(section: str, table: dict[str, object]) -> None:

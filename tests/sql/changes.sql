@@ -29,3 +29,35 @@ INSERT INTO lance.t (label, id) VALUES ('c', 2);
 DELETE FROM lance.t WHERE label = 'b';
 SELECT * FROM lance.t;
 > 2 | c
+CREATE TABLE lance.nested (id INT, st STRUCT<x: INT, y: STRUCT<z: STRING>>, l ARRAY<STRUCT<p: INT>>)
+  TBLPROPERTIES ('data_storage_version' = '2.2');
+INSERT INTO lance.nested VALUES (1, named_struct('x', 1, 'y', named_struct('z', 'a')), array(named_struct('p', 1)));
+ALTER TABLE lance.nested ADD COLUMNS (st.w BIGINT COMMENT 'inner', st.y.q DATE, l.element.r STRING);
+INSERT INTO lance.nested VALUES (2, named_struct('x', 2, 'y', named_struct('z', 'b', 'q', DATE'2024-02-29'), 'w', 7L),
+  array(named_struct('p', 2, 'r', 's')));
+SELECT id, st.x, st.w, st.y.z, st.y.q, l[0].p, l[0].r FROM lance.nested ORDER BY id;
+> 1 | 1 | None | a | None | 1 | None
+> 2 | 2 | 7 | b | 2024-02-29 | 2 | s
+ALTER TABLE lance.nested RENAME COLUMN st.y.z TO zz;
+ALTER TABLE lance.nested RENAME COLUMN l.element.p TO pp;
+ALTER TABLE lance.nested DROP COLUMNS (st.w, l.element.r);
+ALTER TABLE lance.nested ALTER COLUMN st.x TYPE BIGINT;
+ALTER TABLE lance.nested ALTER COLUMN st.x COMMENT 'a number';
+SELECT st.x, st.y.zz, l[0].pp FROM lance.nested ORDER BY id;
+> 1 | a | 1
+> 2 | b | 2
+SELECT st.w FROM lance.nested;
+! FIELD_NOT_FOUND
+ALTER TABLE lance.nested ADD COLUMN st.x INT;
+! ALREADY_EXISTS
+ALTER TABLE lance.nested ADD COLUMN st.k INT NOT NULL;
+! NOT NULL
+ALTER TABLE lance.nested ADD COLUMN st.k INT FIRST;
+! adds columns at the end
+ALTER TABLE lance.nested DROP COLUMN st.nope;
+! FIELD_NOT_FOUND
+ALTER TABLE lance.nested DROP COLUMN IF EXISTS st.nope;
+CREATE TABLE lance.older (st STRUCT<x: INT>) TBLPROPERTIES ('data_storage_version' = '2.0');
+INSERT INTO lance.older VALUES (named_struct('x', 1));
+ALTER TABLE lance.older ADD COLUMN st.y INT;
+! from 2.2 on

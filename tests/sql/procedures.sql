@@ -44,3 +44,17 @@ CALL lance.system.nope('db.t');
 ! nope
 CALL lance.system.compact('db.nope');
 ! nope
+OPTIMIZE lance.db.t;
+! CALL lance.system.compact('lance.db.t')
+optimize `db`.`t` WHERE a > 1 ZORDER BY (a, b);
+! CALL lance.system.zorder('`db`.`t`', 'column, ...')
+VACUUM db.t RETAIN 7 HOURS;
+! for a Lance table write CALL lance.system.vacuum('db.t')
+RESTORE TABLE t TO VERSION AS OF 1;
+! CALL lance.system.restore('t', version)
+DESCRIBE HISTORY db.t;
+! SELECT * FROM db.t.history
+ALTER TABLE db.t CREATE BRANCH dev;
+! CALL lance.system.create_branch('db.t', 'branch')
+SELEC 1;
+! PARSE_SYNTAX_ERROR

@@ -27,7 +27,7 @@ SELECT id FROM hybrid_search('lance.s', 'v', array(39, 0), 't', 'fox', 1, map('t
 SELECT count(*) FROM vector_search('lance.nope', 'v', array(7, 1), 3);
 ! TABLE_OR_VIEW_NOT_FOUND
 SELECT count(*) FROM vector_search('lance.s', 'v', array(7), 3);
-! the query has 1 values, the vectors of 'v' have 2
+! the query has 1 values, which does not match index column size 2 of 'v'
 SELECT count(*) FROM vector_search('lance.s', 'v', array(7, 1), 3, map('far', '1'));
 ! no option 'far'
 SELECT count(*) FROM vector_search('lance.s', 'v', array(7, 1));

@@ -38,3 +38,18 @@ def test_without_the_planner_in_the_driver_there_is_one_warning_and_spark_plans(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert "all of it was read" in done.stdout, done.stderr[-2000:]
     assert done.stderr.count("LanceScan does not fit this release of Spark") == 1
+
+
+def test_who_asks_nothing_imports_nothing() -> None:
+    script = (
+        "import sys, spark_lance.spark.enable; print([m for m in sys.modules if 'spark_lance.table' in m])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "[]\n"

@@ -181,7 +181,7 @@ def test_legacy_tables_say_so() -> None:
     assert Manifest(message, b"", Naming.V2, "m").file_version is FileVersion.V0_1
 
 
-@pytest.mark.parametrize("name", ["2.3", "9.9"])
+@pytest.mark.parametrize("name", ["2.4", "9.9"])
 def test_other_versions_of_data_files_are_refused_by_name(name: str) -> None:
     message = table_pb2.Manifest(version=1)
     message.data_format.version = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_lance.datasets.operations import Transaction
+from spark_lance.datasets.transaction import Transaction
 from spark_lance.errors import FormatError
 
 __all__ = ["transaction_or_none", "version_dict", "writing_options"]
@@ -41,10 +41,9 @@ def writing_options(given: dict[str, Any]) -> dict[str, Any]:
             found.pop(name, None)
     if given.get("use_legacy_format") is False:
         found.setdefault("data_storage_version", "stable")
-    for name in ("initial_bases", "target_bases", "target_all_bases", *defaults):
+    for name in defaults:
         if found.get(name):
-            raise NotImplementedError(f"{name} is not taken here: files go under the table's own root")
-        found.pop(name, None)
+            raise NotImplementedError(f"{name} is not taken here")
     return found
 
 

@@ -5,13 +5,47 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["BFloat16", "BFloat16Array", "BFloat16Scalar", "BFloat16Type", "bfloat16_array"]
+from spark_lance.compat.lance.images import (
+    EncodedImageArray,
+    EncodedImageType,
+    FixedShapeImageTensorArray,
+    FixedShapeImageTensorType,
+    ImageArray,
+    ImageURIArray,
+    ImageURIType,
+)
+
+__all__ = [
+    "BFloat16",
+    "BFloat16Array",
+    "BFloat16Scalar",
+    "BFloat16Type",
+    "EncodedImageArray",
+    "EncodedImageType",
+    "FixedShapeImageTensorArray",
+    "FixedShapeImageTensorType",
+    "ImageArray",
+    "ImageURIArray",
+    "ImageURIType",
+    "bfloat16_array",
+    "cast",
+]
+
+# Names that need pandas.
+_OF_PANDAS = ("PandasBFloat16Array", "PandasBFloat16Type")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_PANDAS:
+        return getattr(import_module("spark_lance.compat.lance.bfloat16_pandas"), name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")
 
 
 def _bits(values: npt.ArrayLike) -> npt.NDArray[np.uint16]:
@@ -46,7 +80,10 @@ class BFloat16:
         return self._value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BFloat16) and self._value == other._value
+        try:
+            return self._value == float(other)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return False
 
     def __lt__(self, other: BFloat16) -> bool:
         return self._value < other._value
@@ -55,10 +92,10 @@ class BFloat16:
         return hash(self._value)
 
     def __str__(self) -> str:
-        return f"{self._value:g}"
+        return f"{self._value:.9g}"
 
     def __repr__(self) -> str:
-        return f"BFloat16({self._value:g})"
+        return f"BFloat16({self._value:.9g})"
 
 
 class BFloat16Scalar(pa.ExtensionScalar):  # type: ignore[misc]
@@ -67,6 +104,12 @@ class BFloat16Scalar(pa.ExtensionScalar):  # type: ignore[misc]
     def as_py(self, **_: Any) -> BFloat16 | None:
         """Return it as Python's value."""
         return None if self.value is None else BFloat16.from_bytes(self.value.as_py())
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.as_py() == (other.as_py() if isinstance(other, pa.Scalar) else other))
+
+    def __hash__(self) -> int:
+        return hash(self.as_py())
 
 
 class BFloat16Array(pa.ExtensionArray):  # type: ignore[misc]
@@ -100,6 +143,9 @@ class BFloat16Type(pa.ExtensionType):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(pa.binary(2), "lance.bfloat16")
 
+    def __hash__(self) -> int:
+        return hash(self.extension_name)
+
     def __arrow_ext_serialize__(self) -> bytes:
         return b""
 
@@ -109,6 +155,10 @@ class BFloat16Type(pa.ExtensionType):  # type: ignore[misc]
 
     def __arrow_ext_class__(self) -> type[BFloat16Array]:
         return BFloat16Array
+
+    def to_pandas_dtype(self) -> Any:
+        """Return the type in pandas."""
+        return import_module("spark_lance.compat.lance.bfloat16_pandas").PandasBFloat16Type()
 
     def __arrow_ext_scalar_class__(self) -> type[BFloat16Scalar]:
         return BFloat16Scalar
@@ -129,6 +179,24 @@ def bfloat16_array(values: Iterable[float | None]) -> BFloat16Array:
     given = list(values)
     nulls = np.array([value is None for value in given], np.bool_)
     return _from_bits(_bits([0.0 if value is None else float(value) for value in given]), nulls)
+
+
+def cast(arr: pa.Array, target_type: pa.DataType | str) -> pa.Array:
+    """Return numbers, or fixed-size lists of them, in another type; to and from bfloat16 as well.
+
+    Args:
+        arr: the numbers.
+        target_type: a type of Arrow, or "bfloat16".
+    """
+    kind = BFloat16Type() if target_type in ("bfloat16", "bf16") else target_type
+    if isinstance(kind, pa.DataType) and pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(cast(arr.values, kind.value_type), kind.list_size)
+    if isinstance(kind, BFloat16Type):
+        return bfloat16_array(arr.cast(pa.float32()).to_pylist())
+    if isinstance(arr, BFloat16Array):
+        numbers = arr.to_numpy().astype(kind.to_pandas_dtype())
+        return pa.array(numbers, kind, mask=np.asarray(arr.is_null()))
+    return arr.cast(kind)
 
 
 # Another package may have registered a type of this name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from spark_lance.compat.lance.base import DatasetBase
 from spark_lance.compat.lance.indices import IndexConfig
 from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
+from spark_lance.datasets.index_segment import Index
 from spark_lance.table.versions.cleanup import CleanupStats
 from spark_lance.table.versions.versions import load_version
 
@@ -33,6 +35,10 @@ _HINTS = frozenset(
         "skip_transpose",
         "storage_options",
         "train",
+        "format_version",
+        "accelerator",
+        "num_workers",
+        "memory_limit",
     }
 )
 
@@ -115,26 +121,72 @@ class Changes(DatasetBase):
         return self.value.index_statistics(index_name)
 
     def create_scalar_index(
-        self, column: str, index_type: Any, name: str | None = None, *, replace: bool = True, **options: Any
+        self,
+        column: str,
+        index_type: Any,
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        fragment_ids: list[int] | None = None,
+        index_uuid: str | None = None,
+        **options: Any,
     ) -> None:
-        """Build an index of values."""
+        """Build an index of values; with `fragment_ids` a part of one, which `merge_index_metadata` ends."""
         if isinstance(index_type, IndexConfig):
             index_type, options = index_type.index_type, {**options, **index_type.parameters}
-        for hint in ("train", "progress_callback", "format_version"):
-            options.pop(hint, None)
+        options = _meant(options)
+        if fragment_ids is not None:
+            self.value.create_index_part(
+                _only(column),
+                index_type,
+                name,
+                fragment_ids=fragment_ids,
+                index_uuid=index_uuid or str(uuid.uuid4()),
+                **options,
+            )
+            return
         self.value = self.value.create_scalar_index(
             _only(column), index_type, name, replace=replace, **options
         )
 
     def create_index(
         self, column: str | list[str], index_type: str, name: str | None = None, **options: Any
-    ) -> Self:
-        """Build an index of vectors."""
-        given = {key: value for key, value in options.items() if value is not None and key not in _HINTS}
-        if (size := given.pop("target_partition_size", None)) is not None:
-            given.setdefault("num_partitions", max(1, round(self.value.count_rows() / size)))
+    ) -> Any:
+        """Build an index of vectors; with `fragment_ids` a segment of one, which is not committed."""
+        given = self._sized(_meant(options))
+        if "fragment_ids" in given:
+            return self.create_index_uncommitted(column, index_type, name, **given)
+        given.pop("index_uuid", None)
         self.value = self.value.create_index(_only(column), index_type, name, **{"replace": False, **given})
         return self
+
+    def create_index_uncommitted(
+        self, column: str | list[str], index_type: str, name: str | None = None, **options: Any
+    ) -> Index:
+        """Build a segment of some fragments and commit nothing."""
+        if options.get("fragment_ids") is None:
+            raise ValueError("create_index_uncommitted requires fragment_ids for distributed index build")
+        given = self._sized(_meant(options))
+        given.pop("replace", None)
+        return self.value.create_index_uncommitted(_only(column), index_type, name, **given)
+
+    def merge_index_metadata(self, index_uuid: str, index_type: str, *_: Any, **__: Any) -> None:
+        """Put the parts of a segment together and commit nothing."""
+        self.value.merge_index_metadata(index_uuid, index_type)
+
+    def merge_existing_index_segments(self, segments: list[Index]) -> Index:
+        """Put segments that are not committed together and commit nothing."""
+        return self.value.merge_existing_index_segments(segments)
+
+    def commit_existing_index_segments(self, index_name: str, column: str, segments: list[Index]) -> Self:
+        """Make segments an index."""
+        self.value = self.value.commit_existing_index_segments(index_name, column, segments)
+        return self
+
+    def _sized(self, options: dict[str, Any]) -> dict[str, Any]:
+        if (size := options.pop("target_partition_size", None)) is not None:
+            options.setdefault("num_partitions", max(1, round(self.value.count_rows() / size)))
+        return options
 
     def drop_index(self, name: str) -> None:
         """Drop an index."""
@@ -199,6 +251,11 @@ class Changes(DatasetBase):
     def replace_field_metadata(self, field_name: str, new_metadata: Mapping[str, str]) -> None:
         """Replace the metadata of a field."""
         self.value = self.value.update_field_metadata({field_name: dict(new_metadata)}, replace=True)
+
+
+def _meant(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an index that say something here; None is as not given."""
+    return {key: value for key, value in options.items() if value is not None and key not in _HINTS}
 
 
 def _only(column: str | Sequence[str]) -> str:

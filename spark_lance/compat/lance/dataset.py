@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,9 +24,11 @@ from spark_lance.compat.lance.sql import SqlQueryBuilder
 from spark_lance.compat.lance.vector_reader import VectorIndexReader
 from spark_lance.datasets.building import commit as commit_at
 from spark_lance.datasets.building import merge_appends, place_of
-from spark_lance.datasets.operations import Index, IndexFile, LanceOperation, Operation, Transaction
+from spark_lance.datasets.index_segment import Index, IndexFile
+from spark_lance.datasets.operations import LanceOperation, Operation
 from spark_lance.datasets.ordering import ColumnOrdering
 from spark_lance.datasets.stats import DataStatistics, FieldStatistics, LanceStats
+from spark_lance.datasets.transaction import Transaction
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionTypeError, TableNotFoundError
 from spark_lance.io.store import open_store
@@ -152,7 +155,8 @@ class LanceDataset(Reading, Changes):
     ) -> LanceDataset:
         """Add places for files."""
         with commit_options(properties=transaction_properties):
-            return LanceDataset.of(self.value.add_bases(new_bases))
+            self.value = self.value.add_bases(new_bases)
+        return self
 
     def migrate_manifest_paths_v2(self) -> None:
         """Rename the manifests of an old table."""
@@ -223,7 +227,7 @@ def dataset(
     asof: datetime | str | None = None,
     block_size: int | None = None,  # noqa: ARG001
     commit_lock: Any = None,
-    index_cache_size: int | None = None,  # noqa: ARG001
+    index_cache_size: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     default_scan_options: Mapping[str, Any] | None = None,
     **_: Any,
@@ -231,6 +235,13 @@ def dataset(
     """Open a table at its latest or a given version."""
     if uri is None:
         raise OptionTypeError("a table is opened by its uri; namespaces are not taken here")
+    if index_cache_size is not None:
+        warnings.warn(
+            "index_cache_size says nothing: the caches of indices are as large as index_cache_size_bytes "
+            "says there, and of a size of their own here",
+            DeprecationWarning,
+            stacklevel=2,
+        )
     opened = values.dataset(uri, version, storage_options, asof=asof, commit_lock=commit_lock)
     return LanceDataset.of(opened, default_scan_options)
 

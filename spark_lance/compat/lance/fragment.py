@@ -21,7 +21,7 @@ from spark_lance.datasets.fragment_metadata import (
     RowIdMeta,
 )
 from spark_lance.datasets.lance_schema import LanceSchema
-from spark_lance.datasets.operations import Transaction
+from spark_lance.datasets.transaction import Transaction
 from spark_lance.errors import OptionError
 from spark_lance.table.writing.write import MAX_ROWS_PER_FILE
 

@@ -57,6 +57,16 @@ class MergeInsertBuilder:
         """Take notice: keys are looked up by an index where that is less work, with the same result."""
         return self
 
+    def target_bases(self, bases: Iterable[str]) -> MergeInsertBuilder:
+        """Set the places that take new files."""
+        self._builder.target_bases(bases)
+        return self
+
+    def target_all_bases(self, include_primary: bool = True) -> MergeInsertBuilder:
+        """Let all places take new files."""
+        self._builder.target_all_bases(include_primary)
+        return self
+
     def execute(self, data_obj: Any, *, schema: pa.Schema | None = None) -> dict[str, int]:
         """Merge the data; tell how many rows."""
         done = self._builder.execute(data_obj, schema)

@@ -2,24 +2,5 @@
 
 from __future__ import annotations
 
-from spark_lance.index.text.queries import (
-    BooleanQuery,
-    BoostQuery,
-    FullTextOperator,
-    FullTextQuery,
-    MatchQuery,
-    MultiMatchQuery,
-    Occur,
-    PhraseQuery,
-)
-
-__all__ = [
-    "BooleanQuery",
-    "BoostQuery",
-    "FullTextOperator",
-    "FullTextQuery",
-    "MatchQuery",
-    "MultiMatchQuery",
-    "Occur",
-    "PhraseQuery",
-]
+from spark_lance.index.text.queries import *  # noqa: F403
+from spark_lance.index.text.queries import __all__ as __all__

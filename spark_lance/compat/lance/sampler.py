@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from spark_lance.compat.lance.dataset import LanceDataset
 from spark_lance.errors import OptionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "FragmentSampler",
@@ -127,33 +130,34 @@ def _torch_rank() -> tuple[int, int]:
 class _Ranked:
     """What samplers of one rank have in common."""
 
-    def __init__(self, rank: int, world_size: int, randomize: bool, seed: int) -> None:
+    def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
         if not 0 <= rank < world_size:
             raise OptionError(f"rank {rank} is not below world_size {world_size}")
         self._rank, self._world_size = rank, world_size
         self._randomize, self._seed, self._epoch = randomize, seed, 0
 
+    @classmethod
+    def from_torch(cls, randomize: bool = False, seed: int = 0) -> Self:
+        """Return the sampler of this process of torch.distributed."""
+        return cls(*_torch_rank(), randomize, seed)
+
     def set_epoch(self, epoch: int) -> None:
         """Let another epoch have another order."""
         self._epoch = epoch
 
-    def _share(self, items: list[T]) -> list[T]:
+    def _shuffled(self, items: list[T]) -> list[T]:
+        """Return items in the order of this epoch."""
         if self._randomize:
             items = list(items)
             random.Random(f"{self._seed}-{self._epoch}").shuffle(items)
-        return items[self._rank :: self._world_size]
+        return items
+
+    def _share(self, items: list[T]) -> list[T]:
+        return self._shuffled(items)[self._rank :: self._world_size]
 
 
 class ShardedFragmentSampler(_Ranked, FragmentSampler):
     """Gives a rank every n-th fragment, in order or shuffled."""
-
-    def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
-        super().__init__(rank, world_size, randomize, seed)
-
-    @staticmethod
-    def from_torch(randomize: bool = False, seed: int = 0) -> ShardedFragmentSampler:
-        """Return the sampler of this process of torch.distributed."""
-        return ShardedFragmentSampler(*_torch_rank(), randomize, seed)
 
     def iter_fragments(self, ds: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Yield the rank's fragments."""
@@ -162,14 +166,6 @@ class ShardedFragmentSampler(_Ranked, FragmentSampler):
 
 class ShardedBatchSampler(_Ranked, Sampler):
     """Gives a rank every n-th batch, in order or shuffled."""
-
-    def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
-        super().__init__(rank, world_size, randomize, seed)
-
-    @staticmethod
-    def from_torch(randomize: bool = False, seed: int = 0) -> ShardedBatchSampler:
-        """Return the sampler of this process of torch.distributed."""
-        return ShardedBatchSampler(*_torch_rank(), randomize, seed)
 
     def __call__(
         self,
@@ -182,7 +178,7 @@ class ShardedBatchSampler(_Ranked, Sampler):
         with_row_id: bool = False,
         **_: Any,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches; with a filter, every n-th of those that the rows which pass it make."""
+        """Yield batches; with a filter, those that every n-th row makes which passes it."""
         if filter is not None:
             yield from self._filtered(ds, batch_size, columns, filter, with_row_id)
             return
@@ -196,16 +192,20 @@ class ShardedBatchSampler(_Ranked, Sampler):
     ) -> Iterator[pa.RecordBatch]:
         """Yield full batches of the rank's share of the rows that pass a filter."""
         found = ds.to_table([], filter, with_row_id=True)["_rowid"].to_numpy()
-        for number in self._share(list(range(0, len(found), batch_size))):
-            ids = found[number : number + batch_size]
+        own = found[self._rank :: self._world_size]
+        for start in self._shuffled(list(range(0, len(own), batch_size))):
+            ids = own[start : start + batch_size]
             rows = ds._take_rows(ids, columns)
             if with_row_id:
                 rows = rows.append_column("_rowid", pa.array(ids, pa.uint64()))
             yield from rows.combine_chunks().to_batches()
 
 
-class ShardedFixedBatchSampler(_Ranked):
-    """Yields lists of row numbers, as many batches of one size for every rank."""
+class ShardedFixedBatchSampler(ShardedBatchSampler):
+    """Yields lists of row numbers: each rank's share of the rows, cut into batches of neighbours.
+
+    It gives rows of a dataset, too, as its base class does.
+    """
 
     def __init__(
         self,
@@ -217,25 +217,26 @@ class ShardedFixedBatchSampler(_Ranked):
         total_num_rows: int = 0,
     ) -> None:
         super().__init__(rank, world_size, randomize, seed)
-        if batch_size < 1 or total_num_rows < 1:
-            raise OptionError("batch_size and total_num_rows must be at least 1")
+        if batch_size < 0 or total_num_rows < 0 or (batch_size == 0) != (total_num_rows == 0):
+            raise OptionError("batch_size and total_num_rows are both given, and at least 1")
         self._batch_size, self._rows = batch_size, total_num_rows
 
-    @staticmethod
-    def from_torch(
-        batch_size: int, total_num_rows: int, randomize: bool = False, seed: int = 0
+    @classmethod
+    def from_torch(  # type: ignore[override]
+        cls, batch_size: int, total_num_rows: int, randomize: bool = False, seed: int = 0
     ) -> ShardedFixedBatchSampler:
         """Return the sampler of this process of torch.distributed."""
-        return ShardedFixedBatchSampler(*_torch_rank(), randomize, seed, batch_size, total_num_rows)
+        return cls(*_torch_rank(), randomize, seed, batch_size, total_num_rows)
+
+    @property
+    def _own(self) -> range:
+        """The row numbers of this rank."""
+        share = -(-self._rows // self._world_size)
+        return range(min(self._rank * share, self._rows), min((self._rank + 1) * share, self._rows))
 
     def __len__(self) -> int:
-        return -(-(self._rows // self._world_size) // self._batch_size)
+        return -(-len(self._own) // self._batch_size) if self._rows else 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        rows = self._rows // self._world_size
-        first = self._rank * rows
-        numbers = list(range(first, first + rows))
-        if self._randomize:
-            random.Random(f"{self._seed}-{self._epoch}").shuffle(numbers)
-        for start in range(0, rows, self._batch_size):
-            yield numbers[start : start + self._batch_size]
+        for start in self._shuffled([first * self._batch_size for first in range(len(self))]):
+            yield list(self._own[start : start + self._batch_size])

@@ -1,4 +1,4 @@
-"""Lance data-file format 2.1 and 2.2: pages of one leaf column each, with nesting in levels.
+"""Lance data-file format 2.1 to 2.3: pages of one leaf column each, with nesting in levels.
 
 `LAYOUTS` and `ENCODINGS` list what can be decoded, keyed by the names that page descriptions use.
 An empty cell is refused with `UnsupportedFormatError`. A new encoding is one module in `encodings` and one
@@ -14,12 +14,14 @@ from spark_lance.file.v2_1.codec import Codec, Resolver
 from spark_lance.file.v2_1.encodings import (
     bitpacking,
     byte_stream_split,
+    few_values,
     fixed_size_list,
     flat,
     fsst,
     general,
     packed_struct,
     rle,
+    sequences,
     variable,
     variable_packed_struct,
 )
@@ -44,11 +46,11 @@ ENCODINGS: Mapping[str, Codec] = {
         block=variable.decode_block,
         zipped_variable=variable.decode_zipped,
     ),
-    "constant": Codec(),
+    "constant": Codec(block=few_values.decode_constant),
     "out_of_line_bitpacking": Codec(block=bitpacking.decode_out_of_line),
     "inline_bitpacking": Codec(mini_block=bitpacking.decode_inline, block=bitpacking.decode_inline),
     "fsst": Codec(mini_block=fsst.decode_mini_block, zipped_variable=fsst.decode_zipped),
-    "dictionary": Codec(),
+    "dictionary": Codec(block=few_values.decode_dictionary),
     "rle": Codec(mini_block=rle.decode_mini_block, block=rle.decode_block),
     "byte_stream_split": Codec(mini_block=byte_stream_split.decode_mini_block),
     "general": Codec(
@@ -57,10 +59,12 @@ ENCODINGS: Mapping[str, Codec] = {
         zipped_variable=general.decode_zipped,
     ),
     "fixed_size_list": Codec(
-        mini_block=fixed_size_list.decode_mini_block, zipped=fixed_size_list.decode_zipped
+        mini_block=fixed_size_list.decode_mini_block,
+        block=fixed_size_list.decode_block,
+        zipped=fixed_size_list.decode_zipped,
     ),
     "packed_struct": Codec(mini_block=packed_struct.decode_mini_block),
     "variable_packed_struct": Codec(zipped_variable=variable_packed_struct.decode_zipped),
-    "range": Codec(),
-    "delta": Codec(),
+    "range": Codec(block=sequences.decode_range),
+    "delta": Codec(block=sequences.decode_delta),
 }

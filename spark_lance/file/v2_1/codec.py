@@ -20,7 +20,7 @@ from spark_lance.file.v2_1.blocks import Block
 from spark_lance.file.v2_1.chunks import Bytes, Chunks
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["Codec", "Resolver", "compression_name"]
+__all__ = ["Codec", "Resolver", "compression_name", "has_buffer"]
 
 _ChunkDecoder: TypeAlias = "Callable[[Any, Chunks, Resolver], Block]"
 _RowDecoder: TypeAlias = "Callable[[Any, Bytes, Resolver], Block]"
@@ -46,6 +46,20 @@ def compression_name(encoding: pb.CompressiveEncoding) -> str:
     if name is None:
         raise UnsupportedFormatError("a page uses an encoding that this release does not know")
     return name
+
+
+def has_buffer(encoding: pb.CompressiveEncoding) -> bool:
+    """Tell whether a block of integers has bytes: some sequences of 2.3 are wholly in their description.
+
+    Raises:
+        UnsupportedFormatError: an encoding that is not known.
+    """
+    name = compression_name(encoding)
+    if name == "delta":
+        return has_buffer(encoding.delta.deltas)
+    if name == "rle":
+        return has_buffer(encoding.rle.values) or has_buffer(encoding.rle.run_lengths)
+    return name not in ("range", "constant")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.file.schema import Field
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
@@ -66,6 +67,11 @@ class ScalarIndex(ABC):
         """Return whether values of a type can be indexed."""
 
     @classmethod
+    def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
+        """Return whether a column whose values are of a type can be indexed."""
+        return not field.is_json and cls.fits(kind)
+
+    @classmethod
     @abstractmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Write a segment; return file name -> bytes."""
@@ -81,6 +87,26 @@ class ScalarIndex(ABC):
             FormatError, UnsupportedFormatError: the segment is damaged, or has what is not known here.
         """
         raise UnsupportedFormatError(f"moving the rows of an index {self.name}")
+
+    @classmethod
+    def merge(
+        cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget
+    ) -> dict[str, int] | None:
+        """Write one segment with the rows of several, which cover different fragments.
+
+        Args:
+            segments: built with the same options, just now: all their rows count.
+            kind: type of the values.
+            target: where the segment goes.
+
+        Returns:
+            File name -> bytes; None if the values are to be read from the table again.
+        """
+        return None
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures of this segment, by name."""
+        return {}
 
     def options(self) -> dict[str, Any]:
         """Return the options with which a segment like this one is built."""
@@ -100,6 +126,15 @@ class ScalarIndex(ABC):
     def details(cls, options: Mapping[str, Any]) -> bytes:
         """Return the message of the manifest entry of a segment that is built with some options."""
         return b""
+
+    @classmethod
+    def built_by_address(cls, stable_row_ids: bool, options: Mapping[str, Any]) -> bool:
+        """Return whether rows are named by address, and not by row id, when a segment is built.
+
+        Raises:
+            OptionError: a segment with these options cannot be built for such a table.
+        """
+        return cls.addresses_when(cls.index_version(stable_row_ids))
 
     @classmethod
     def index_version(cls, stable_row_ids: bool) -> int:

@@ -10,6 +10,7 @@ computed for the keys. (Lance index format, bitmap.)
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -29,14 +30,26 @@ from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.index_kinds import INDEX_KINDS
 
-__all__ = ["Bitmap", "move_sets", "read_sets", "write_sets"]
+__all__ = ["Bitmap", "SetsByKey", "move_sets", "read_sets", "write_sets"]
 
 FILE = "bitmap_page_lookup.lance"
 _RUN_KEYS = 4096
 _MOST_SETS = 1 << 16
 
 
-class Bitmap(ScalarIndex):
+class SetsByKey(ScalarIndex):
+    """An index whose file has a set of rows for each key."""
+
+    @cached_property
+    def _file(self) -> IndexFile:
+        return self.segment.file(FILE)
+
+    @cached_property
+    def _keys(self) -> pa.Array:
+        return self._file.read(["keys"])["keys"].combine_chunks()
+
+
+class Bitmap(SetsByKey):
     """Rows by value."""
 
     name = "BITMAP"
@@ -49,13 +62,24 @@ class Bitmap(ScalarIndex):
         """Return whether values can be told apart."""
         return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
 
-    @cached_property
-    def _file(self) -> IndexFile:
-        return self.segment.file(FILE)
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all keys and sets."""
+        return self._file.num_bytes
 
-    @cached_property
-    def _keys(self) -> pa.Array:
-        return self._file.read(["keys"])["keys"].combine_chunks()
+    def keys(self, most: int) -> pa.Array | None:
+        """Return the values in the order of their sets; None if there are more than `most`."""
+        return None if self._file.num_rows > most else self._keys
+
+    def stored(self, place: int) -> bytes:
+        """Return one set of rows as it is stored."""
+        found: bytes = self._file.read(["bitmaps"], place, place + 1)["bitmaps"][0].as_py()
+        return found
+
+    def stored_sets(self) -> Iterator[bytes]:
+        """Yield the sets of all keys in order, as they are stored."""
+        for start in range(0, self._file.num_rows, _RUN_KEYS):
+            yield from self._file.read(["bitmaps"], start, start + _RUN_KEYS)["bitmaps"].to_pylist()
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return exactly the rows whose value fulfils the condition."""

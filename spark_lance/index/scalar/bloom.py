@@ -55,6 +55,15 @@ class BloomFilter(ScalarIndex):
         """Return whether the bytes of values are known."""
         return _is_number(kind) or _is_text(kind)
 
+    def figures(self) -> dict[str, Any]:
+        """Return how many filters there are, for how many values each is made, and how often one errs."""
+        file = self.segment.file(FILE)
+        return {
+            "num_blocks": file.num_rows,
+            "number_of_items": file.parsed("bloomfilter_item", int),
+            "probability": file.parsed("bloomfilter_probability", float),
+        }
+
     @cached_property
     def _zones(self) -> pa.Table:
         names = [*(field.name for field in ZONE_FIELDS), "has_null", "bloom_filter_data"]

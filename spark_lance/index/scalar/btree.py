@@ -12,7 +12,7 @@ page that begins with nulls has none. Rows are named by address. Exact. (Lance i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ from spark_lance.file.arrays import one_array
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.copies import RowAddressMap
+from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
@@ -101,6 +102,41 @@ class BTree(ScalarIndex):
             parts.append(table[_IDS].to_numpy()[probe.true_for(table["values"])])
         return rows_by_fragment(np.concatenate(parts))
 
+    @cached_property
+    def entries(self) -> int:
+        """How many rows the index has entries of."""
+        return self.segment.file(DATA_FILE).num_rows
+
+    @cached_property
+    def null_entries(self) -> int | None:
+        """How many of the first entries have no value; None if the pages lie in several files."""
+        lookup, _ = self._lookup
+        if self.segment.file(LOOKUP_FILE).metadata.get("range_partitioned", "false") != "false":
+            return None
+        return int(lookup["null_count"].to_numpy().sum())
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether the values are floating-point numbers."""
+        return bool(pa.types.is_floating(self._lookup[0]["min"].type))
+
+    @cached_property
+    def has_numbers_first(self) -> bool:
+        """Whether no NaN comes before the numbers, as one with a sign does."""
+        first = self.null_entries
+        if first is None or first >= self.entries:
+            return True
+        return not bool(np.isnan(self.value(first)[0].as_py()))
+
+    def value(self, place: int) -> pa.ChunkedArray:
+        """Return the value of one entry, as an array."""
+        return self._read(place, place + 1)["values"]
+
+    def ids(self, start: int, stop: int) -> Numbers:
+        """Return the rows of entries [start, stop), in the order of their values."""
+        found: Numbers = self._read(start, stop)[_IDS].to_numpy()
+        return found
+
     def _read(self, start: int, stop: int) -> pa.Table:
         file = self.segment.file(DATA_FILE)
 
@@ -121,6 +157,19 @@ class BTree(ScalarIndex):
         return _write_runs(
             ((one_array(values.take(pa.array(part))), ids[part]) for part in parts), rows.kind, target
         )
+
+    @classmethod
+    def merge(cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget) -> dict[str, int]:
+        """Sort the values of all segments."""
+
+        def pieces() -> Iterator[Run]:
+            for segment in segments:
+                file = segment.file(DATA_FILE)
+                for start in range(0, file.num_rows, _RUN_ROWS):
+                    table = _rows(file, start, start + _RUN_ROWS)
+                    yield one_array(table["values"]), table[_IDS].to_numpy()
+
+        return cls.build(Rows(pieces, kind, {}), target)
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the values of the rows that are still there, in the order that they have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,7 +26,13 @@ from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["build_segment", "create_scalar_index", "extend_scalar_index", "indexed_field"]
+__all__ = [
+    "build_segment",
+    "create_scalar_index",
+    "extend_scalar_index",
+    "indexed_field",
+    "write_segment",
+]
 
 _WINDOW_BYTES = 32 << 20
 
@@ -47,7 +54,7 @@ def create_scalar_index(
         kind: a key of `SCALAR_INDICES`.
         name: of the index, `{column}_idx` by default.
         replace: whether an index of the name may be replaced; if not, one is an OptionError.
-        options: of INVERTED.
+        options: of INVERTED and JSON.
 
     Raises:
         SchemaError: the column does not exist, or cannot be indexed so.
@@ -72,9 +79,9 @@ def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Fiel
     """
     field = leaf_field(schema, column)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
-    if not index.fits(kind):
+    if not index.fits_field(field, kind):
         raise ColumnTypeError(
-            f"column {column!r} is {field.arrow_type()}: that cannot have an index {index.name}"
+            f"column {column!r} is {field.read_field().type}: that cannot have an index {index.name}"
         )
     return field
 
@@ -86,21 +93,37 @@ def build_segment(
     name: str,
     fragments: Sequence[table_pb2.DataFragment],
     options: Mapping[str, Any] | None = None,
+    number: uuid.UUID | None = None,
 ) -> table_pb2.IndexMetadata:
     """Write a segment that covers some fragments, and return its entry; nothing is committed.
 
     If that fails, no files are left.
     """
+    with new_segment(snapshot.store, snapshot.root, number) as made:
+        directory = index_directory(snapshot.root, made)
+        return write_segment(snapshot, column, index, name, fragments, made, directory, options)
+
+
+def write_segment(
+    snapshot: Snapshot,
+    column: str,
+    index: type[ScalarIndex],
+    name: str,
+    fragments: Sequence[table_pb2.DataFragment],
+    number: uuid.UUID,
+    directory: str,
+    options: Mapping[str, Any] | None = None,
+) -> table_pb2.IndexMetadata:
+    """Write the files of a segment into a folder, and return its entry."""
     field = indexed_field(snapshot.schema, column, index)
     version = index.index_version(snapshot.manifest.uses_stable_row_ids)
-    number_column = ROW_ADDRESS if index.addresses_when(version) else ROW_ID
+    by_address = index.built_by_address(snapshot.manifest.uses_stable_row_ids, options or {})
+    number_column = ROW_ADDRESS if by_address else ROW_ID
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: snapshot.physical_rows(f) for f in fragments}
     rows = Rows(partial(_pieces, snapshot, fragments, column, number_column), kind, physical)
-    with new_segment(snapshot.store, snapshot.root) as number:
-        directory = index_directory(snapshot.root, number)
-        target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version, options or {})
-        files = index.build(rows, target)
+    target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version, options or {})
+    files = index.build(rows, target)
     covered = BitMap(fragment.id for fragment in fragments)
     return new_entry(
         name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
+from spark_lance.index.entries import Segment
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
@@ -23,7 +24,7 @@ from spark_lance.index.text.inverted import (
     text_parts,
 )
 from spark_lance.index.text.postings import BLOCK
-from spark_lance.index.text.remap import remap_inverted
+from spark_lance.index.text.remap import merge_inverted, remap_inverted
 from spark_lance.index.text.stop_words import LANGUAGES
 from spark_lance.index.text.tokenizer import Tokenizer
 
@@ -40,6 +41,9 @@ _OPTIONS = {
     "ascii_folding": "fold",
     "custom_stop_words": "own_stops",
     "with_position": "positions",
+    "min_ngram_length": "shortest",
+    "max_ngram_length": "longest",
+    "prefix_only": "prefix_only",
 }
 
 
@@ -66,6 +70,11 @@ class Inverted(ScalarIndex):
         """Return None: conditions ask for texts, not for words."""
         return None
 
+    def figures(self) -> dict[str, Any]:
+        """Return how the text was cut, and in how many partitions it is."""
+        parts = text_parts(self.segment)
+        return {"params": parts[0].tokenizer.params() if parts else {}, "num_partitions": len(parts)}
+
     def options(self) -> dict[str, Any]:
         """Return how the text of this segment was cut."""
         tokenizer = text_parts(self.segment)[0].tokenizer
@@ -86,6 +95,13 @@ class Inverted(ScalarIndex):
         """Write a segment."""
         return build_inverted(rows, target, _tokenizer(target.options))
 
+    @classmethod
+    def merge(
+        cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget
+    ) -> dict[str, int] | None:
+        """Let the parts of all segments be parts of one, which counts words across its parts."""
+        return merge_inverted(segments, target)
+
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the documents of the rows that are still there; what can be copied is."""
         return remap_inverted(self.segment, target, remap)
@@ -98,6 +114,8 @@ def _tokenizer(options: Mapping[str, Any]) -> Tokenizer:
             f"an index of text has no option {', '.join(unknown)}; there are {', '.join(_OPTIONS)}"
         )
     given = {_OPTIONS[name]: value for name, value in options.items()}
+    if given.get("base") == "ngram":
+        given = {"stem": False, "stops": False, **given}
     if "own_stops" in given:
         given["own_stops"] = tuple(given["own_stops"] or ())
     assert set(given) <= {field.name for field in fields(Tokenizer)}

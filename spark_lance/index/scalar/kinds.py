@@ -10,6 +10,7 @@ from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.bloom import BloomFilter
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.inverted import Inverted
+from spark_lance.index.scalar.json_index import JsonIndex
 from spark_lance.index.scalar.label_list import LabelList
 from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.zone_map import ZoneMap
@@ -17,7 +18,7 @@ from spark_lance.index.scalar.zone_map import ZoneMap
 __all__ = ["SCALAR_INDICES", "scalar_kind"]
 
 SCALAR_INDICES: Mapping[str, type[ScalarIndex]] = {
-    kind.name: kind for kind in (BTree, Bitmap, LabelList, NGram, ZoneMap, BloomFilter, Inverted)
+    kind.name: kind for kind in (BTree, Bitmap, LabelList, NGram, ZoneMap, BloomFilter, JsonIndex, Inverted)
 }
 
 

@@ -11,7 +11,7 @@ list.)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,9 @@ from pyroaring import BitMap
 
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
-from spark_lance.index.files import IndexFile
 from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers
-from spark_lance.index.scalar.base import ScalarIndex, moved_sets, united
-from spark_lance.index.scalar.bitmap import FILE, Bitmap, move_sets, read_sets, write_sets
+from spark_lance.index.scalar.base import moved_sets, united
+from spark_lance.index.scalar.bitmap import FILE, Bitmap, SetsByKey, move_sets, read_sets, write_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.predicates.expressions import Call, Column, Literal
@@ -34,7 +33,7 @@ __all__ = ["LabelList"]
 _NULLS = "lance:label_list_nulls"
 
 
-class LabelList(ScalarIndex):
+class LabelList(SetsByKey):
     """Rows by element."""
 
     name = "LABEL_LIST"
@@ -52,14 +51,6 @@ class LabelList(ScalarIndex):
     def fits(cls, kind: pa.DataType) -> bool:
         """Return whether values are lists of what can be told apart."""
         return _is_list(kind) and Bitmap.fits(kind.value_type)
-
-    @cached_property
-    def _file(self) -> IndexFile:
-        return self.segment.file(FILE)
-
-    @cached_property
-    def _keys(self) -> pa.Array:
-        return self._file.read(["keys"])["keys"].combine_chunks()
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return exactly the rows whose list has an element, one of several, or all of them."""

@@ -27,7 +27,7 @@ from spark_lance.table.predicates.expressions import (
     is_constant,
 )
 
-__all__ = ["Probe", "probe_of"]
+__all__ = ["Probe", "probe_of", "turned"]
 
 _VALUE = Column(("value",))
 _NULL = Literal(None)
@@ -144,7 +144,7 @@ def probe_of(node: Expression) -> Probe | None:
     unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in _walk(node))
     if len(paths) != 1 or unfit:
         return None
-    return Probe(paths.pop(), _turned(_renamed(node)))
+    return Probe(paths.pop(), turned(_renamed(node)))
 
 
 def _walk(node: Expression) -> Iterator[Expression]:
@@ -166,7 +166,7 @@ def _renamed(node: Expression) -> Expression:
     return node
 
 
-def _turned(node: Expression) -> Expression:
+def turned(node: Expression) -> Expression:
     """Return a comparison with the column on the left."""
     if isinstance(node, Call) and node.function in _MIRRORED and is_constant(node.arguments[0]):
         return Call(_MIRRORED[node.function], (node.arguments[1], node.arguments[0]))

@@ -55,7 +55,8 @@ class ScalarPruner:
         return self._snapshot.manifest
 
     @cached_property
-    def _resolver(self) -> RowResolver:
+    def resolver(self) -> RowResolver:
+        """What finds the rows that indices name."""
         return RowResolver(self._snapshot)
 
     @cached_property
@@ -72,6 +73,10 @@ class ScalarPruner:
                     if field is not None and segment.covered:
                         found.setdefault(field.id, []).append(kind(segment, field.arrow_type()))
         return found
+
+    def indices_of(self, field: int) -> Sequence[ScalarIndex]:
+        """Return the segments over a field, by its id; newest index first."""
+        return self._indices.get(field, [])
 
     def __call__(
         self, condition: Condition, fragments: Sequence[table_pb2.DataFragment]
@@ -156,18 +161,18 @@ class ScalarPruner:
         """Return rows of an index as rows of the fragments that it covers."""
         covered = index.segment.covered
         by_address = index.has_addresses or not self._manifest.uses_stable_row_ids
-        if by_address and not self._resolver.has_moves:
+        if by_address and not self.resolver.has_moves:
             mine = {fragment: here for fragment, here in rows.items() if fragment in covered}
-            self._resolver.check(mine)
+            self.resolver.check(mine)
             return mine
         numbers = [np.empty(0, np.uint64)]
-        self._resolver.check(rows if by_address else {})
+        self.resolver.check(rows if by_address else {})
         for home, here in rows.items():
             if here is None:
                 # Every row of a fragment that may have moved: nothing is known.
                 return dict.fromkeys(covered)
             numbers.append(row_addresses(home, np.array(here, np.uint64)))
-        addresses, counts = self._resolver.addresses(
+        addresses, counts = self.resolver.addresses(
             np.concatenate(numbers), covered, are_addresses=index.has_addresses
         )
         return rows_by_fragment(addresses[counts])

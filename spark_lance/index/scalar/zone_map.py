@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.errors import OptionError
 from spark_lance.index.building import Rows, SegmentTarget
-from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.btree import BTree
@@ -31,6 +32,7 @@ from spark_lance.table.index_kinds import INDEX_KINDS
 __all__ = ["ZoneMap"]
 
 FILE = "zonemap.lance"
+_SIZE = "rows_per_zone"
 _RUN_ZONES = 1024
 
 
@@ -47,9 +49,32 @@ class ZoneMap(ScalarIndex):
         return True
 
     @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Refuse options but a size of zones."""
+        unknown = sorted(set(options) - {_SIZE})
+        if unknown:
+            raise OptionError(f"an index ZONEMAP has no option {', '.join(unknown)}; there is {_SIZE}")
+        size = _zone_rows(options)
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 1 << 32:
+            raise OptionError(f"{_SIZE} must be a number of rows, not {size!r}")
+
+    def options(self) -> dict[str, Any]:
+        """Return the size of the zones, if it is not the usual one."""
+        size = self._file.parsed(_SIZE, int)
+        return {} if size == ZONE_ROWS else {_SIZE: size}
+
+    def figures(self) -> dict[str, Any]:
+        """Return the size of zones, and how many there are."""
+        return {_SIZE: self._file.parsed(_SIZE, int), "num_zones": self._file.num_rows}
+
+    @property
+    def _file(self) -> IndexFile:
+        return self.segment.file(FILE)
+
+    @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:
         """Return the size of the zones."""
-        message = index_pb2.ZoneMapIndexDetails(rows_per_zone=ZONE_ROWS, use_seeds=False)
+        message = index_pb2.ZoneMapIndexDetails(rows_per_zone=_zone_rows(options), use_seeds=False)
         return message.SerializeToString()
 
     @classmethod
@@ -58,13 +83,14 @@ class ZoneMap(ScalarIndex):
         return BTree.fits(kind)
 
     @cached_property
-    def _zones(self) -> pa.Table:
+    def zones(self) -> pa.Table:
+        """The bounds of all zones, and where these are."""
         names = ["min", "max", "null_count", "nan_count", *(field.name for field in ZONE_FIELDS)]
         return self.segment.file(FILE).read(names)
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return the zones that may have rows for which a comparison is true."""
-        zones = self._zones
+        zones = self.zones
         if probe.operator == "is_null":
             return rows_of_zones(zones, zones["null_count"].to_numpy() > 0)
         low, high = (zones[name].combine_chunks() for name in ("min", "max"))
@@ -86,16 +112,21 @@ class ZoneMap(ScalarIndex):
             ]
         )
         path = f"{target.directory}/{FILE}"
+        size = _zone_rows(target.options)
         with IndexFileWriter(target.store, path, schema, target.version) as writer:
             held: list[tuple[Any, ...]] = []
-            for zone in zones_of(rows):
+            for zone in zones_of(rows, size):
                 held.append((*_facts(zone.values), zone.fragment, zone.start, zone.length))
                 if len(held) == _RUN_ZONES:
                     writer.write(_columns(held, schema))
                     held = []
             if held:
                 writer.write(_columns(held, schema))
-            return {FILE: writer.finish({"rows_per_zone": str(ZONE_ROWS)})}
+            return {FILE: writer.finish({"rows_per_zone": str(size)})}
+
+
+def _zone_rows(options: Mapping[str, Any]) -> Any:
+    return options.get(_SIZE, ZONE_ROWS)
 
 
 def _columns(held: list[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:

@@ -61,14 +61,14 @@ def rows_of_zones(table: pa.Table, wanted: npt.NDArray[np.bool_]) -> RowSet:
     return found
 
 
-def zones_of(rows: Rows) -> Iterator[Zone]:
-    """Yield the zones of fragments, by their physical rows; `rows` come by address, in scan order."""
+def zones_of(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:
+    """Yield the zones of fragments, of `size` physical rows; `rows` come by address, in scan order."""
     held: list[tuple[pa.Array, npt.NDArray[np.uint64]]] = []
     pieces = rows.pieces()
     done = False
     for fragment, physical in rows.fragments.items():
-        for start in range(0, physical, ZONE_ROWS):
-            length = min(ZONE_ROWS, physical - start)
+        for start in range(0, physical, size):
+            length = min(size, physical - start)
             end = address_of(fragment, start) + length
             while not done and not (held and int(held[-1][1][-1]) >= end):
                 piece = next(pieces, None)

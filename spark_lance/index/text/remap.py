@@ -7,6 +7,9 @@ rewritten in format 1 only.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -21,9 +24,10 @@ from spark_lance.index.text.positions import POSITIONS
 from spark_lance.index.text.postings import BLOCK, pack_list
 from spark_lance.index.text.scores import weights
 
-__all__ = ["remap_inverted"]
+__all__ = ["merge_inverted", "remap_inverted"]
 
 _RUN_TOKENS = 1024
+_PART_FILES = ("docs", "tokens", "invert")
 _BLOCK_SIZE = "posting_block_size"
 _NEWER_POSITIONS = "_compressed_position"
 
@@ -50,6 +54,32 @@ def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap
         stored = source.read()
         writer.write([stored.column(name).combine_chunks() for name in stored.column_names])
         sizes[METADATA] = writer.finish({**source.metadata, "token_set_format": "arrow"})
+    return sizes
+
+
+def merge_inverted(segments: Sequence[Segment], target: SegmentTarget) -> dict[str, int] | None:
+    """Write one segment whose parts are copies of those of several; return file name -> bytes.
+
+    None if they are of different forms.
+    """
+    sources = [segment.file(METADATA) for segment in segments]
+    notes = [{**source.metadata, "partitions": ""} for source in sources]
+    if any(other != notes[0] for other in notes):
+        return None
+    sizes: dict[str, int] = {}
+    count = 0
+    for segment in segments:
+        for part in text_parts(segment):
+            for what in _PART_FILES:
+                name = f"part_{count}_{what}.lance"
+                source = segment.file(f"part_{part.number}_{what}.lance")
+                sizes[name] = copy_file(source, target.store, f"{target.directory}/{name}")
+            count += 1
+    path = f"{target.directory}/{METADATA}"
+    with IndexFileWriter(target.store, path, sources[0].arrow_schema, target.version) as writer:
+        stored = sources[0].read()
+        writer.write([stored.column(name).combine_chunks() for name in stored.column_names])
+        sizes[METADATA] = writer.finish({**notes[0], "partitions": json.dumps(list(range(count)))})
     return sizes
 
 

@@ -1,6 +1,7 @@
 """From text to the words that are indexed.
 
-    1  cut at everything that is neither a letter nor a number (simple), at white space, or not at all (raw)
+    1  cut at everything that is neither a letter nor a number (simple), at white space, or not at all (raw);
+       into all runs of some letters (ngram), or into the words of a dictionary (jieba/model)
     2  leave out words of `max_token_length` bytes and more
     3  lower case, 4 stemming, 5 leave out stop words, 6 letters of ASCII in the place of accented ones
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.index.text.segmenters import SEGMENTERS, ngrams
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
 from spark_lance.proto import index_pb2
 
@@ -67,12 +69,14 @@ class Tokenizer:
     """How an index cuts text into words.
 
     Attributes:
-        base: "simple", "whitespace" or "raw".
+        base: "simple", "whitespace", "raw", "ngram", or a model of `SEGMENTERS`, such as "jieba/default".
         language: of stemming and stop words.
         max_length: words of this many bytes or more are left out; None keeps all.
         lower, stem, stops, fold: whether words are treated so.
         own_stops: further stop words.
         positions: whether the index says where in a text a word stands.
+        shortest, longest, prefix_only: of "ngram": letters of a run, and whether only those at the beginning
+            of a text count.
     """
 
     base: str = "simple"
@@ -84,10 +88,18 @@ class Tokenizer:
     fold: bool = True
     own_stops: tuple[str, ...] = ()
     positions: bool = False
+    shortest: int = 3
+    longest: int = 3
+    prefix_only: bool = False
 
     def __post_init__(self) -> None:
-        if self.base not in (*_BREAKS, "raw"):
-            raise UnsupportedFormatError(f"text cut by {self.base!r}: here are {', '.join(_BREAKS)} and raw")
+        if self.base not in (*_BREAKS, "raw", "ngram") and self._model is None:
+            known = ", ".join([*_BREAKS, "raw", "ngram", *(f"{family}/model" for family in SEGMENTERS)])
+            raise UnsupportedFormatError(f"text cut by {self.base!r}: here are {known}")
+        if not 1 <= self.shortest <= self.longest:
+            raise UnsupportedFormatError(
+                f"runs of {self.shortest} to {self.longest} letters: at least 1, and the longest not shorter"
+            )
         if (self.stem or self.stops) and self.language not in LANGUAGES:
             raise UnsupportedFormatError(f"text in {self.language!r}: here are {', '.join(LANGUAGES)}")
 
@@ -114,6 +126,9 @@ class Tokenizer:
                 fold=bool(said.get("ascii_folding", False)),
                 own_stops=tuple(said.get("custom_stop_words") or ()),
                 positions=bool(said.get("with_position", False)),
+                shortest=int(said.get("min_ngram_length", 3)),
+                longest=int(said.get("max_ngram_length", 3)),
+                prefix_only=bool(said.get("prefix_only", False)),
             )
         except (ValueError, AttributeError, TypeError) as error:
             raise FormatError(f"malformed parameters of an index of text: {error}") from error
@@ -131,9 +146,9 @@ class Tokenizer:
             "remove_stop_words": self.stops,
             "custom_stop_words": list(self.own_stops) or None,
             "ascii_folding": self.fold,
-            "min_ngram_length": 3,
-            "max_ngram_length": 3,
-            "prefix_only": False,
+            "min_ngram_length": self.shortest,
+            "max_ngram_length": self.longest,
+            "prefix_only": self.prefix_only,
         }
 
     def details(self, block: int, version: int) -> bytes:
@@ -159,6 +174,11 @@ class Tokenizer:
         if self.base == "raw":
             tokens = texts.drop_null()
             owners = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        elif self.base == "ngram":
+            tokens, owners = ngrams(texts, self.shortest, self.longest, self.prefix_only)
+        elif self._model is not None:
+            family, model = self._model
+            tokens, owners = SEGMENTERS[family](texts, model)
         else:
             lists = pc.split_pattern_regex(texts, _BREAKS[self.base])
             tokens = pc.list_flatten(lists)
@@ -167,7 +187,10 @@ class Tokenizer:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        positions = _positions(numbers, pc.index(encoded.dictionary, "").as_py(), owners)
+        if self.base == "ngram":
+            positions = np.zeros(len(numbers), np.int64)  # All runs stand at one place.
+        else:
+            positions = _positions(numbers, pc.index(encoded.dictionary, "").as_py(), owners)
         kept = [self._treated(word) for word in encoded.dictionary.to_pylist()]
         treated = pc.dictionary_encode(pa.array(kept, pa.string()))
         places = treated.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -186,6 +209,12 @@ class Tokenizer:
         if word in self._stop_words:
             return None
         return "".join(map(folded, word)) if self.fold and not word.isascii() else word
+
+    @property
+    def _model(self) -> tuple[str, str] | None:
+        """Family and name of the model that cuts text."""
+        family, slash, model = self.base.partition("/")
+        return (family, model) if slash and family in SEGMENTERS else None
 
     @cached_property
     def _stop_words(self) -> frozenset[str]:

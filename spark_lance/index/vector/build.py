@@ -23,6 +23,7 @@ from spark_lance.file.arrays import one_array
 from spark_lance.file.version import FileVersion
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.ivf import Ivf, prepared
+from spark_lance.index.vector.kinds import is_multi, vector_kind
 from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Quantizer
@@ -41,6 +42,7 @@ __all__ = [
     "as_matrix",
     "coded_rows",
     "merge_segments",
+    "prepare_sample",
     "reopen",
     "train",
     "vector_type",
@@ -68,6 +70,8 @@ class Recipe:
         max_iterations: of each k-means.
         rotation: of RQ.
         graph: of the types with graphs.
+        centroids: (partitions, dim), in place of those that training would find.
+        codebook: of PQ, (sub-vectors, codewords, dim / sub-vectors), likewise; it goes with centroids.
     """
 
     kind: str
@@ -79,6 +83,8 @@ class Recipe:
     max_iterations: int = 50
     rotation: Literal["fast", "matrix"] = "fast"
     graph: GraphParams = field(default_factory=GraphParams)
+    centroids: Vectors | None = None
+    codebook: Vectors | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in INDEX_TYPES:
@@ -90,9 +96,21 @@ class Recipe:
             raise OptionError(f"the metric hamming goes with {fitting} only")
         if self.num_partitions is not None and self.num_partitions < 1:
             raise OptionError(f"an index cannot have {self.num_partitions} partitions")
+        if self.centroids is not None:
+            shape = self.centroids.shape
+            if len(shape) != 2 or not shape[0]:
+                raise OptionError(f"Ivf centroids must be 2D array: (clusters, dim), got {shape}")
+            if self.num_partitions not in (None, shape[0]):
+                raise OptionError(
+                    f"Ivf centroids has {shape[0]} clusters, but num_partitions={self.num_partitions}"
+                )
+        elif self.codebook is not None:
+            raise OptionError("ivf_centroids must be specified when pq_codebook is provided")
 
     def partitions_for(self, rows: int) -> int:
         """Return the number of partitions for a number of rows."""
+        if self.centroids is not None:
+            return len(self.centroids)
         per_partition = _ROWS_PER_GRAPH if INDEX_TYPES[self.kind][1] else _ROWS_PER_PARTITION
         return self.num_partitions or min(_MOST_PARTITIONS, max(1, round(rows / per_partition)))
 
@@ -122,7 +140,11 @@ def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
 
     Raises:
         SchemaError: the column has no vectors that can be indexed.
+        OptionError: the format has no index of the metric for it.
     """
+    if is_multi(kind) and metric != "cosine":
+        raise OptionError(f"an index of lists of vectors is of metric cosine, not {metric}")
+    kind = vector_kind(kind)
     fits = pa.types.is_fixed_size_list(kind) and kind.value_type in _VALUE_TYPES
     if not fits or (kind.value_type == pa.uint8()) != (metric == "hamming"):
         raise ColumnTypeError(
@@ -168,17 +190,34 @@ def train(recipe: Recipe, sample: Vectors, rows: int) -> Trained:
     """
     dtype = sample.dtype
     metric = recipe.metric
+    sample = prepare_sample(sample, metric)
+    partitions = recipe.partitions_for(rows)
+    if recipe.centroids is not None:
+        if recipe.centroids.shape[1] != sample.shape[1]:
+            raise OptionError(
+                f"centroids of {recipe.centroids.shape[1]} values do not go with vectors of {sample.shape[1]}"
+            )
+        ivf = Ivf(recipe.centroids.astype(sample.dtype), metric)
+    else:
+        ivf = Ivf.train(
+            sample[: recipe.sample_rate * partitions], partitions, metric, iterations=recipe.max_iterations
+        )
+    quantizer = QUANTIZERS[INDEX_TYPES[recipe.kind][0]].fit(sample, ivf, recipe, dtype)
+    return Trained(recipe, ivf, quantizer, dtype)
+
+
+def prepare_sample(sample: Vectors, metric: Metric) -> Vectors:
+    """Return the vectors of a sample (n, dim) as training sees them, without those that are not finite.
+
+    Raises:
+        OptionError: none is left.
+    """
     if metric != "hamming":
         sample = prepared(sample, metric)
         sample = sample[np.isfinite(sample).all(axis=1)]
     if not len(sample):
         raise OptionError("no row has a vector, so there is nothing to train an index on")
-    partitions = recipe.partitions_for(rows)
-    ivf = Ivf.train(
-        sample[: recipe.sample_rate * partitions], partitions, metric, iterations=recipe.max_iterations
-    )
-    quantizer = QUANTIZERS[INDEX_TYPES[recipe.kind][0]].fit(sample, ivf, recipe, dtype)
-    return Trained(recipe, ivf, quantizer, dtype)
+    return sample
 
 
 def write_rows(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from pyroaring import BitMap
 
-from spark_lance.errors import IndexNotFoundError, OptionError
+from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import (
@@ -27,7 +28,6 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.build import (
     Recipe,
     Trained,
-    as_matrix,
     coded_rows,
     merge_segments,
     reopen,
@@ -36,7 +36,9 @@ from spark_lance.index.vector.build import (
     write_rows,
 )
 from spark_lance.index.vector.graph import GraphParams
+from spark_lance.index.vector.kinds import is_multi, vector_kind
 from spark_lance.index.vector.metrics import Vectors, metric_named
+from spark_lance.index.vector.multi import flat_vectors
 from spark_lance.index.vector.storage import (
     AUXILIARY_FILE,
     INDEX_FILE,
@@ -57,18 +59,24 @@ from spark_lance.table.reading.take import take_positions
 __all__ = [
     "VECTOR_LABEL",
     "VECTOR_NEWEST",
+    "count_vectors",
     "create_vector_index",
     "entry_of",
     "extend_vector_index",
+    "merge_vector_segments",
     "open_segment",
     "recipe_with",
     "sample_vectors",
     "segment_rows",
+    "write_vector_segment",
 ]
 
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 _TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
+# Rows by which it is told how many vectors a row has.
+_COUNTED_ROWS = 256
+_PLAIN_OPTIONS = ("sample_rate", "max_iters", "rotation_type", "ivf_centroids", "pq_codebook")
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 
 
@@ -84,7 +92,7 @@ def create_vector_index(
 
     Args:
         snapshot: the version.
-        column: a fixed-size list of numbers; with dots, in a struct column.
+        column: a fixed-size list of numbers, or a list of such; with dots, in a struct column.
         recipe: what is built.
         name: of the index, `{column}_idx` by default.
         replace: whether an index of the name may be replaced; if not, one is an OptionError.
@@ -100,6 +108,7 @@ def create_vector_index(
     check_name(snapshot.manifest, name, field.id, replace)
     rows = snapshot.live_rows()
     report("training", 0, 0, "rows")
+    rows = count_vectors(snapshot, column, rows)
     trained = train(recipe, sample_vectors(snapshot, column, recipe.sample_size(rows)), rows)
     covered = BitMap(fragment.id for fragment in snapshot.fragments)
     pieces = segment_rows(snapshot, column, snapshot.fragments)
@@ -111,24 +120,133 @@ def create_vector_index(
     return commit_segments(snapshot, [entry], removed)
 
 
-def sample_vectors(snapshot: Snapshot, column: str, size: int) -> Vectors:
-    """Return vectors of rows chosen at random, (n, dim) with n at most `size`, in the column's type."""
-    scan = snapshot.scan([top_column(snapshot.schema, column)])
+def write_vector_segment(
+    snapshot: Snapshot,
+    column: str,
+    recipe: Recipe,
+    name: str,
+    fragments: Sequence[table_pb2.DataFragment],
+    number: uuid.UUID | None = None,
+) -> table_pb2.IndexMetadata:
+    """Train on some fragments, write a segment that covers them, and return its entry; nothing is committed.
+
+    Args:
+        snapshot, column, recipe, name: as for `create_vector_index`; segments of one recipe with centroids,
+            and for PQ a codebook, can be merged.
+        fragments: the fragments.
+        number: the id of the segment, if that is chosen already.
+
+    Raises:
+        SchemaError, OptionError: as `create_vector_index`.
+    """
+    field = leaf_field(snapshot.schema, column)
+    vector_type(field.arrow_type(), recipe.metric)
+    scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=fragments)
+    rows = sum(scan.live_rows(fragment) for fragment in fragments)
+    rows = count_vectors(snapshot, column, rows)
+    sample = sample_vectors(snapshot, column, recipe.sample_size(rows), fragments)
+    trained = train(recipe, sample, rows)
+    pieces = segment_rows(snapshot, column, fragments)
+    with new_segment(snapshot.store, snapshot.root, number) as segment:
+        directory = index_directory(snapshot.root, segment)
+        files = write_rows(trained, snapshot.store, directory, pieces, snapshot.manifest.file_version)
+    covered = BitMap(fragment.id for fragment in fragments)
+    return entry_of(trained, name, segment, field.id, snapshot.version, covered, files)
+
+
+def merge_vector_segments(
+    snapshot: Snapshot, entries: Sequence[table_pb2.IndexMetadata]
+) -> table_pb2.IndexMetadata:
+    """Put segments that are not committed together, and return the entry of a new one; theirs stay.
+
+    Codes of segments that share centroids but not the parameters of codes are made anew, from the table.
+
+    Raises:
+        OptionError: they have different centroids, or two of them cover one fragment.
+    """
+    segments = [
+        Segment(entry, BitMap.deserialize(entry.fragment_bitmap), *snapshot.bases.index_dir(entry))
+        for entry in entries
+    ]
+    opened = [open_segment(segment) for segment in segments]
+    first, entry = opened[0], entries[0]
+    covered = BitMap()
+    for segment, other in zip(segments, opened, strict=True):
+        if covered & segment.covered:
+            raise OptionError(f"two parts cover fragment {min(covered & segment.covered)}: build one of them")
+        if (other.kind, other.metric) != (first.kind, first.metric) or not np.array_equal(
+            other.ivf.centroids, first.ivf.centroids
+        ):
+            raise OptionError(
+                "segments that were trained apart cannot be merged: give each the same ivf_centroids, or "
+                "commit them side by side"
+            )
+        covered |= segment.covered
+    field = int(entry.fields[0])
+    recipe = recipe_of(entry, first)
+    if not all(_is_alike(other, first) for other in opened):
+        fragments = [fragment for fragment in snapshot.fragments if fragment.id in covered]
+        recipe = replace(recipe, centroids=first.ivf.centroids)
+        column = snapshot.schema.path_of(field)
+        return write_vector_segment(snapshot, column, recipe, entry.name, fragments)
+    trained = reopen(first, recipe)
+    resolver = RowResolver(snapshot)
+    with new_segment(snapshot.store, snapshot.root) as number:
+        parts = [_counting(segment, resolver, snapshot.manifest) for segment in segments]
+        directory, written_as = index_directory(snapshot.root, number), snapshot.manifest.file_version
+        files = merge_segments(trained, snapshot.store, directory, parts, written_as)
+    version = min(each.dataset_version for each in entries)
+    return entry_of(trained, entry.name, number, field, version, covered, files)
+
+
+def sample_vectors(
+    snapshot: Snapshot,
+    column: str,
+    size: int,
+    fragments: Sequence[table_pb2.DataFragment] | None = None,
+) -> Vectors:
+    """Return vectors of rows chosen at random, (n, dim) with n about `size` at most, in the column's type.
+
+    Args:
+        snapshot, column: where they are.
+        size: how many.
+        fragments: that they are taken from; all by default.
+    """
+    scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=fragments)
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+    vectors = count_vectors(snapshot, column, rows)
+    size = -(-size * rows // max(1, vectors))
     if size >= rows:
-        parts = [as_matrix(column_values(table, column))[0] for table in scan.tables()]
-        kind = leaf_field(snapshot.schema, column).arrow_type()
+        parts = [flat_vectors(column_values(table, column))[0] for table in scan.tables()]
+        kind = vector_kind(leaf_field(snapshot.schema, column).arrow_type())
         empty = np.empty((0, kind.list_size), dtype=kind.value_type.to_pandas_dtype())
         return np.concatenate([empty, *parts])
     chosen = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
-    matrix = as_matrix(column_values(take_positions(scan, chosen), column))[0]
+    matrix = flat_vectors(column_values(take_positions(scan, chosen), column))[0]
     return np.random.default_rng(43).permutation(matrix)
+
+
+def count_vectors(snapshot: Snapshot, column: str, rows: int) -> int:
+    """Return about how many vectors some rows have, of which some may have several.
+
+    Args:
+        snapshot: the version.
+        column: of vectors, or of lists of them.
+        rows: as many as the version has, or are looked at.
+    """
+    if not is_multi(leaf_field(snapshot.schema, column).arrow_type()) or not rows:
+        return rows
+    scan = snapshot.scan([top_column(snapshot.schema, column)])
+    every = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+    chosen = np.sort(np.random.default_rng(44).choice(every, min(every, _COUNTED_ROWS), replace=False))
+    vectors, _ = flat_vectors(column_values(take_positions(scan, chosen), column))
+    return max(1, round(rows * len(vectors) / max(1, len(chosen))))
 
 
 def segment_rows(
     snapshot: Snapshot, column: str, fragments: Sequence[table_pb2.DataFragment]
 ) -> Iterator[tuple[RowIds, Vectors]]:
-    """Yield row ids and vectors of the rows of some fragments that have a vector."""
+    """Yield row ids and vectors of the rows of some fragments that have a vector, once for each vector."""
     top = top_column(snapshot.schema, column)
     scan = snapshot.scan([top], with_row_id=True, fragments=fragments)
     total = sum(scan.live_rows(fragment) for fragment in fragments)
@@ -136,8 +254,8 @@ def segment_rows(
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
         done += table.num_rows
         report("coding vectors", done, total, "rows")
-        vectors, there = as_matrix(column_values(table, column))
-        yield table.column(ROW_ID).to_numpy()[there], vectors
+        vectors, owners = flat_vectors(column_values(table, column))
+        yield table.column(ROW_ID).to_numpy()[owners], vectors
 
 
 def entry_of(
@@ -160,6 +278,33 @@ def open_segment(segment: Segment) -> VectorSegment:
     return VectorSegment(segment.file(INDEX_FILE), segment.file(AUXILIARY_FILE))
 
 
+def _as_numbers(given: Any) -> Vectors | None:
+    """Return centroids or codewords as an array: they may come as a list, or as Arrow's fixed-size lists."""
+    if given is None:
+        return None
+    if hasattr(given, "to_numpy_ndarray"):
+        given = given.to_numpy_ndarray()
+    elif hasattr(given, "flatten") and hasattr(given, "type"):
+        given = given.flatten().to_numpy(zero_copy_only=False).reshape(len(given), -1)
+    numbers = np.asarray(given)
+    if numbers.dtype.kind != "f":
+        raise OptionTypeError(f"centroids and codewords must be floating numbers, got {numbers.dtype}")
+    return numbers
+
+
+def _codebook(given: Any, sub_vectors: int | None, bits: int | None) -> Vectors | None:
+    """Return codewords with an axis for sub-vectors, which those in Arrow's lists lack."""
+    numbers = _as_numbers(given)
+    if numbers is None or numbers.ndim == 3:
+        return numbers
+    words = 1 << (bits or 8)
+    if not sub_vectors or numbers.size % (sub_vectors * words):
+        raise OptionError(
+            f"{numbers.size} values make no codewords of {sub_vectors} sub-vectors, {words} each"
+        )
+    return numbers.reshape(sub_vectors, words, -1)
+
+
 def recipe_with(
     kind: str,
     metric: str,
@@ -173,7 +318,7 @@ def recipe_with(
     Raises:
         OptionError: an option does not exist, or a value cannot be used.
     """
-    unknown = sorted(set(options) - {"sample_rate", "max_iters", "rotation_type", *_GRAPH_OPTIONS})
+    unknown = sorted(set(options) - {*_PLAIN_OPTIONS, *_GRAPH_OPTIONS})
     if unknown:
         raise OptionError(f"a vector index has no option {', '.join(unknown)}")
     plain = GraphParams()
@@ -188,6 +333,8 @@ def recipe_with(
         max_iterations=int(options.get("max_iters", 50)),
         rotation=options.get("rotation_type", "fast"),
         graph=GraphParams(**graph),
+        centroids=_as_numbers(options.get("ivf_centroids")),
+        codebook=_codebook(options.get("pq_codebook"), num_sub_vectors, num_bits),
     )
 
 

@@ -12,13 +12,14 @@ inner product decides; else the smallest distance does. (Lance index format, IVF
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError
-from spark_lance.index.vector.kmeans import assign, nearest, train_kmeans
+from spark_lance.index.vector.kmeans import Turned, assign, nearest, train_kmeans
 from spark_lance.index.vector.metrics import METRICS, Floats, Metric, Vectors, distances, unit
 from spark_lance.proto import index_pb2
 
@@ -76,7 +77,11 @@ class Ivf:
         if self.metric == "hamming":
             order = np.argsort(distances(queries, self.centroids, "hamming"), axis=1, kind="stable")
             return order[:, :count].astype(np.int64)
-        return nearest(queries, self.centroids, count, spherical=self.metric == "dot")
+        return nearest(queries, self._turned, count)
+
+    @cached_property
+    def _turned(self) -> Turned:
+        return Turned.of(self.centroids, spherical=self.metric == "dot")
 
     def prepared(self, vectors: Vectors) -> Vectors:
         """Return vectors as the index sees them: of length 1 for cosine; floats of at least 32 bits."""

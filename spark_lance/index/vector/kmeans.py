@@ -7,13 +7,14 @@ product with (metric dot). Otherwise squared distances decide.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_lance.index.vector.metrics import Floats, unit
 
-__all__ = ["assign", "nearest", "train_kmeans"]
+__all__ = ["Turned", "assign", "nearest", "train_kmeans"]
 
 Ints = npt.NDArray[np.int64]
 _Matrix = npt.NDArray[np.float32]
@@ -86,7 +87,7 @@ def assign(rows: Floats, centroids: Floats, *, spherical: bool = False) -> tuple
     """
     owners = np.empty(len(rows), dtype=np.int64)
     scores = np.empty(len(rows), dtype=np.float32)
-    for part, block in _scores(rows, centroids, spherical):
+    for part, block in _scores(rows, Turned.of(centroids, spherical=spherical)):
         owners[part] = np.argmin(block, axis=1)
         scores[part] = block[np.arange(len(block)), owners[part]]
     if not spherical:
@@ -96,11 +97,34 @@ def assign(rows: Floats, centroids: Floats, *, spherical: bool = False) -> tuple
     return owners, scores
 
 
-def nearest(rows: Floats, centroids: Floats, count: int, *, spherical: bool = False) -> Ints:
+@dataclass(frozen=True)
+class Turned:
+    """Centroids, ready to be compared with many rows.
+
+    Attributes:
+        points: (dim, clusters), times -2, or -1 if inner products decide.
+        lengths: squared, (clusters,); None if inner products decide.
+    """
+
+    points: _Matrix
+    lengths: _Matrix | None
+
+    @classmethod
+    def of(cls, centroids: Floats, *, spherical: bool = False) -> Turned:
+        """Prepare centroids (clusters, dim)."""
+        points = np.ascontiguousarray(centroids, dtype=np.float32)
+        turned = np.ascontiguousarray(points.T) * np.float32(-1 if spherical else -2)
+        return cls(turned, None if spherical else np.einsum("ij,ij->i", points, points))
+
+    def __len__(self) -> int:
+        return int(self.points.shape[1])
+
+
+def nearest(rows: Floats, centroids: Turned, count: int) -> Ints:
     """Return for every row the numbers of its `count` nearest centroids, nearest first: (n, count) int64."""
     count = min(count, len(centroids))
     found = np.empty((len(rows), count), dtype=np.int64)
-    for part, block in _scores(rows, centroids, spherical):
+    for part, block in _scores(rows, centroids):
         if count < block.shape[1]:
             some = np.argpartition(block, count - 1, axis=1)[:, :count]
         else:
@@ -110,17 +134,14 @@ def nearest(rows: Floats, centroids: Floats, count: int, *, spherical: bool = Fa
     return found
 
 
-def _scores(rows: Floats, centroids: Floats, spherical: bool) -> Iterator[tuple[slice, _Matrix]]:
+def _scores(rows: Floats, centroids: Turned) -> Iterator[tuple[slice, _Matrix]]:
     """Yield blocks of rows with what orders their centroids, the row's own length left out."""
-    points = np.ascontiguousarray(centroids, dtype=np.float32)
-    turned = np.ascontiguousarray(points.T) * np.float32(-1 if spherical else -2)
-    lengths = None if spherical else np.einsum("ij,ij->i", points, points)
-    step = max(64, _BLOCK_VALUES // max(len(points), 1))
+    step = max(64, _BLOCK_VALUES // max(len(centroids), 1))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        block = rows[part].astype(np.float32, copy=False) @ turned
-        if lengths is not None:
-            block += lengths
+        block = rows[part].astype(np.float32, copy=False) @ centroids.points
+        if centroids.lengths is not None:
+            block += centroids.lengths
         yield part, block
 
 

@@ -37,8 +37,8 @@ _SPARSE = 0.1
 _MARGIN = 16
 # Distances of queries to a partition that are computed at once.
 _BLOCK_BYTES = 2 << 20
-# Rows of partitions whose distances are sorted together.
-_ROWS_TOGETHER = 1 << 20
+# Bytes of partitions whose distances are sorted together.
+_BYTES_TOGETHER = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -131,27 +131,25 @@ class SegmentSearch:
     def _of_one(self, one: Queries, numbers: Sequence[int]) -> TopK:
         """Return the best candidates of some partitions for one query."""
         stored = self.stored
-        best = []
-        ids: list[RowIds] = []
-        scores: list[Distances] = []
-        held_rows = 0
-        for number in numbers:
-            if not stored.lengths[number]:
-                continue
+        full = [number for number in numbers if stored.lengths[number]]
+        best: list[TopK] = []
+        group: list[tuple[_Loaded, Asked]] = []
+        size = 0
+        for number, asked in zip(
+            full, stored.quantizer.ask_each(one, stored.ivf.centroids[full]), strict=True
+        ):
             held = self._load(number)
-            asked = stored.quantizer.ask(one, stored.ivf.centroids[number])
             walked = self._walk(held, asked) if held.graph is not None else None
             if walked is not None:
                 best.append(TopK(walked.addresses, walked.distances * _scale(stored)))
                 continue
-            ids.append(held.row_ids)
-            scores.append(held.scorer.distances(asked)[0] * _scale(stored))
-            held_rows += len(held.row_ids)
-            if held_rows >= _ROWS_TOGETHER:
-                best.append(self._nearest(scores, ids))
-                ids, scores, held_rows = [], [], 0
-        if ids:
-            best.append(self._nearest(scores, ids))
+            group.append((held, asked))
+            size += held.scorer.nbytes
+            if size >= _BYTES_TOGETHER:
+                best.append(self._nearest(group))
+                group, size = [], 0
+        if group:
+            best.append(self._nearest(group))
         return TopK.best(best, self.query.wanted)
 
     def _walk(self, held: _Loaded, asked: Asked) -> TopK | None:
@@ -165,18 +163,23 @@ class SegmentSearch:
         nodes, scores = search_graph(held.graph, held.scorer, asked, ef, counts)
         return TopK(addresses[nodes], scores)
 
-    def _nearest(self, scores: Sequence[Distances], ids: Sequence[RowIds]) -> TopK:
+    def _nearest(self, group: Sequence[tuple[_Loaded, Asked]]) -> TopK:
         """Return the nearest rows of partitions that count.
 
         Resolving a row may be slow, so only the nearest are, and more of them if too few count.
         """
-        every, row_ids = np.concatenate(scores), np.concatenate(ids)
+        row_ids = np.concatenate([held.row_ids for held, _ in group])
+        ends = np.cumsum([len(held.row_ids) for held, _ in group])
+        scores = np.empty(len(row_ids), np.float32)
+        for (held, asked), end in zip(group, ends.tolist(), strict=True):
+            held.scorer.estimate(asked, scores[end - len(held.row_ids) : end])
+        rounding = max(held.scorer.rounding(asked) for held, asked in group)
         wanted = self.query.wanted + _MARGIN
         while True:
-            near = smallest(every, wanted)
+            near, found = _smallest(scores, wanted, rounding, group, ends)
             addresses, counts = self._counting(row_ids[near])
-            if wanted >= len(every) or int(counts.sum()) >= self.query.wanted:
-                return TopK(addresses[counts], every[near][counts])
+            if wanted >= len(scores) or int(np.count_nonzero(counts)) >= self.query.wanted:
+                return TopK(addresses[counts], found[counts] * _scale(self.stored))
             wanted *= 8
 
     def _counting(self, row_ids: RowIds) -> tuple[Addresses, npt.NDArray[np.bool_]]:
@@ -199,9 +202,46 @@ class SegmentSearch:
         def size(loaded: _Loaded) -> int:
             return loaded.scorer.nbytes + loaded.row_ids.nbytes
 
-        return _PARTITIONS.get((segment.store.uri(segment.directory), number), load, size)
+        return _PARTITIONS.get((self._place, number), load, size)
+
+    @cached_property
+    def _place(self) -> str:
+        return self.segment.store.uri(self.segment.directory)
 
 
 def _scale(stored: VectorSegment) -> Any:
     """Codes estimate the squared distance of vectors of length 1, which is twice their cosine distance."""
     return np.float32(0.5 if stored.metric == "cosine" and stored.quantizer.squares_cosine else 1)
+
+
+def _smallest(
+    scores: Distances,
+    wanted: int,
+    rounding: float,
+    group: Sequence[tuple[_Loaded, Asked]],
+    ends: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], Distances]:
+    """Return the `wanted` rows of a group of partitions that are nearest, in no order, and their distances.
+
+    Args:
+        scores: estimates for the rows of all partitions.
+        wanted: how many rows; all if there are fewer.
+        rounding: how far an estimate may be off; if it may, the nearest are compared exactly.
+        group: the partitions, and the query as they see it.
+        ends: how many rows there are up to the end of each.
+    """
+    near = smallest(scores, wanted)
+    if not rounding:
+        return near, scores[near]
+    # What is among the nearest is no further off than the last of them by estimate and two roundings. NaN, of
+    # vectors that overflow, is anywhere.
+    limit = scores[near].max() + np.float32(2 * rounding)
+    near = np.flatnonzero(~(scores > limit))
+    cuts = np.searchsorted(near, ends).tolist()
+    parts = []
+    for (held, asked), first, last, end in zip(group, [0, *cuts], cuts, ends.tolist(), strict=False):
+        if first < last:
+            parts.append(held.scorer.some(asked, near[first:last] - (end - len(held.row_ids))))
+    exact = np.concatenate(parts)
+    best = smallest(exact, wanted)
+    return near[best], exact[best]

@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -16,6 +17,9 @@ import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
@@ -24,8 +28,31 @@ import spark_lance.LanceUnits;
 
 public final class Bridge {
   private static final ObjectMapper MAPPER = new ObjectMapper();
+  // Path and options of the store of the write that a thread is about to start.
+  private static final ThreadLocal WRITING = new ThreadLocal();
 
   private Bridge() {}
+
+  /** An identifier that knows its table, where options of a read or write belong to it. */
+  public interface Loads {
+    Table load();
+  }
+
+  // A path that is about to be written, and how its store is reached.
+  public static void writesTo(String path, Map storage) {
+    WRITING.set(new Object[] {path, storage});
+  }
+
+  // The options of a catalog, with those of the store of the write to a path that this thread has told of.
+  public static Map optionsFor(String[] name, Map options) {
+    Object[] writing = (Object[]) WRITING.get();
+    if (writing == null || name.length != 1 || !name[0].equals(writing[0])) {
+      return options;
+    }
+    Map all = new HashMap(options);
+    all.putAll((Map) writing[1]);
+    return all;
+  }
 
   public static Map question(String verb) {
     Map question = new LinkedHashMap();
@@ -105,6 +132,40 @@ public final class Bridge {
       return new UnsupportedOperationException(message);
     }
     return new IllegalArgumentException(message);
+  }
+
+  // Spark's source of the format, by whose name executors find it.
+  public static PythonDataSourceV2 source() {
+    PythonDataSourceV2 source;
+    try {
+      source = (PythonDataSourceV2) Class.forName("lance.DefaultSource", true, Bridge.class.getClassLoader()).newInstance();
+    } catch (ReflectiveOperationException missing) {
+      source = new PythonDataSourceV2();
+    }
+    source.setShortName("lance");
+    return source;
+  }
+
+  // The builder of a write that the driver plans; `own`, that of Spark's own writes, where it does not.
+  //
+  // byDefault: whether the driver plans where no setting tells; shown: the table's name for EXPLAIN.
+  public static WriteBuilder writing(
+      boolean byDefault, String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+    try {
+      Method[] methods = Class.forName("spark_lance.sql.LanceWrite", true, Bridge.class.getClassLoader()).getMethods();
+      for (int i = 0; i < methods.length; i++) {
+        if (methods[i].getName().equals("builder")) {
+          return (WriteBuilder) methods[i].invoke(null, new Object[] {new Boolean(byDefault), shown, source, info, own});
+        }
+      }
+    } catch (ClassNotFoundException missing) {
+      return own;
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    } catch (InvocationTargetException problem) {
+      Platform.throwException(problem.getCause());
+    }
+    return own;
   }
 
   // By it a source of Spark's is given the plan of a read; null in Spark 4.0.

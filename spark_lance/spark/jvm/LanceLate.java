@@ -139,8 +139,8 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
   // Views of tables. Spark keeps the source of a view, with the version that the source has pinned, for as long as
   // the view lasts. After a write through the view, or REFRESH TABLE, the next query of it gets a source of its own.
   // A write by path has a source of its own anyway, so it moves nobody's version. Sessions that have not enabled Lance
-  // keep to what Spark does.
-  static final class Views {
+  // keep to what Spark does, but for DELETE, UPDATE and MERGE, which are ours in every session of the driver.
+  public static final class Views {
     // Sources with versions that are not the newest any more.
     private static final Map STALE = new WeakHashMap();
 
@@ -165,7 +165,8 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
       }
     }
 
-    private static void mark(Object relation) {
+    // Lets the next query of a view see the newest version of the table that a node of a plan reads or writes.
+    public static synchronized void mark(Object relation) {
       PythonTable table = table(relation);
       if (table != null) {
         STALE.put(field(table, "ds", null), Boolean.TRUE);
@@ -178,9 +179,11 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
         String name = (String) field(table, "shortName", null);
         PythonDataSourceV2 fresh = new PythonDataSourceV2();
         fresh.setShortName(name);
-        // This pins the version, for all scans of the queries to come.
-        fresh.getOrCreateDataSourceInPython(
-            name, ((DataSourceV2Relation) relation).options(), scala.Option.apply(table.schema()));
+        if (table.getClass() == PythonTable.class) {
+          // This pins the version, for all scans of the queries to come; tables that the driver plans do it themselves.
+          fresh.getOrCreateDataSourceInPython(
+              name, ((DataSourceV2Relation) relation).options(), scala.Option.apply(table.schema()));
+        }
         field(table, "ds", fresh);
       }
     }

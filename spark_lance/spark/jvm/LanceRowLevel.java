@@ -8,7 +8,6 @@
 
 package spark_lance.sql;
 
-import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -63,7 +62,6 @@ import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.StructType;
@@ -71,6 +69,7 @@ import org.apache.spark.unsafe.Platform;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
+import spark_lance.LanceLate;
 import spark_lance.LanceStatements;
 
 public final class LanceRowLevel {
@@ -489,7 +488,7 @@ public final class LanceRowLevel {
       if (source != null) {
         throw new UnsupportedOperationException(
             "MERGE does not take a subquery that gives a value and names columns of the table or the source: let the "
-                + "source compute it");
+                + "source compute it, as in USING (SELECT s.*, (SELECT max(x) FROM r WHERE r.k = s.k) AS m FROM s) AS s");
       }
       queries.add(subquery);
       return new UnresolvedAttribute((Seq) NONE.appended(QUERY + (queries.size() - 1)));
@@ -512,9 +511,10 @@ public final class LanceRowLevel {
         Object thrown = subject.get("thrown");
         Platform.throwException(thrown == null ? problem : (Throwable) thrown);
       }
-      forget(target.relation.table());
+      LanceLate.Views.mark(target.relation);
       DataSourceV2Relation relation = target.relation;
-      if (relation.catalog().isEmpty() || relation.identifier().isEmpty()) {
+      boolean named = relation.catalog().isDefined() && relation.identifier().isDefined();
+      if (!named || relation.identifier().get() instanceof Bridge.Loads) {
         session.sharedState().cacheManager().recacheByPlan(session, relation);
         return;
       }
@@ -524,26 +524,6 @@ public final class LanceRowLevel {
       parts.addAll(Arrays.asList((Object[]) name.namespace()));
       parts.add(name.name());
       Bridge.recache(session, parts);
-    }
-
-    // A view of a path has pinned the version that it read first. What it is asked next shall see the change.
-    private static void forget(Table table) {
-      if (!(table instanceof PythonTable)) {
-        return;
-      }
-      PythonDataSourceV2 fresh = new PythonDataSourceV2();
-      fresh.setShortName(table.name());
-      try {
-        Field[] fields = PythonTable.class.getDeclaredFields();
-        for (int i = 0; i < fields.length; i++) {
-          if (fields[i].getType() == PythonDataSourceV2.class) {
-            fields[i].setAccessible(true);
-            fields[i].set(table, fresh);
-          }
-        }
-      } catch (IllegalAccessException problem) {
-        LoggerFactory.getLogger("spark_lance").warn("A view shows rows from before a change: " + problem);
-      }
     }
   }
 

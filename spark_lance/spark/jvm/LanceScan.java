@@ -18,6 +18,7 @@ import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.OptionalLong;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.FieldVector;
@@ -30,13 +31,21 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
 import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.NullOrdering;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.Count;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.aggregate.Max;
+import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.LocalScan;
@@ -48,9 +57,11 @@ import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownOffset;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.colstats.ColumnStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -121,9 +132,7 @@ public final class LanceScan {
 
   // Spark's source of that name, by which executors find the format.
   private static PythonDataSourceV2 source() {
-    PythonDataSourceV2 source = new PythonDataSourceV2();
-    source.setShortName("lance");
-    return source;
+    return Bridge.source();
   }
 
   /** Takes what Spark pushes down, and asks Python for the scan. */
@@ -133,6 +142,7 @@ public final class LanceScan {
           SupportsPushDownV2Filters,
           SupportsPushDownAggregates,
           SupportsPushDownLimit,
+          SupportsPushDownTopN,
           SupportsPushDownOffset {
     private final String shown;
     private final Map read;
@@ -147,6 +157,10 @@ public final class LanceScan {
     private int limit = -1;
     private boolean alone = false;
     private int offset = 0;
+    // The order of which the first rows are enough; null for none.
+    private Map top = null;
+    // What was last asked of aggregates, and their rows, which are all that is left to read then.
+    private Map asked = null;
     private Map known = null;
 
     Builder(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
@@ -194,31 +208,48 @@ public final class LanceScan {
 
     private boolean counted(Aggregation aggregation) {
       batch = true;
-      if (known == null && aggregation.groupByExpressions().length == 0) {
-        List functions = new ArrayList();
-        AggregateFunc[] asked = aggregation.aggregateExpressions();
-        for (int i = 0; i < asked.length; i++) {
-          Map one = new HashMap();
-          if (asked[i] instanceof CountStar) {
-            one.put("function", "count");
-            one.put("path", null);
-          } else {
-            return false;
-          }
-          functions.add(one);
-        }
-        if (functions.isEmpty()) {
-          return false;
-        }
-        Map question = question("push_aggregates");
-        question.put("aggregates", functions);
+      List functions = functions(aggregation.aggregateExpressions());
+      List groups = paths(aggregation.groupByExpressions());
+      if (functions == null || groups == null || (functions.isEmpty() && groups.isEmpty())) {
+        asked = null;
+        known = null;
+        return false;
+      }
+      Map question = question("push_aggregates");
+      question.put("aggregates", functions);
+      question.put("groups", groups);
+      // Spark asks first whether it may hand them over, and then does.
+      if (!question.equals(asked)) {
+        asked = question;
         known = (Map) Bridge.ask(question, null);
       }
       return known != null;
     }
 
+    // Only some of the rows are read then, and Spark puts these in order.
+    public boolean pushTopN(SortOrder[] orders, int limit) {
+      batch = true;
+      if (known != null || orders.length != 1 || !(orders[0].expression() instanceof NamedReference)) {
+        return false;
+      }
+      Map wanted = new LinkedHashMap();
+      wanted.put("path", Bridge.list(((NamedReference) orders[0].expression()).fieldNames()));
+      wanted.put("descending", Boolean.valueOf(orders[0].direction() == SortDirection.DESCENDING));
+      wanted.put("nulls", orders[0].nullOrdering() == NullOrdering.NULLS_FIRST ? "first" : "last");
+      wanted.put("rows", new Integer(limit));
+      Map question = question("push_top");
+      question.put("top", wanted);
+      if (((Boolean) Bridge.ask(question, null)).booleanValue()) {
+        top = wanted;
+      }
+      return top != null;
+    }
+
     public boolean pushLimit(int limit) {
       batch = true;
+      if (known != null) {
+        return false;
+      }
       this.limit = limit;
       Map question = question("push_limit");
       alone = ((Boolean) Bridge.ask(question, null)).booleanValue();
@@ -226,7 +257,7 @@ public final class LanceScan {
     }
 
     public boolean isPartiallyPushed() {
-      return !alone;
+      return top != null || !alone;
     }
 
     public boolean pushOffset(int offset) {
@@ -260,6 +291,7 @@ public final class LanceScan {
       question.put("limit", limit < 0 ? null : new Integer(limit));
       question.put("alone", Boolean.valueOf(alone));
       question.put("offset", new Integer(offset));
+      question.put("top", top);
       question.put("cores", new Integer(SparkContext.getOrCreate().defaultParallelism()));
       question.put("localRows", setting("spark.lance.localRows", "10000"));
       question.put("localBytes", setting("spark.lance.localBytes", "8388608"));
@@ -296,6 +328,39 @@ public final class LanceScan {
       }
       return own.build();
     }
+  }
+
+  // Aggregates as JSON; null if there is one that is never answered without tasks.
+  private static List functions(AggregateFunc[] asked) {
+    List found = new ArrayList();
+    for (int i = 0; i < asked.length; i++) {
+      Map one = new HashMap();
+      boolean counts = asked[i] instanceof CountStar || asked[i] instanceof Count;
+      if (!counts && !(asked[i] instanceof Min) && !(asked[i] instanceof Max)) {
+        return null;
+      }
+      one.put("function", counts ? "count" : asked[i] instanceof Min ? "min" : "max");
+      one.put("distinct", Boolean.valueOf(asked[i] instanceof Count && ((Count) asked[i]).isDistinct()));
+      List paths = asked[i] instanceof CountStar ? new ArrayList() : paths(asked[i].children());
+      if (paths == null || paths.size() > 1) {
+        return null;
+      }
+      one.put("path", paths.isEmpty() ? null : paths.get(0));
+      found.add(one);
+    }
+    return found;
+  }
+
+  // Columns as lists of names; null if there is one that is computed.
+  private static List paths(Expression[] expressions) {
+    List found = new ArrayList();
+    for (int i = 0; i < expressions.length; i++) {
+      if (!(expressions[i] instanceof NamedReference)) {
+        return null;
+      }
+      found.add(Bridge.list(((NamedReference) expressions[i]).fieldNames()));
+    }
+    return found;
   }
 
   // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too.
@@ -355,21 +420,52 @@ public final class LanceScan {
     return value == null ? null : value.toString();
   }
 
-  private static Statistics statistics(Map answer) {
+  private static Statistics statistics(Map question, Map answer) {
     Number rows = (Number) answer.get("rows");
     Number bytes = (Number) answer.get("bytes");
     return new Size(
         bytes == null ? OptionalLong.empty() : OptionalLong.of(bytes.longValue()),
-        rows == null ? OptionalLong.empty() : OptionalLong.of(rows.longValue()));
+        rows == null ? OptionalLong.empty() : OptionalLong.of(rows.longValue()),
+        columns(question, rows));
+  }
+
+  // What indices tell of columns, by reference; asked only where Spark makes use of it.
+  private static Map columns(Map question, Number rows) {
+    boolean used = ((SQLConf) SQLConf$.MODULE$.get()).cboEnabled() || ((SQLConf) SQLConf$.MODULE$.get()).planStatsEnabled();
+    if (question == null || rows == null || !used) {
+      return new HashMap();
+    }
+    Map asked = new LinkedHashMap(question);
+    asked.put("verb", "column_statistics");
+    Map answer = (Map) Bridge.ask(asked, null);
+    StructType schema = (StructType) DataType.fromJson((String) answer.get("schema"));
+    Map found = new HashMap();
+    InternalRow[] ends = decoded(answer, schema);
+    for (int i = 0; i < schema.length(); i++) {
+      StructField field = schema.fields()[i];
+      Map about = (Map) ((Map) answer.get("columns")).get(field.name());
+      boolean bounded = !ends[0].isNullAt(i);
+      found.put(
+          FieldReference.column(field.name()),
+          new Column(
+              (Number) about.get("nulls"),
+              (Number) about.get("distinct"),
+              bounded ? ends[0].get(i, field.dataType()) : null,
+              bounded ? ends[1].get(i, field.dataType()) : null,
+              rows.longValue()));
+    }
+    return found;
   }
 
   public static final class Size implements Statistics {
     private final OptionalLong bytes;
     private final OptionalLong rows;
+    private final Map columns;
 
-    Size(OptionalLong bytes, OptionalLong rows) {
+    Size(OptionalLong bytes, OptionalLong rows, Map columns) {
       this.bytes = bytes;
       this.rows = rows;
+      this.columns = columns;
     }
 
     public OptionalLong sizeInBytes() {
@@ -378,6 +474,53 @@ public final class LanceScan {
 
     public OptionalLong numRows() {
       return rows;
+    }
+
+    public Map columnStats() {
+      return columns;
+    }
+  }
+
+  public static final class Column implements ColumnStatistics {
+    private final OptionalLong nulls;
+    private final OptionalLong distinct;
+    private final Object low;
+    private final Object high;
+
+    Column(Number nulls, Number distinct, Object low, Object high, long rows) {
+      this.nulls = OptionalLong.of(Math.min(nulls.longValue(), rows));
+      this.distinct =
+          distinct == null ? OptionalLong.empty() : OptionalLong.of(Math.min(distinct.longValue(), rows));
+      this.low = low;
+      this.high = high;
+    }
+
+    public OptionalLong nullCount() {
+      return nulls;
+    }
+
+    public OptionalLong distinctCount() {
+      return distinct;
+    }
+
+    public Optional min() {
+      return Optional.ofNullable(low);
+    }
+
+    public Optional max() {
+      return Optional.ofNullable(high);
+    }
+
+    public OptionalLong avgLen() {
+      return OptionalLong.empty();
+    }
+
+    public OptionalLong maxLen() {
+      return OptionalLong.empty();
+    }
+
+    public Optional histogram() {
+      return Optional.empty();
     }
   }
 
@@ -405,7 +548,7 @@ public final class LanceScan {
     }
 
     public Statistics estimateStatistics() {
-      return statistics(answer);
+      return statistics(question, answer);
     }
 
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
@@ -414,13 +557,17 @@ public final class LanceScan {
 
     public synchronized InternalRow[] rows() {
       if (rows == null) {
-        try {
-          rows = decoded(Base64.getDecoder().decode((String) answer.get("arrow")), schema);
-        } catch (java.io.IOException problem) {
-          throw new IllegalStateException(problem);
-        }
+        rows = decoded(answer, schema);
       }
       return rows;
+    }
+  }
+
+  private static InternalRow[] decoded(Map answer, StructType schema) {
+    try {
+      return decoded(Base64.getDecoder().decode((String) answer.get("arrow")), schema);
+    } catch (java.io.IOException problem) {
+      throw new IllegalStateException(problem);
     }
   }
 
@@ -474,9 +621,9 @@ public final class LanceScan {
       return schema;
     }
 
-    public String description() {
-      return "LanceScan " + shown + " [predicates: " + ((List) question.get("predicates")).size() + ", limit: "
-          + question.get("limit") + "]";
+    public synchronized String description() {
+      String order = question.get("top") == null ? "" : "; order: " + question.get("top");
+      return "LanceScan " + shown + " [" + planned.get("about") + order + "]";
     }
 
     // Spark would plan all partitions to find out by itself.
@@ -493,11 +640,18 @@ public final class LanceScan {
     }
 
     public Statistics estimateStatistics() {
-      return statistics(first);
+      return statistics(question, first);
     }
 
     public CustomMetric[] supportedCustomMetrics() {
-      return source.source().createPythonMetrics();
+      List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
+      metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("amounts"))));
+      return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
+    }
+
+    // What the plan says; executors have none of these classes, so tasks cannot tell more than Spark counts by itself.
+    public synchronized CustomTaskMetric[] reportDriverMetrics() {
+      return LanceAmount.of((List) planned.get("amounts"));
     }
 
     public Batch toBatch() {
@@ -511,8 +665,9 @@ public final class LanceScan {
     public NamedReference[] filterAttributes() {
       List names = new ArrayList();
       // What a limit leaves must not depend on a join.
-      for (int i = 0; question.get("limit") == null && i < schema.length(); i++) {
-        names.add(org.apache.spark.sql.connector.expressions.FieldReference.column(schema.fields()[i].name()));
+      boolean all = question.get("limit") == null && question.get("top") == null;
+      for (int i = 0; all && i < schema.length(); i++) {
+        names.add(FieldReference.column(schema.fields()[i].name()));
       }
       return (NamedReference[]) names.toArray(new NamedReference[0]);
     }
@@ -526,7 +681,7 @@ public final class LanceScan {
         }
       }
       List keys = described((Predicate[]) few.toArray(new Predicate[0]));
-      if (question.get("limit") != null || found.containsAll(keys)) {
+      if (question.get("limit") != null || question.get("top") != null || found.containsAll(keys)) {
         return;
       }
       Map asked = new LinkedHashMap(question);

@@ -33,6 +33,9 @@ public final class LanceUnits extends URLStreamHandler {
   private static final String PACKAGE = "spark_lance/sql/";
   // The driver's Python: (text of a question, an object it is about or null) -> text of the answer.
   private static volatile BiFunction python = null;
+  // The format as Spark knows it once it has asked a Python worker for all formats, and for which application.
+  private static volatile Object format = null;
+  private static volatile String application = null;
 
   private final ClassLoader loader;
   // Where compiled units are kept; null if nowhere.
@@ -54,6 +57,16 @@ public final class LanceUnits extends URLStreamHandler {
 
   public void answerBy(BiFunction function) {
     python = function;
+  }
+
+  public void formatIs(Object source, String id) {
+    format = source;
+    application = id;
+  }
+
+  // The format for an application (Spark's, by its id); null if Spark has to look for it.
+  public static Object format(String id) {
+    return id.equals(application) ? format : null;
   }
 
   public static String ask(String question, Object subject) {

@@ -193,7 +193,7 @@ class Evolving(TableBase):
                         functions,
                         functions.col(quoted(theirs)),
                         columns.schema[theirs].dataType,
-                        spark_type(table.field(name).arrow_type()),
+                        spark_type(table.field(name).read_field().type),
                         name,
                         ansi,
                     ).alias(name)
@@ -377,7 +377,7 @@ class Evolving(TableBase):
         functions, ansi = functions_of(self.spark), is_ansi(self.spark)
         kinds = types_of(frame, list(columns.values()))
         return {
-            name: stored(functions, column, kind, spark_type(table.field(name).arrow_type()), name, ansi)
+            name: stored(functions, column, kind, spark_type(table.field(name).read_field().type), name, ansi)
             for (name, column), kind in zip(columns.items(), kinds, strict=True)
         }
 

@@ -216,7 +216,11 @@ def _alike(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructTy
     whole = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
     schema = {one.name.lower(): one.dataType for one in source.fields}
     for top in fields:
-        given, kept = schema[keys[top.name.lower()]], spark_type(top.arrow_type())
-        if top.is_blob or not (given == kept or (isinstance(given, whole) and isinstance(kept, whole))):
+        given, kept = schema[keys[top.name.lower()]], spark_type(top.read_field().type)
+        if (
+            top.is_blob
+            or top.is_json
+            or not (given == kept or (isinstance(given, whole) and isinstance(kept, whole)))
+        ):
             return False
     return True

@@ -128,7 +128,7 @@ def key_pairs(schema: Schema, source: st.StructType, pairs: Iterable[tuple[str, 
 
 def _compares(field: Field, given: st.DataType) -> bool:
     try:
-        kept = spark_type(field.arrow_type())
+        kept = spark_type(field.read_field().type)
     except SchemaError:
         return False
     same = given == kept or (isinstance(given, _WHOLE) and isinstance(kept, _WHOLE))

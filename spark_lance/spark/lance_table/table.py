@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import TableNotFoundError
 from spark_lance.spark.lance_table.builder import TableBuilder, option_texts
 from spark_lance.spark.lance_table.changing import Changing
@@ -14,6 +15,7 @@ from spark_lance.spark.lance_table.hybrid import HybridSearching
 from spark_lance.spark.lance_table.indexing import Indexing
 from spark_lance.spark.lance_table.maintaining import Maintaining
 from spark_lance.spark.lance_table.merging import Merging
+from spark_lance.spark.lance_table.upserting import Upserting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["LanceTable"]
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True)
-class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing, HybridSearching):
+class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing, HybridSearching, Upserting):
     """A Lance table in a Spark session: changed, evolved and looked after by Spark jobs.
 
     Made by `forPath`. All work on rows is done by DataFrames, so a session of Spark Connect does as well;

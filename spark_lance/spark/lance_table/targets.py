@@ -134,7 +134,7 @@ class Assignments:
             if field.name in referenced and isinstance(tree, int):
                 made.append(_blob_value(functions, values[tree], types[tree], quoted(field.name)))
                 continue
-            target = spark_type(field.arrow_type())
+            target = spark_type(field.read_field().type)
             made.append(build(tree, target, lambda name=field.name: old(name), quoted(field.name)))  # type: ignore[misc]
         return made
 

@@ -15,10 +15,12 @@ from typing import Any
 from spark_lance.spark.options.option_values import boolean, one_of, positive
 
 __all__ = [
+    "AS_JSON",
     "BLOB",
     "COLUMN_OPTIONS",
     "ENCODINGS",
     "FLOAT16",
+    "INNER",
     "KEY",
     "KEY_POSITION",
     "LARGE",
@@ -33,6 +35,9 @@ VECTOR_SIZE = "arrow.fixed-size-list.size"
 FLOAT16 = "arrow.float16"
 LARGE = "arrow.large_var_char"
 BLOB = "lance.encoding"
+AS_JSON = "lance.json"
+# In metadata of a column of arrays, before what is asked of their elements.
+INNER = "element."
 KEY = "lance-schema:unenforced-primary-key"
 KEY_POSITION = "lance-schema:unenforced-primary-key:position"
 
@@ -84,6 +89,13 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         "read from a blob column as plain bytes.",
     ),
     ColumnOption(
+        AS_JSON,
+        boolean,
+        "true or false",
+        "Store the text of a new column as JSON documents; or, with `false`, what was read from a column of "
+        "them as plain text.",
+    ),
+    ColumnOption(
         "lance.compression",
         one_of("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
@@ -127,7 +139,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
 ENCODINGS: Mapping[str, str] = {
     option.name: "lance-encoding:" + option.name.removeprefix("lance.")
     for option in COLUMN_OPTIONS
-    if option.name.startswith("lance.") and option.name != BLOB
+    if option.name.startswith("lance.") and option.name not in (BLOB, AS_JSON)
 }
 
 # Names in a column's metadata -> option. `lance-encoding:` keys of pages are field metadata as they are.
@@ -135,6 +147,7 @@ METADATA: Mapping[str, str] = {
     VECTOR_SIZE: VECTOR_SIZE,
     FLOAT16: FLOAT16,
     LARGE: LARGE,
+    AS_JSON: AS_JSON,
     "arrow:large-var-char": LARGE,
     KEY: KEY,
     KEY_POSITION: KEY_POSITION,
@@ -164,7 +177,7 @@ def column_settings_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
         if key not in metadata:
             continue
         value = metadata[key]
-        if name in (FLOAT16, LARGE, KEY, BLOB) and not isinstance(value, bool):
+        if name in (FLOAT16, AS_JSON, LARGE, KEY, BLOB) and not isinstance(value, bool):
             value = str(value).strip().lower() in ("true", "1", "yes")
         if name == BLOB:
             if value:

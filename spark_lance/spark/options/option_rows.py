@@ -92,6 +92,15 @@ ROWS = (
         "`fragments`, `files`, `schema`, `indices`, `tags`, `branches` or `config`.",
     ),
     Option(
+        "fresh",
+        boolean,
+        "true or false",
+        False,
+        "read",
+        "Read the newest state of every row: of the table, and of what writers have logged and is not in it "
+        "yet (MemWAL).",
+    ),
+    Option(
         "filter",
         filled,
         "an SQL condition",
@@ -175,6 +184,14 @@ ROWS = (
         "blobs_descriptions",
         "read",
         "Read blob columns as descriptions of where the bytes are, or, with `all_binary`, as bytes.",
+    ),
+    Option(
+        "json_as",
+        one_of("string", "variant"),
+        "string or variant",
+        "string",
+        "read",
+        "Read JSON columns as text or as variants.",
     ),
     Option("with_row_id", boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
@@ -426,5 +443,14 @@ ROWS = (
         None,
         "write",
         "Streams: where Spark keeps its checkpoint.",
+    ),
+    Option(
+        "mode",
+        one_of("append", "upsert"),
+        "append or upsert",
+        "append",
+        "write",
+        "Streams: `upsert` writes rows to the logs of the table's MemWAL, by its primary key; `append` makes "
+        "a version of each micro-batch.",
     ),
 )

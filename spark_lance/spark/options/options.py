@@ -68,6 +68,7 @@ class ReadOptions:
     branch: str | None
     asof: str | None
     table: str | None
+    fresh: bool
     columns: tuple[str, ...] | None
     filter: str | None
     nearest: Mapping[str, Any] | None
@@ -78,6 +79,7 @@ class ReadOptions:
     partition_bytes: int | None
     fragments: tuple[tuple[int, int], ...] | None
     blob_handling: str
+    json_as: str
     with_row_id: bool
     with_row_address: bool
     with_row_offset: bool
@@ -103,6 +105,8 @@ class ReadOptions:
             return "metadata"
         if any(getattr(self, name) is not None for name in _SEARCHES):
             return "nearest"
+        if self.fresh:
+            return "fresh"
         return "changes" if self.readChangeFeed else "rows"
 
     @property
@@ -141,6 +145,7 @@ class WriteOptions:
     txnVersion: int | None
     streamingQueryId: str | None
     checkpointLocation: str | None
+    mode: str
     column_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     storage: Mapping[str, Any] = field(default_factory=dict)
 
@@ -165,6 +170,14 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
         raise OptionError(
             f"a search is by vector, by text or by both: give one of the options {', '.join(_SEARCHES)}"
         )
+    if values["fresh"]:
+        names_of_parts = ("version", "tag", "asof", "table", "readChangeFeed", "fragments", "with_row_offset",
+                          "full_text_query", "hybrid_search")  # fmt: skip
+        for name in names_of_parts:
+            if values[name] != OPTIONS[name].default:
+                raise OptionError(
+                    f"option {name!r} does not go with option 'fresh', which reads the newest rows"
+                )
     for name in ("readChangeFeed", "fragments"):
         if searches and values[name] != OPTIONS[name].default:
             raise OptionError(f"option {name!r} does not go with option {searches[0]!r}")

@@ -39,7 +39,11 @@ _FEED_TYPES = {
 
 
 def described_changes(
-    schema: Schema, columns: tuple[str, ...] | None, extra: tuple[str, ...], blob_handling: str
+    schema: Schema,
+    columns: tuple[str, ...] | None,
+    extra: tuple[str, ...],
+    blob_handling: str,
+    json_as: str = "string",
 ) -> st.StructType:
     """Return the Spark schema of changed rows: no column is NOT NULL, as older versions may lack it.
 
@@ -50,6 +54,7 @@ def described_changes(
         columns: names of columns; all of the table's by default.
         extra: further system columns.
         blob_handling: as what blob columns are read, see `blobs`.
+        json_as: as what JSON columns are read, "string" or "variant".
 
     Raises:
         SchemaError: a column does not exist, Spark has no type for it, or the table has a column of the
@@ -59,7 +64,8 @@ def described_changes(
     if taken:
         raise SchemaError(f"the table has a column {taken[0]!r}, so its changes cannot be told")
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
-    stored = {field.name: field for field in spark_schema_of(schema, plain, extra, blob_handling)}
+    seen = spark_schema_of(schema, plain, extra, blob_handling, json_as)
+    stored = {field.name: field for field in seen}
     if ROW_OFFSET in stored:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
     made = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}

@@ -10,7 +10,7 @@ import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -46,6 +46,8 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.table.predicates.texts import condition_text
+from spark_lance.table.reading.pruning import RowSelection, uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
@@ -56,7 +58,7 @@ _EMPTY_BATCH = 1 << 20
 # Files that are opened for an answer without tasks, here and on a store that is far away.
 _MOST_FILES, _MOST_FAR_FILES = 64, 16
 
-__all__ = ["LanceReader", "PushdownReader", "describe", "described", "opened", "pin", "reader"]
+__all__ = ["Amounts", "LanceReader", "PushdownReader", "describe", "described", "opened", "pin", "reader"]
 
 
 def pin(options: ReadOptions) -> VersionRef:
@@ -103,7 +105,9 @@ def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
     Raises:
         SchemaError: a column does not exist, or Spark has no type for it.
     """
-    return spark_schema_of(snapshot.schema, options.columns, options.system_columns, options.blob_handling)
+    return spark_schema_of(
+        snapshot.schema, options.columns, options.system_columns, options.blob_handling, options.json_as
+    )
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> LanceReader:
@@ -132,6 +136,15 @@ def _chosen(
     bounds = [bound for span in ranges for bound in span]
     # A number inside of a range has an odd number of bounds at or below it.
     return [fragment for fragment in manifest.fragments if bisect.bisect(bounds, fragment.id) % 2]
+
+
+class Amounts(NamedTuple):
+    """What a planned read reads: fragments, those that it skips, and at most rows and bytes, as for Spark."""
+
+    fragments: int
+    skipped: int
+    rows: int
+    size: int
 
 
 class LanceReader(DataSourceReader):
@@ -180,6 +193,7 @@ class LanceReader(DataSourceReader):
         self._limit = None if self._marks.filters else self._marks.limit
         # Whether one task yields all rows, without the first `_skip` ones, so that nobody else counts them.
         self._alone, self._skip = False, 0
+        self._rows_kept: RowSelection | None = None
 
     def narrow(
         self, trees: Sequence[Expression], limit: int | None = None, *, alone: bool = False, skip: int = 0
@@ -198,6 +212,10 @@ class LanceReader(DataSourceReader):
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
         self._limit, self._alone, self._skip = limit, alone, skip
 
+    def keep(self, rows: RowSelection) -> None:
+        """Read some rows only, without any other condition; called before anything is planned."""
+        self._rows_kept = rows
+
     def __getstate__(self) -> dict[str, Any]:
         # Every task gets a copy of the reader, and its own work in its partition.
         kept = ("_schema", "_batch_bytes", "_batch_size", "_condition", "_limit", "_blobs", "_skip")
@@ -211,7 +229,9 @@ class LanceReader(DataSourceReader):
     @cached_property
     def _tasks(self) -> list[ScanTask]:
         """The fragments to read; planned when all filters are known."""
-        tasks = [replace(task, fields=self._fields) for task in self._scan.tasks_for(self._condition)]
+        kept = self._rows_kept
+        found = self._scan.tasks_for(self._condition) if kept is None else self._scan.tasks_of(kept)
+        tasks = [replace(task, fields=self._fields) for task in found]
         if self._condition is None and self._limit is not None:
             return list(first_rows(tasks, self._limit + self._skip))
         return tasks
@@ -234,6 +254,29 @@ class LanceReader(DataSourceReader):
         if self._limit is not None:
             rows = min(rows, self._limit)
         return rows, int(rows * (self._width + ROW_HEADER_BYTES))
+
+    def amounts(self) -> Amounts:
+        """Return what of the table is read."""
+        fragments = len(self._tasks)
+        rows, size = self.size()
+        return Amounts(fragments, len(self._scan.fragments) - fragments, rows, size)
+
+    def about(self) -> str:
+        """Return what EXPLAIN says of the read."""
+        told = [f"version: {self.ref.version}"]
+        condition = self._condition
+        if condition is not None:
+            told.append(f"filter: {condition_text(condition)}")
+            indices = [use for pruner in self._scan.pruners for use in uses_of(pruner, condition)]
+            told += [f"index: {name} ({kind})" for _, name, kind in indices]
+        if self._limit is not None:
+            told.append(f"limit: {self._limit}")
+        chosen = sum(task.selection is not None for task in self._tasks)
+        rows = f", of {chosen} only rows that an index or their numbers name" if chosen else ""
+        amounts = self.amounts()
+        told.append(f"fragments: {amounts.fragments} read{rows}, {amounts.skipped} skipped")
+        told.append(f"rows: at most {amounts.rows}")
+        return "; ".join(told)
 
     def count(self, most_rows: int, most_bytes: int) -> int | None:
         """Return the number of rows, if the manifest tells it or little has to be read; see `bounded`."""

@@ -67,7 +67,9 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     # As without Spark, what is measured hides a column of that name.
     stored = asked if asked is not None else [field.name for field in manifest.schema.fields]
     rest = tuple(name for name in stored if name not in names)
-    fields = spark_schema_of(manifest.schema, rest, options.system_columns, options.blob_handling).fields
+    fields = spark_schema_of(
+        manifest.schema, rest, options.system_columns, options.blob_handling, options.json_as
+    ).fields
     shown = {field.name: field for field in (*fields, *measured)}
     first = [name for name in asked or () if name in shown]
     # Columns that options add stand between those that are asked for and what is measured.
@@ -112,9 +114,10 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
     """
     if options.nearest is not None:
         query = VectorQuery.parse(options.nearest)
-        if len(query.vectors) > 1:
+        kind = leaf_field(manifest.schema, query.column).arrow_type()
+        if query.answers(kind) > 1:
             raise OptionError("option 'nearest' is for one vector: LanceTable.searchBatch takes many")
-        query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
+        query.fitted(kind)
     else:
         store, root = open_store(options.path, options.storage)
         if options.hybrid_search is not None:
@@ -191,7 +194,7 @@ class SearchReader(DataSourceReader):
         options = self._options
         store, _ = open_store(options.path, options.storage)
         snapshot = indexed_snapshot(store, self.ref.root, _manifest(options, self.ref))
-        if options.filter is not None or options.hybrid_search is not None:
+        if options.filter is not None or options.hybrid_search is not None or options.fresh:
             return None
         if options.nearest is not None:
             query = VectorQuery.parse(options.nearest)
@@ -220,7 +223,9 @@ class SearchReader(DataSourceReader):
         names = [name for name in self._names if name not in measured] or [ROW_ADDRESS]
         if self._blobs and ROW_ADDRESS not in names:
             names.append(ROW_ADDRESS)
-        if options.nearest is not None:
+        if options.nearest is not None and options.fresh:
+            found = table.fresh().to_table(names, options.filter, nearest=options.nearest, prefilter=True)
+        elif options.nearest is not None:
             found = table.to_table(names, options.filter, nearest=options.nearest, prefilter=True)
         elif options.hybrid_search is not None:
             both = {name: value for name, value in options.hybrid_search.items() if value is not None}

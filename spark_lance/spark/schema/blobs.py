@@ -89,7 +89,7 @@ def blob_column_type(field: Field, asked: str | st.DataType) -> st.DataType:
         ]
         return st.StructType([*parts, st.StructField(BLOB_SOURCE, st.StringType(), True)])
     if not has_blobs(field):
-        return spark_type(field.described().arrow_type())
+        return spark_type(field.read_field().type)
     if field.kind == "list":
         inner = asked.elementType if isinstance(asked, st.ArrayType) else asked
         (item,) = field.children
@@ -101,7 +101,7 @@ def blob_column_type(field: Field, asked: str | st.DataType) -> st.DataType:
             inner = asked[child.name].dataType if child.name in asked.names else DESCRIPTIONS
         seen = blob_column_type(child, inner)
         if not has_blobs(child):
-            parts.append(spark_field(child.described().arrow_field()))
+            parts.append(spark_field(child.read_field()))
         else:
             parts.append(st.StructField(child.name, seen, child.nullable or child.is_blob))
     return st.StructType(parts)

@@ -2,8 +2,8 @@
 
 A conversion is planned once from the two types and then applied to any number of batches. Names, nullability
 and offsets are relabelled without touching values: a fixed-size list becomes a list over the same values
-with the offsets 0, n, 2n, ... JSON columns become text. (The way back, Spark's arrays as Lance columns, is
-`table.writing.align`.)
+with the offsets 0, n, 2n, ... JSON documents become text or variants. (The way back, Spark's arrays as Lance
+columns, is `table.writing.align`.)
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql.types import VariantVal
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.json_binary import JSON_EXTENSION, json_texts
-from spark_lance.file.schema import EXTENSION_NAME
+from spark_lance.file.json_binary import json_texts
+from spark_lance.file.json_columns import is_json_field, is_json_text
 from spark_lance.table.reading.fragment_rows import batch_without_columns as rows_without_columns
 
 __all__ = ["BatchConverter", "rows_without_columns"]
@@ -45,7 +46,7 @@ class BatchConverter:
                 fields than the source's, and in another order.
         """
         pairs = zip(source, target, strict=True)
-        return cls(target, tuple(_plan_column(old, new) for old, new in pairs))
+        return cls(target, tuple(_plan_field(old, new.type, new.name) for old, new in pairs))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with the target schema and the same number of rows.
@@ -57,11 +58,24 @@ class BatchConverter:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _plan_column(source: pa.Field, target: pa.Field) -> _Convert:
-    name = (source.metadata or {}).get(EXTENSION_NAME.encode(), b"")
-    if name == JSON_EXTENSION.encode() and pa.types.is_string(target.type):
+def _plan_field(source: pa.Field, target: pa.DataType, place: str) -> _Convert:
+    if is_json_field(source) and pa.types.is_string(target):
         return json_texts
-    return _plan(source.type, target.type, target.name)
+    if is_json_field(source) and pa.types.is_struct(target):
+        return lambda array: _variants(json_texts(array), target)
+    if is_json_text(source) and pa.types.is_struct(target):
+        return lambda array: _variants(array.cast(pa.string()), target)
+    return _plan(source.type, target, place)
+
+
+def _variants(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return JSON texts as variants; equal ones are made once."""
+    encoded = texts.dictionary_encode()
+    made = [VariantVal.parseJson(text) for text in encoded.dictionary.to_pylist()]
+    parts = [[value.value for value in made], [value.metadata for value in made]]
+    columns = [pa.array(part, pa.binary()).take(encoded.indices).fill_null(b"") for part in parts]
+    mask = texts.is_null() if texts.null_count else None
+    return pa.StructArray.from_arrays(columns, fields=list(target), mask=mask)
 
 
 def _plan(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:
@@ -92,7 +106,7 @@ def _plan_struct(source: pa.DataType, target: pa.DataType, place: str) -> _Conve
     parts = []
     for field in target:
         index = source.get_field_index(field.name)
-        parts.append((index, _plan(source.field(index).type, field.type, f"{place}.{field.name}")))
+        parts.append((index, _plan_field(source.field(index), field.type, f"{place}.{field.name}")))
 
     def convert(array: pa.StructArray) -> pa.Array:
         return _build(target, array, [], [part(array.field(index)) for index, part in parts])
@@ -101,7 +115,7 @@ def _plan_struct(source: pa.DataType, target: pa.DataType, place: str) -> _Conve
 
 
 def _plan_list(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:
-    items = _plan(source.value_type, target.value_type, f"{place}.element")
+    items = _plan_field(source.value_field, target.value_type, f"{place}.element")
 
     def convert(array: pa.Array) -> pa.Array:
         if pa.types.is_fixed_size_list(source):
@@ -117,8 +131,8 @@ def _plan_list(source: pa.DataType, target: pa.DataType, place: str) -> _Convert
 
 
 def _plan_map(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:
-    keys = _plan(source.key_type, target.key_type, f"{place}.key")
-    values = _plan(source.item_type, target.item_type, f"{place}.value")
+    keys = _plan_field(source.key_field, target.key_type, f"{place}.key")
+    values = _plan_field(source.item_field, target.item_type, f"{place}.value")
     entries = pa.struct([target.key_field, target.item_field])
 
     def convert(array: pa.MapArray) -> pa.Array:

@@ -8,8 +8,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.blob_writer import has_blobs
-from spark_lance.file.json_binary import JSON_EXTENSION
-from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.schema.blobs import DESCRIPTIONS, blob_column_type
 from spark_lance.spark.schema.types import covers, spark_field, spark_type
 from spark_lance.table.reading.system_columns import system_names
@@ -27,6 +26,7 @@ def spark_schema_of(
     columns: tuple[str, ...] | None,
     extra: tuple[str, ...],
     blob_handling: str = DESCRIPTIONS,
+    json_as: str = "string",
 ) -> st.StructType:
     """Return the Spark schema of a read.
 
@@ -35,6 +35,7 @@ def spark_schema_of(
         columns: names of the columns, system columns too; all of the table's by default.
         extra: further system columns.
         blob_handling: as what blob columns are read, see `blobs`.
+        json_as: as what JSON columns are read, "string" or "variant".
 
     Raises:
         SchemaError: a column does not exist, is named twice, or Spark has no type for it.
@@ -58,10 +59,10 @@ def spark_schema_of(
             if has_blobs(field):
                 seen = blob_column_type(field, blob_handling)
                 fields.append(st.StructField(field.name, seen, field.nullable or field.is_blob))
-            elif _is_json(field):
-                fields.append(st.StructField(field.name, st.StringType(), field.nullable))
+            elif field.is_json and json_as == "variant":
+                fields.append(st.StructField(field.name, st.VariantType(), field.nullable))
             else:
-                fields.append(spark_field(field.described().arrow_field()))
+                fields.append(spark_field(field.read_field()))
         except SchemaError as error:
             reasons.append(f"{field.name}: {error}")
     if reasons:
@@ -130,16 +131,12 @@ def resolve_projection(table: Schema, asked: st.StructType) -> tuple[tuple[str, 
 
 
 def _seen_as(field: Field, asked: st.DataType) -> st.DataType:
-    """Return the Spark type of a column; of blobs and JSON that of their bytes if they are asked for."""
+    """Return the Spark type of a column; of blobs and JSON bytes, of JSON variants too, if asked for."""
     if has_blobs(field):
         return blob_column_type(field, asked)
-    if _is_json(field) and not isinstance(asked, st.BinaryType):
-        return st.StringType()
-    return spark_type(field.described().arrow_type())
-
-
-def _is_json(field: Field) -> bool:
-    return field.metadata.get(EXTENSION_NAME) == JSON_EXTENSION
+    if field.is_json and isinstance(asked, (st.BinaryType, st.VariantType)):
+        return asked
+    return spark_type(field.read_field().type)
 
 
 def narrow(field: Field, asked: st.DataType) -> Field:

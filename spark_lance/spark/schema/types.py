@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.json_columns import is_json_text
 from spark_lance.spark.compat import TimeType
-from spark_lance.spark.options.column_options import VECTOR_SIZE
+from spark_lance.spark.options.column_options import AS_JSON, INNER, VECTOR_SIZE
 
 __all__ = [
     "VECTOR_SIZE",
@@ -173,6 +174,12 @@ _ROWS: tuple[_Row, ...] = (
         "large_string",
         st.StringType,
         test=lambda t: pa.types.is_large_string(t) or pa.types.is_string_view(t),
+    ),
+    _plain(
+        "json (extension arrow.json)",
+        st.StringType,
+        test=lambda t: getattr(t, "extension_name", "") == "arrow.json",
+        note=f"column metadata {AS_JSON} = true, also to make one; checked when written; variant on request",
     ),
     _plain("binary", st.BinaryType, pa.binary()),
     _plain(
@@ -373,6 +380,10 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
             found[key] = raw_value.decode("utf-8", "replace")
     if pa.types.is_fixed_size_list(field.type):
         found[VECTOR_SIZE] = field.type.list_size
+    if pa.types.is_list(field.type) and pa.types.is_fixed_size_list(field.type.value_type):
+        found[INNER + VECTOR_SIZE] = field.type.value_type.list_size
+    if is_json_text(field):
+        found[AS_JSON] = True
     return found
 
 

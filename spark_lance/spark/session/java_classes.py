@@ -25,8 +25,10 @@ __all__ = ["cache_folder", "can_publish", "load", "open_loader", "source"]
 
 # Class -> its source, which may hold nested classes, too.
 _SOURCES = {
+    "lance": "CreatingSource.java",
     "lance.DefaultSource": "DefaultSource.java",
     "spark_lance.LanceLate": "LanceLate.java",
+    "spark_lance.LanceParser": "LanceParser.java",
     "spark_lance.LancePruning": "LancePruning.java",
     "spark_lance.LanceStatements": "LanceStatements.java",
     "spark_lance.LanceUnits": "LanceUnits.java",

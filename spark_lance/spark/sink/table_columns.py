@@ -16,6 +16,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import OptionError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.options.column_options import (
+    AS_JSON,
     BLOB,
     ENCODINGS,
     FLOAT16,
@@ -117,6 +118,7 @@ _FITS: Mapping[str, Callable[[Field, Any], bool]] = {
     VECTOR_SIZE: _vector_of,
     FLOAT16: _is_half,
     LARGE: _is_large,
+    AS_JSON: lambda field, wanted: field.is_json == wanted,
     BLOB: lambda field, kind: field.is_blob == (kind == "blob"),
     KEY: lambda field, wanted: (field.key_position is not None) == wanted,
     KEY_POSITION: lambda field, place: field.key_position == place,

@@ -270,7 +270,7 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     former = next((field for field in old.fields if field.name == column.name), None)
     if former is None:
         return new
-    stored = former.arrow_field()
+    stored = former.read_field()
     if former.is_blob and (isinstance(column.dataType, st.BinaryType) or is_description(column.dataType)):
         places = {key: value for key, value in former.metadata.items() if key.startswith(f"{BLOB_KEY}-")}
         asked = {key.decode(): value.decode() for key, value in (new.metadata or {}).items()}

@@ -184,6 +184,6 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
 def _check_partitions(question: Question) -> None:
     if question.asked["partitions"]:
         raise OptionError(
-            "Lance tables have no partitions: leave out PARTITIONED BY, and cluster the rows by "
-            "CALL system.sort or system.zorder"
+            "Lance tables have no partitions and no buckets: leave out PARTITIONED BY, CLUSTERED BY and "
+            "CLUSTER BY (partitionBy, bucketBy), and cluster the rows by CALL system.sort or system.zorder"
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_lance.spark.session import java_classes
-from spark_lance.spark.sql.search import SEARCH_FUNCTIONS
+from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
 
 __all__ = ["register_functions"]
 

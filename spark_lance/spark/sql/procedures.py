@@ -116,6 +116,24 @@ def _verify(question: Question, table: LanceTable, _: Mapping[str, Any]) -> Any:
     return question.spark.createDataFrame(rows, "level string, place string, message string")
 
 
+def _compact_wal(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    done = table.compactWal(flush=bool(a["flush"]))
+    gone = table.collectWal(a["retention_hours"])
+    row = (
+        done.version,
+        done.shards,
+        done.sstables,
+        done.rows_upserted,
+        done.rows_deleted,
+        gone.bytes_removed,
+    )
+    return question.spark.createDataFrame(
+        [row],
+        "version bigint, shards bigint, sstables bigint, rows_upserted bigint, rows_deleted bigint, "
+        "bytes_removed bigint",
+    )
+
+
 def _last_change(question: Question, _: None, __: Mapping[str, Any]) -> Any:
     change = last_change(question.asked["session"])
     return question.spark.createDataFrame([] if change is None else [change.row()], _LAST_CHANGE)
@@ -135,6 +153,14 @@ PROCEDURES: dict[str, Procedure] = {
         _compact,
         (Parameter("target_rows", "bigint", "rows of a file at most", "NULL"),),
         "Put small files together and drop deleted rows.",
+    ),
+    "compact_wal": Procedure(
+        _compact_wal,
+        (
+            Parameter("flush", "boolean", "bring what is only in logs, too; displaces writers", "false"),
+            Parameter("retention_hours", "double", "what was brought in and is older is deleted", "NULL"),
+        ),
+        "Bring rows that writers have logged (MemWAL) into the table, and delete what nobody needs any more.",
     ),
     "sort": Procedure(
         lambda _, table, a: table.optimize().sortBy(*_texts(a["columns"])),

@@ -10,16 +10,21 @@ from py4j.protocol import Py4JError
 from pyspark import java_gateway
 from pyspark.errors import PySparkException
 
+from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.enable import first_line
-from spark_lance.spark.sql.bridge import Bridge
 from spark_lance.spark.sql.functions import register_functions
+from spark_lance.spark.sql.late import LateBridge
 from spark_lance.spark.sql.units import publish, take_statements
 
-__all__ = ["PLANS_IN_DRIVER", "register"]
+__all__ = ["PLANS_IN_DRIVER", "register", "take_save_modes"]
 
 logger = logging.getLogger(__name__)
 
 _CLASS = "spark_lance.sql.LanceCatalog"
+# The format of those who asked for all save modes.
+_CREATING_FORMAT = "lance"
+# What refers from statements of other formats to ours.
+_PARSER = "spark_lance.LanceParser"
 # Whether the driver's own Python plans the reads of a session (jvm/LanceScan.java), or Spark's workers do.
 PLANS_IN_DRIVER = "spark.lance.planInDriver"
 
@@ -37,7 +42,7 @@ def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> 
     try:
         start: Any = java_gateway.ensure_callback_server_started
         start(spark._sc._gateway)
-        if not publish(spark, Bridge(spark)):
+        if not publish(spark, LateBridge(spark)):
             _tell_of_no_catalog("the driver's class loader takes no classes", asked=root is not None)
             return
         settings = {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})}
@@ -52,9 +57,44 @@ def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> 
         _tell_of_no_catalog(first_line(error), asked=True)
         return
     try:
+        _help_with_words(spark, name, new_sessions=new_sessions)
+    except (Py4JError, PySparkException) as error:
+        logger.debug("Errors of parsing say nothing of Lance: %s", first_line(error))
+    try:
         take_statements(spark)
     except (Py4JError, PySparkException) as error:
         _tell_of_no_statements(first_line(error))
+
+
+def _help_with_words(spark: Any, catalog: str, *, new_sessions: bool) -> None:
+    """Let errors of statements that Spark cannot parse, such as OPTIMIZE, say what to write here."""
+    arguments = spark._sc._gateway.new_array(spark._jvm.java.lang.Object, 2)
+    arguments[1] = catalog
+    helper = java_classes.load(spark._jvm, _PARSER).getConstructors()[0].newInstance(arguments)
+    helper.enter(spark._jsparkSession.sessionState())
+    if new_sessions:
+        helper.inject(spark._jsparkSession.extensions())
+
+
+def take_save_modes(spark: Any) -> None:
+    """Let writes by path make tables in the modes `errorifexists` and `ignore`, for a whole driver.
+
+    Args:
+        spark: a classic session that `register` has served.
+    """
+    try:
+        if java_classes.can_publish(spark._jvm):
+            java_classes.load(spark._jvm, _CREATING_FORMAT)
+        else:
+            _tell_of_no_modes("the driver's class loader takes no classes")
+    except Py4JError as error:
+        _tell_of_no_modes(first_line(error))
+
+
+@cache
+def _tell_of_no_modes(reason: str) -> None:
+    """Say once that Spark refuses two save modes."""
+    logger.warning("Lance tables are written in the modes append and overwrite only: %s", reason)
 
 
 @cache

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.catalog.names import shown
@@ -22,72 +21,18 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, read_options
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.search_functions import HYBRID_KEYS, SEARCH_FUNCTIONS, TEXT_KEYS, VECTOR_KEYS
 from spark_lance.spark.sql.tables import resolve_table
 from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
-__all__ = ["SEARCH_FUNCTIONS", "nearest", "search"]
+__all__ = ["nearest", "search"]
 
-_VECTOR_KEYS = (
-    "metric",
-    "nprobes",
-    "minimum_nprobes",
-    "maximum_nprobes",
-    "refine_factor",
-    "ef",
-    "use_index",
-    "fast_search",
-    "distance_range",
-)
-_TEXT_KEYS = ("operator", "phrase", "fast_search")
-_HYBRID_KEYS = ("candidates", "vector_weight", "text_weight", "rank_constant")
 # Times k rows that the index finds are compared exactly where it stands in for ORDER BY distance LIMIT k.
 _REFINE = 10
 # Options that say which version; the plan knows it by number.
 _TRAVEL = ("tag", "asof", "version")
-
-
-@dataclass(frozen=True)
-class SearchFunction:
-    """A table function.
-
-    Attributes:
-        parameters: names of the arguments behind the table, in order.
-        optional: how many of the last ones may be left out.
-        keys: what the options may hold beside options of reads.
-        usage: what DESCRIBE FUNCTION tells.
-    """
-
-    parameters: tuple[str, ...]
-    optional: int
-    keys: tuple[str, ...]
-    usage: str
-
-
-SEARCH_FUNCTIONS: Mapping[str, SearchFunction] = {
-    "vector_search": SearchFunction(
-        ("column", "vector", "k", "options"),
-        1,
-        _VECTOR_KEYS,
-        "_FUNC_(table, column, vector, k[, options]) - The k rows of a Lance table nearest to a vector, with "
-        "_distance.",
-    ),
-    "text_search": SearchFunction(
-        ("column", "query", "k", "options"),
-        1,
-        _TEXT_KEYS,
-        "_FUNC_(table, column, query, k[, options]) - The k rows of a Lance table that answer words best, "
-        "with _score.",
-    ),
-    "hybrid_search": SearchFunction(
-        ("vector_column", "vector", "text_column", "query", "k", "options"),
-        1,
-        (*_VECTOR_KEYS, *_TEXT_KEYS, *_HYBRID_KEYS),
-        "_FUNC_(table, vector_column, vector, text_column, query, k[, options]) - The k rows of a Lance "
-        "table that a vector and words rank best together, with _relevance_score.",
-    ),
-}
 
 
 def search(question: Question) -> dict[str, Any]:
@@ -207,13 +152,13 @@ def _text(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, st
 
 
 def _hybrid(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, str]:
-    near = {key: value for key, value in keys.items() if key in _VECTOR_KEYS}
-    words = {key: value for key, value in keys.items() if key in _TEXT_KEYS}
+    near = {key: value for key, value in keys.items() if key in VECTOR_KEYS}
+    words = {key: value for key, value in keys.items() if key in TEXT_KEYS}
     asked = {
         "nearest": {"column": arguments["vector_column"], "q": arguments["vector"], **near},
         "full_text_query": {"column": arguments["text_column"], "query": arguments["query"], **words},
         "k": arguments["k"],
-        **{key: value for key, value in keys.items() if key in _HYBRID_KEYS},
+        **{key: value for key, value in keys.items() if key in HYBRID_KEYS},
     }
     return {"hybrid_search": json.dumps(asked)}
 

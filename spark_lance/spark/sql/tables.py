@@ -8,7 +8,7 @@ t.history          a metadata table of t              `/data/t`        the table
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,6 +23,7 @@ from spark_lance.errors import (
     TableNotFoundError,
     UnsupportedFormatError,
 )
+from spark_lance.file.schema import Field
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan import metadata
@@ -33,7 +34,6 @@ from spark_lance.table.metadata import METADATA_TABLES
 
 __all__ = [
     "alter_table",
-    "column_path",
     "delete_where",
     "drop_table",
     "list_tables",
@@ -164,9 +164,22 @@ def alter_table(question: Question) -> dict[str, Any]:
     return load_table(question)
 
 
-def column_path(parts: list[str]) -> str:
+def _along(table: LanceTable, parts: Sequence[str]) -> list[Field | None]:
+    """Return the fields that Spark's names lead to; the items of a list, `element` there, have names here."""
+    found: list[Field | None] = []
+    children = table._dataset().lance_schema.fields
+    for part in parts:
+        items = children[:1] if found and found[-1] is not None and found[-1].kind == "list" else ()
+        named = [child for child in items or children if items or child.name == part]
+        found.append(named[0] if named else None)
+        children = named[0].children if named else ()
+    return found
+
+
+def _path(table: LanceTable, parts: Sequence[str]) -> str:
     """Return the path of a column or field as `LanceTable` takes it."""
-    return ".".join(parts)
+    fields = zip(parts, _along(table, parts), strict=True)
+    return ".".join(part if field is None else field.name for part, field in fields)
 
 
 def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
@@ -177,46 +190,43 @@ def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
         )
     if not change["nullable"]:
         raise SchemaError(
-            f"column {column_path(change['column'])} is new, so it is null in all rows: drop NOT NULL"
+            f"column {'.'.join(change['column'])} is new, so it is null in all rows: drop NOT NULL"
         )
-    kind = st.StructType.fromJson({"type": "struct", "fields": [_field(change)]})
-    if len(change["column"]) > 1:
-        raise UnsupportedFormatError(
-            f"field {column_path(change['column'])} cannot be added inside of a column: add a column"
+    added = st.StructField(change["column"][-1], _spark_type(change["type"]), True)
+    outer = _along(table, change["column"])[:-1]
+    for name, field in zip(change["column"][-2::-1], reversed(outer), strict=True):
+        # The struct, or the list of structs, that gets the field has its name again.
+        is_list = field is not None and field.kind == "list"
+        added = st.StructField(
+            name, st.ArrayType(added.dataType) if is_list else st.StructType([added]), True
         )
-    table.addColumns(kind)
+    table.addColumns(st.StructType([added]))
     if change["comment"]:
-        table.alterColumn(column_path(change["column"]), comment=change["comment"])
+        table.alterColumn(_path(table, change["column"]), comment=change["comment"])
 
 
-def _field(change: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": change["column"][-1],
-        "type": json.loads(change["type"]),
-        "nullable": True,
-        "metadata": {},
-    }
+def _spark_type(text: str) -> st.DataType:
+    return st._parse_datatype_json_value(json.loads(text))
 
 
 def _drop(table: LanceTable, change: Mapping[str, Any]) -> None:
-    table.dropColumns(column_path(change["column"]))
+    table.dropColumns(_path(table, change["column"]))
 
 
 def _type(table: LanceTable, change: Mapping[str, Any]) -> None:
-    kind = st._parse_datatype_json_value(json.loads(change["type"]))
-    table.alterColumn(column_path(change["column"]), type=kind)
+    table.alterColumn(_path(table, change["column"]), type=_spark_type(change["type"]))
 
 
 _CHANGES: dict[str, Any] = {
     "add_column": _add,
     "drop_column": _drop,
-    "rename_column": lambda table, change: table.renameColumn(column_path(change["column"]), change["to"]),
+    "rename_column": lambda table, change: table.renameColumn(_path(table, change["column"]), change["to"]),
     "column_type": _type,
     "column_nullability": lambda table, change: table.alterColumn(
-        column_path(change["column"]), nullable=change["nullable"]
+        _path(table, change["column"]), nullable=change["nullable"]
     ),
     "column_comment": lambda table, change: table.alterColumn(
-        column_path(change["column"]), comment=change["comment"] or ""
+        _path(table, change["column"]), comment=change["comment"] or ""
     ),
     "set_property": lambda table, change: table.setConfig({change["property"]: change["value"]}),
     "remove_property": lambda table, change: table.setConfig({change["property"]: None}),

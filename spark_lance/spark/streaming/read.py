@@ -280,5 +280,7 @@ def _check(options: ReadOptions) -> None:
         raise OptionError("give one of the options startingVersion and startingTimestamp")
     if options.table is not None:
         raise OptionError("metadata tables cannot be read as streams")
+    if options.fresh:
+        raise OptionError("option 'fresh' is for batches: a stream reads versions")
     if options.kind == "nearest":
         raise OptionError("searches cannot be read as streams")

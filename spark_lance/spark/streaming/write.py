@@ -23,6 +23,7 @@ from spark_lance.io.store import join, open_store
 from spark_lance.spark.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
+from spark_lance.spark.streaming import upsert
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan
 
@@ -36,7 +37,9 @@ class LanceStreamMessage(LanceCommitMessage):
     plan: WritePlan
 
 
-def stream_writer(options: WriteOptions, schema: st.StructType, overwrite: bool) -> LanceStreamWriter:
+def stream_writer(
+    options: WriteOptions, schema: st.StructType, overwrite: bool
+) -> LanceStreamWriter | upsert.UpsertStreamWriter:
     """Return the writer of the micro-batches of a stream.
 
     Args:
@@ -54,6 +57,10 @@ def stream_writer(options: WriteOptions, schema: st.StructType, overwrite: bool)
             "writeStream to Lance needs Spark 4.1 or newer; here use foreachBatch with a batch write that "
             "has the options txnAppId (a name of the query) and txnVersion (the batch id)"
         )
+    if options.mode == "upsert":
+        if overwrite:
+            raise OptionError("option 'mode' = 'upsert' goes with output mode append or update, not complete")
+        return upsert.UpsertStreamWriter(options, schema, query_id(options))
     return LanceStreamWriter(options, schema, overwrite)
 
 
@@ -66,7 +73,7 @@ if DataSourceStreamArrowWriter is not None:
             for name in ("txnAppId", "txnVersion", "replaceWhere"):
                 if getattr(options, name, None) is not None:
                     raise OptionError(f"option {name!r} is for batch writes, not for streams")
-            self._query = _query_id(options)
+            self._query = query_id(options)
             self._overwrite = overwrite
             self._writer = LanceWriter(options, schema, overwrite)
 
@@ -91,7 +98,7 @@ if DataSourceStreamArrowWriter is not None:
             self._writer.abort(messages)
 
 
-def _query_id(options: WriteOptions) -> str:
+def query_id(options: WriteOptions) -> str:
     """Return the id under which a query's batches are recorded.
 
     Raises:

@@ -71,7 +71,7 @@ class Stream:
         while needed:
             batch = self._next()
             if batch is None:
-                raise SchemaError("the data ends before all rows of the table have their values")
+                raise SchemaError("Stream ended before producing values for all rows in dataset")
             part, rest = batch.slice(0, needed), batch.slice(needed)
             self._rest = rest if rest.num_rows else None
             needed -= part.num_rows

@@ -94,9 +94,12 @@ def _same_fragments(ours: Any, theirs: Any) -> Verdict:
     return _retry(_fragments(ours) & _fragments(theirs))
 
 
-def _compacted_tables(ours: pb.Update, theirs: Message) -> Verdict:
-    """w: both speak of write-ahead logs, which are not executed here."""
-    return _incompatible(ours.compacted_sstables)
+def _compacted_tables(ours: pb.Update, theirs: pb.UpdateMemWalState) -> Verdict:
+    """w: they recorded that SSTables which ours brings, or later ones of the same shard, are in the table."""
+    recorded = {mark.shard_id.uuid: mark.generation for mark in theirs.compacted_sstables}
+    return _incompatible(
+        any(recorded.get(mark.shard_id.uuid, 0) >= mark.generation for mark in ours.compacted_sstables)
+    )
 
 
 # Columns.

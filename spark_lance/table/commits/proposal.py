@@ -124,7 +124,9 @@ def _check(commit: PendingCommit, theirs: Manifest) -> None:
     outcome = verdict(ours, transaction, deferred=commit.reuse is not None)
     name = transaction.name or "an operation unknown to this release"
     if outcome is Verdict.RETRY or (outcome is Verdict.MERGE and commit.rows is None):
-        raise RetryableConflictError(f"{where} ({name}) conflicts, {since}: run the operation again")
+        raise RetryableConflictError(
+            f"Retryable commit conflict for {where} ({name}), {since}: run the operation again"
+        )
     if outcome is Verdict.INCOMPATIBLE:
         raise IncompatibleConflictError(f"{where} ({name}) is incompatible, {since}: reload the table")
     if outcome is not Verdict.FINE:

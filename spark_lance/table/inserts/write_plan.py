@@ -18,6 +18,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
+from spark_lance.table.bases import BasePath, Bases, numbered
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.idempotent_writes import AppliedWrites, IdempotentWrite
@@ -55,6 +56,7 @@ class WritePlan:
         merges: whether the table is given columns that it lacks.
         check: operation "replace": the condition of the rows that are replaced, which the new rows fulfil.
         whole: operation "overwrite": the table's schema to be, if the files hold not all of it.
+        bases: operation "create": more places for the table's files.
     """
 
     operation: str
@@ -66,6 +68,11 @@ class WritePlan:
     merges: bool = False
     check: RowCheck | None = None
     whole: Schema | None = None
+    bases: tuple[BasePath, ...] = ()
+
+    def places(self, store: Store, root: str, manifest: Manifest | None) -> Bases:
+        """Return the places of the table's files: those of its newest version, or of the one to be made."""
+        return Bases(store, root, self.bases) if manifest is None else Bases.of(store, root, manifest.message)
 
 
 def find_latest(store: Store, root: str) -> Manifest | None:
@@ -92,6 +99,7 @@ def plan_write(
     new_columns: pa.Schema | None = None,
     keep_schema: bool = False,
     replace_where: str | None = None,
+    bases: Sequence[BasePath] = (),
 ) -> WritePlan:
     """Decide how data of the Arrow schema `source` is written to the table at `root`.
 
@@ -106,13 +114,14 @@ def plan_write(
         keep_schema: an overwrite keeps the table's columns, and the data must fit them.
         replace_where: an overwrite replaces only the rows for which this SQL condition is true; the schema
             stays, and the new rows must fulfil it.
+        bases: more places for the files of a table that is to be created, of id 0: they get ids from 1 on.
 
     Raises:
         ExpressionError: the condition does not fit the table.
         TableExistsError: mode "create", and there is a table.
         SchemaError: the data does not fit the table (append) or cannot be stored at all.
         UnsupportedFormatError: the table uses what is not written here.
-        OptionError: a mode or version that does not exist.
+        OptionError: a mode or version that does not exist; or `bases` for a table that is there.
         LocationInUseError: there is no table, but there are other files.
     """
     if mode not in MODES:
@@ -125,9 +134,15 @@ def plan_write(
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
         fallback = "" if mode == "create" else mode if check is None else "replace"
         merges = new_columns is not None
-        return WritePlan("create", 0, schema, version, stable_row_ids, fallback, merges, check)
+        if bases:
+            fallback = ""  # Another writer's table would not have them.
+        return WritePlan(
+            "create", 0, schema, version, stable_row_ids, fallback, merges, check, bases=numbered(bases)
+        )
     if mode == "create":
         raise TableExistsError(f"there is a Lance table at {root} already: use mode append or overwrite")
+    if bases:
+        raise OptionError(f"Cannot register new bases in {mode.capitalize()} mode: add_bases does that")
     check_writable(manifest.message, manifest.path)
     version = asked or manifest.file_version
     if mode == "overwrite" and replace_where is None and not keep_schema:
@@ -202,6 +217,7 @@ def commit_write(
                 version=plan.version,
                 stable_row_ids=plan.stable_row_ids,
                 config=config,
+                bases=[base.message() for base in plan.bases],
                 properties=properties,
                 once=once,
             ).version
@@ -238,14 +254,19 @@ def commit_or_discard(
     config: Mapping[str, str] | None = None,
     once: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
+    bases: Bases | None = None,
 ) -> int:
     """Commit files as `commit_write` does; delete them if it says that nothing was committed.
+
+    Args:
+        store, root, plan, fragments, properties, config, once, pruner_factory: see `commit_write`.
+        bases: the places of files that are not under the table's own root.
 
     Raises:
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
         LanceError, OSError: see `commit_write`; nothing was committed, and the files were deleted.
     """
-    with discarding(lambda: delete_fragment_files(store, root, fragments)):
+    with discarding(lambda: delete_fragment_files(store, root, fragments, bases)):
         return commit_write(store, root, plan, fragments, properties, config, once, pruner_factory)
 
 

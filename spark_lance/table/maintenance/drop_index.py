@@ -28,6 +28,6 @@ def drop_index(snapshot: Snapshot, name: str) -> Manifest:
     removed = [entry for entry in snapshot.manifest.indices if entry.name == name]
     if not removed:
         names = sorted({e.name for e in snapshot.manifest.indices if not e.name.startswith(_SYSTEM_PREFIX)})
-        raise IndexNotFoundError(f"there is no index {name!r}; there is {', '.join(names) or 'none'}")
+        raise IndexNotFoundError(f"index not found: {name!r}; there is {', '.join(names) or 'none'}")
     operation = create_index_message(removed=removed)
     return commit_operation(snapshot.store, snapshot.root, operation, read_version=snapshot.version)

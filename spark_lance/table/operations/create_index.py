@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.mem_wal_marks import with_catchup
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 
 __all__ = ["create_index", "create_index_message"]
@@ -41,4 +42,7 @@ def create_index(
     kept = [entry for entry in section.indices if entry.uuid.uuid not in gone]
     after = table_pb2.IndexSection(indices=[*kept, *operation.new_indices])
     message = start_version(base, stamp)
-    return finish_version(message, after.SerializeToString(), base.naming, stamp)
+    section_after = after.SerializeToString()
+    if operation.new_indices:
+        section_after = with_catchup(section_after, message.fragments, message.version, stamp)
+    return finish_version(message, section_after, base.naming, stamp)

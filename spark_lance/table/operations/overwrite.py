@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_lance.errors import UnsupportedFormatError
+from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import table_pb2, transaction_pb2
@@ -25,7 +25,10 @@ __all__ = ["overwrite", "overwrite_message"]
 
 
 def overwrite_message(
-    schema: Schema, fragments: Iterable[table_pb2.DataFragment], config: Mapping[str, str] | None = None
+    schema: Schema,
+    fragments: Iterable[table_pb2.DataFragment],
+    config: Mapping[str, str] | None = None,
+    bases: Iterable[table_pb2.BasePath] = (),
 ) -> transaction_pb2.Transaction.Overwrite:
     """Return the operation that replaces a table's content.
 
@@ -33,12 +36,14 @@ def overwrite_message(
         schema: the new schema; ids as `Manifest.first_new_field_id` allows.
         fragments: the new fragments, of id 0.
         config: settings to add to the table's.
+        bases: base paths, with ids; only for a table that this makes.
     """
     return transaction_pb2.Transaction.Overwrite(
         fragments=fragments,
         schema=schema.to_protos(),
         schema_metadata={key: value.encode() for key, value in schema.metadata.items()},
         config_upsert_values=config or {},
+        initial_bases=bases,
     )
 
 
@@ -47,11 +52,12 @@ def overwrite(base: Manifest, operation: transaction_pb2.Transaction.Overwrite, 
 
     Raises:
         FormatError: fragment ids run out.
-        UnsupportedFormatError: the operation brings base paths.
+        OptionError: the operation brings base paths to a table that is there already.
     """
-    if operation.initial_bases:
-        raise UnsupportedFormatError("an overwrite that adds base paths")
+    if operation.initial_bases and base.version:
+        raise OptionError("Cannot register new bases in Overwrite mode: add_bases does that")
     message = start_version(base, stamp)
+    message.base_paths.extend(operation.initial_bases)
     keep_marks(message)
     message.ClearField("fields")
     message.fields.MergeFrom(operation.schema)

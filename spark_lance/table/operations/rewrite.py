@@ -25,6 +25,7 @@ from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedF
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.index_kinds import kind_of
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.mem_wal_marks import without_catchup
 from spark_lance.table.operations.next_version import (
     MAX_FRAGMENT_ID,
     ReuseEntry,
@@ -61,6 +62,7 @@ def rewrite(base: Manifest, operation: transaction_pb2.Transaction.Rewrite, stam
     message.fragments.extend(fragment for fragment in base.fragments if fragment.id not in gone)
     groups = [_number(message, group, base.uses_stable_row_ids) for group in operation.groups]
     section = _index_section(base, operation, groups, stamp)
+    section = without_catchup(section, message.fragments, message.version, stamp)
     return finish_version(message, section, base.naming, stamp)
 
 

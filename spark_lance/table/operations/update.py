@@ -23,9 +23,10 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
-from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
+from spark_lance.table.operations.mem_wal_marks import mark_compacted
 from spark_lance.table.operations.next_version import (
     Stamp,
     finish_version,
@@ -56,6 +57,7 @@ def update_message(
     added: Iterable[table_pb2.DataFragment],
     field_ids: Iterable[int],
     inserted_rows: pb.KeyExistenceFilter | None = None,
+    compacted: Iterable[index_pb2.CompactedSsTable] = (),
 ) -> pb.Update:
     """Return the operation that replaces and inserts whole rows.
 
@@ -66,6 +68,7 @@ def update_message(
             the ids of the changed ones.
         field_ids: the fields whose values changed.
         inserted_rows: the keys of the inserted rows, so that a concurrent insert of one key is seen.
+        compacted: the SSTables of a MemWAL whose rows these are: shard and highest generation.
     """
     return pb.Update(
         updated_fragments=updated,
@@ -73,6 +76,7 @@ def update_message(
         new_fragments=added,
         fields_for_preserving_frag_bitmap=field_ids,
         inserted_rows=inserted_rows,
+        compacted_sstables=compacted,
     )
 
 
@@ -82,6 +86,7 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
     Raises:
         FormatError: the operation names fragments that `base` does not have, its row ids or offsets do not
             fit its fragments, fragment ids run out, or index entries are damaged.
+        IncompatibleConflictError: SSTables that it compacts were compacted by another writer.
     """
     message = start_version(base, stamp)
     keep_marks(message)
@@ -105,7 +110,10 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
     if base.uses_stable_row_ids:
         _date_rows(message.fragments[kept:], operation, before, message.version)
     section = remove_fragments_from_bitmaps(base.index_section, updated.keys(), operation.fields_modified)
-    return finish_version(message, keep_relevant(section, message), base.naming, stamp)
+    section = mark_compacted(
+        keep_relevant(section, message), operation.compacted_sstables, message.version, stamp
+    )
+    return finish_version(message, section, base.naming, stamp)
 
 
 def _drop_dead_files(fragment: table_pb2.DataFragment) -> None:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from spark_lance.errors import ExpressionError
 from spark_lance.table.predicates.comparisons import equal, extreme, is_in, less, unsigned_nan
 from spark_lance.table.predicates.date_part import date_part
+from spark_lance.table.predicates.json_functions import JSON_FUNCTIONS
 from spark_lance.table.predicates.list_functions import element, has, has_all, has_any, length, make_list
 from spark_lance.table.predicates.numbers import arithmetic, bits, divide, modulo, number, shift
 from spark_lance.table.predicates.patterns import regexp_like, regexp_match
@@ -273,4 +274,5 @@ FUNCTIONS: dict[str, Function] = {
     "array_length": Function(length, 1, 1),
     "element": Function(element, 2, 2),
     "array": Function(make_list, 0, _MANY),
+    **{name: Function(compute, count, count) for name, (compute, count) in JSON_FUNCTIONS.items()},
 }

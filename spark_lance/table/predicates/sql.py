@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
-from sqlglot import exp, tokens
+from sqlglot import exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
@@ -31,6 +31,17 @@ class _LanceSql(Dialect):
         IDENTIFIERS = ["`"]  # noqa: RUF012
         STRING_ESCAPES = ["'", '"']  # noqa: RUF012
         HEX_STRINGS = [("x'", "'"), ("X'", "'")]  # noqa: RUF012
+
+    class Parser(parser.Parser):
+        # Paths in JSON stay the texts that they are.
+        FUNCTIONS = {  # noqa: RUF012
+            name: build for name, build in parser.Parser.FUNCTIONS.items() if not name.startswith("JSON_")
+        }
+        FUNCTION_PARSERS = {  # noqa: RUF012
+            name: parse
+            for name, parse in parser.Parser.FUNCTION_PARSERS.items()
+            if not name.startswith("JSON_")
+        }
 
 
 _OPERATORS: dict[type[exp.Expression], str] = {

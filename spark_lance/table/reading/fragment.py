@@ -25,6 +25,7 @@ from spark_lance.file.opening import DataFileReader
 from spark_lance.file.pages import FieldReader, RowReader
 from spark_lance.file.reader import read_field, take_field
 from spark_lance.file.schema import Field
+from spark_lance.file.threads import spare_threads
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
@@ -38,6 +39,8 @@ __all__ = ["FragmentReader", "fixed_width", "physical_rows"]
 # Rows looked up together are read in one go when they are no further apart than this.
 _TAKE_GAP = 1024
 _PARALLEL_COLUMNS = 16
+# Fewer values of a column are decoded sooner than a thread takes them up.
+_WORTH_THREADS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,26 @@ class FragmentReader:
             if readers:
                 file.prefetch(readers, start, stop)
         rows = np.arange(start, stop) if self._has_deletions else None
-        columns = self._columns_of(chosen, stop - start, lambda part: part.read(start, stop), rows)
+        columns = self._read_columns(chosen, start, stop, rows)
         for file in self._files:
             file.source.release()
         return columns
+
+    def _read_columns(
+        self,
+        chosen: Sequence[tuple[Field, Sequence[_Part]]],
+        start: int,
+        stop: int,
+        rows: npt.NDArray[np.int64] | None,
+    ) -> list[pa.ChunkedArray]:
+        """Return physical rows [start, stop), columns side by side where there are cores for them."""
+        parts = [part for _, parts in chosen for part in parts]
+        threads = min(spare_threads(), len(parts))
+        if threads < 2 or stop - start < _WORTH_THREADS:
+            return self._columns_of(chosen, stop - start, lambda part: part.read(start, stop), rows)
+        with ThreadPoolExecutor(threads) as pool:
+            waiting = {id(part): pool.submit(part.read, start, stop) for part in parts}
+            return self._columns_of(chosen, stop - start, lambda part: waiting[id(part)].result(), rows)
 
     def take(
         self, rows: npt.NDArray[np.int64], fields: Sequence[Field] | None = None

@@ -22,7 +22,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
-from spark_lance.table.reading.pruning import Pruner, prune
+from spark_lance.table.reading.pruning import Pruner, RowSelection, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
@@ -156,6 +156,12 @@ class Scan:
         known_rows = {number: rows for number, rows in kept.items() if rows is not None}
         return self._narrowed(chosen, known_rows, ())
 
+    def tasks_of(self, selection: RowSelection) -> list[ScanTask]:
+        """Return one task for each fragment of which rows are chosen, in scan order, for those that live."""
+        chosen = [fragment for fragment in self.fragments if fragment.id in selection]
+        rows = {number: rows for number, rows in selection.items() if rows is not None}
+        return self._narrowed(chosen, rows, ())
+
     def _pruned(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
         """Return the fragments that a condition may keep rows of, and these rows where they are known."""
         return prune(
@@ -226,6 +232,10 @@ class Scan:
         """Return the rows of a fragment that are not deleted; mostly from the manifest alone."""
         rows = physical_rows(self.store, self.root, fragment, self.bases)
         return rows - int(fragment.deletion_file.num_deleted_rows)
+
+    def count(self) -> int:
+        """Return the number of rows; mostly from the manifest alone."""
+        return sum(self.live_rows(fragment) for fragment in self.fragments)
 
     def _task(
         self, fragment: table_pb2.DataFragment, first_row: int, filter_fields: tuple[Field, ...]

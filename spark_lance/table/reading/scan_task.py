@@ -185,20 +185,34 @@ class ScanTask:
         pace = _Pace(target_bytes, rows.row_bytes(self._columns))
         yield from self._complete(rows, None, self._columns, offsets, pace)
 
-    def take_physical(self, offsets: npt.NDArray[np.int64]) -> pa.Table:
+    def opened(self) -> FragmentRows:
+        """Open the fragment's files, for several calls of `take_physical`.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        return self._open(self.fields)
+
+    def take_physical(self, offsets: npt.NDArray[np.int64], opened: FragmentRows | None = None) -> pa.Table:
         """Return those of the rows with ascending physical numbers, without repeats, that are not deleted.
+
+        Args:
+            offsets: the numbers.
+            opened: what `opened` returned, so that files are not opened again.
 
         Raises:
             IndexError: the fragment has no such row.
             FormatError, UnsupportedFormatError: as `tables`.
         """
-        rows = self._open(self.fields)
+        rows = opened or self.opened()
         if len(offsets) and int(offsets[-1]) >= rows.num_rows:
             raise RowNotFoundError(
                 f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"
             )
-        gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
-        return rows.take(self._columns, np.delete(offsets, gone))
+        if len(rows.deleted):
+            gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
+            offsets = np.delete(offsets, gone)
+        return rows.take(self._columns, offsets)
 
     def runs(self, condition: Condition) -> tuple[list[tuple[int, int]], int]:
         """Return the runs of physical rows whose pages a condition may keep, and the rows there are.

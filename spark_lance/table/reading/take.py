@@ -7,6 +7,8 @@ which one at a time is decoded, and only where it may hold one of the ids.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -19,16 +21,21 @@ from spark_lance.file.arrays import pick_rows
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Addresses, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.deletion import read_deletions
+from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID
 from spark_lance.table.rowids import locate_among, locate_row_ids
 
-__all__ = ["RowNumbers", "addresses_of", "take_addresses", "take_positions", "take_row_ids"]
+__all__ = ["OpenFragments", "RowNumbers", "addresses_of", "take_addresses", "take_positions", "take_row_ids"]
 
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 
 _WINDOW_ROWS = 1 << 20
+# Fragments whose files stay open between takes: a file that is mapped takes a descriptor, of which a process
+# has 1024 as a rule.
+_KEPT_OPEN = 32
 
 
 def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
@@ -59,23 +66,55 @@ def take_addresses(scan: Scan, addresses: RowNumbers) -> pa.Table:
         IndexError: an existing fragment has no such physical row.
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
-    wanted = _integers(addresses, np.uint64)
-    order, back = np.unique(wanted, return_inverse=True)
-    names = scan.names if ROW_ADDRESS in scan.names else (*scan.names, ROW_ADDRESS)
-    located = Scan(scan.store, scan.root, scan.manifest, names, scan.fragments)
-    by_id = {fragment.id: fragment for fragment in scan.fragments}
-    parts = [_nothing(located)]
-    for number, run in runs_by_fragment(order):
-        if number in by_id:
-            offsets = offsets_of(order[run]).astype(np.int64)
-            parts.append(located.task(by_id[number]).take_physical(offsets))
-    found = pa.concat_tables(parts)
-    present = found[ROW_ADDRESS].to_numpy()
-    where = np.searchsorted(present, order)
-    alive = np.isin(order, present, assume_unique=True)
-    picked = back.reshape(-1)[alive[back.reshape(-1)]]
-    rows = pick_rows(found, where[picked])
-    return _finished(scan, rows if names == scan.names else rows.drop_columns([ROW_ADDRESS]))
+    return OpenFragments(scan).take(addresses)
+
+
+class OpenFragments:
+    """The fragments of a scan, whose files are opened once for many takes. Threads wait for each other.
+
+    Args:
+        scan: says which columns.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        names = scan.names if ROW_ADDRESS in scan.names else (*scan.names, ROW_ADDRESS)
+        self._scan = scan
+        self._located = Scan(scan.store, scan.root, scan.manifest, names, scan.fragments)
+        self._by_id = {fragment.id: fragment for fragment in scan.fragments}
+        self._opened: OrderedDict[int, tuple[ScanTask, FragmentRows]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, addresses: RowNumbers) -> pa.Table:
+        """Return the rows at addresses, see `take_addresses`."""
+        scan = self._scan
+        wanted = _integers(addresses, np.uint64)
+        order, back = np.unique(wanted, return_inverse=True)
+        parts = []
+        with self._lock:
+            for number, run in runs_by_fragment(order):
+                if number in self._by_id:
+                    task, rows = self._open(number)
+                    parts.append(task.take_physical(offsets_of(order[run]).astype(np.int64), rows))
+        found = parts[0] if len(parts) == 1 else pa.concat_tables([_nothing(self._located), *parts])
+        picked = back.reshape(-1)
+        if found.num_rows < len(order):
+            present = found[ROW_ADDRESS].to_numpy()
+            alive = np.isin(order, present, assume_unique=True)
+            picked = np.searchsorted(present, order)[picked[alive[picked]]]
+        rows_found = pick_rows(found, picked)
+        return _finished(
+            scan, rows_found if ROW_ADDRESS in scan.names else rows_found.drop_columns([ROW_ADDRESS])
+        )
+
+    def _open(self, number: int) -> tuple[ScanTask, FragmentRows]:
+        held = self._opened.get(number)
+        if held is None:
+            if len(self._opened) >= _KEPT_OPEN:
+                self._opened.popitem(last=False)
+            task = self._located.task(self._by_id[number])
+            held = self._opened[number] = task, task.opened()
+        self._opened.move_to_end(number)
+        return held
 
 
 def take_row_ids(scan: Scan, row_ids: RowNumbers) -> pa.Table:

@@ -1,10 +1,10 @@
 """Merging a source into a table by key: updating rows that are there, inserting others, deleting the rest.
 
-The source is held in memory, the table is streamed: first its key columns (and what conditions name) of the
-rows that may have one of the keys, which gives the rows to change, then only what is copied. Changed rows
-become new fragments behind the others; the inserted rows follow them. One Update transaction holds
-everything, with the keys of the inserted rows, so that of two writers that insert one key at the same time
-the later one looks again. (Lance table format, update.)
+Of the source the keys (and what conditions name) are held in memory. The table is streamed: first these
+columns of the rows that may have one of the keys, which gives the rows to change, then only what is copied.
+Changed rows become new fragments behind the others; the inserted rows follow them. One Update transaction
+holds everything, with the keys of the inserted rows, so that of two writers that insert one key at the same
+time the later one looks again. (Lance table format, update.)
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import MergeError, SchemaError
-from spark_lance.file.arrays import join, pick_rows
+from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.proto import index_pb2
 from spark_lance.table.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
@@ -32,6 +33,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import key_tasks
 from spark_lance.table.rows.merge_condition import MergeCondition
+from spark_lance.table.rows.merge_source import AlignedSource, SourceRows
 from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
 from spark_lance.table.rows.row_rewrites import (
     CarriedRowIds,
@@ -42,6 +44,7 @@ from spark_lance.table.rows.row_rewrites import (
 )
 from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.targets import choose_targets
 
 __all__ = ["MergeRules", "Merged", "merge_rows"]
 
@@ -63,6 +66,7 @@ class MergeRules:
         insert: whether rows of the source whose key the table lacks are inserted.
         delete_missing: whether rows of the table whose key the source lacks are deleted.
         missing: which of them are.
+        target_bases, target_all_bases: the places of new files, see `choose_targets`.
     """
 
     on: tuple[str, ...] = ()
@@ -71,6 +75,8 @@ class MergeRules:
     insert: bool = False
     delete_missing: bool = False
     missing: Predicate | None = None
+    target_bases: tuple[str, ...] = ()
+    target_all_bases: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -85,9 +91,10 @@ class Merged:
 
 def merge_rows(
     snapshot: Snapshot,
-    source: pa.Table,
+    source: pa.Table | SourceRows,
     rules: MergeRules,
     *,
+    compacted: Sequence[index_pb2.CompactedSsTable] = (),
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Merged:
@@ -98,6 +105,7 @@ def merge_rows(
         source: columns of the table, at least the key. Updated rows keep their values in columns that are not
             there; inserted rows are null in them.
         rules: what to do.
+        compacted: the SSTables of a MemWAL whose rows the source has, recorded with the commit.
         reruns: how often to begin anew where other writers were in the way.
         env: clock, sleep and random numbers.
 
@@ -109,12 +117,13 @@ def merge_rows(
         CommitError: the commit failed; see its other subclasses.
         UnsupportedFormatError: the table needs a feature that is not written here, or has blobs in structs.
     """
+    rows = source if isinstance(source, SourceRows) else SourceRows.of(source)
 
     def attempt(base: Snapshot) -> Merged:
         check_movable(base.manifest)
-        merge = _Merge.plan(base, source, rules)
+        merge = _Merge.plan(base, rows, rules)
         merge.match()
-        return merge.commit(env)
+        return merge.commit(env, compacted)
 
     return retry_operation(snapshot, attempt, reruns, env)
 
@@ -124,7 +133,7 @@ class _Merge:
     """One merge into one version.
 
     Attributes:
-        source: the source with the table's types, columns in the table's order.
+        source: the source with the table's types, columns in the table's order; it holds what is compared.
         index: its keys.
         updates: fragment id -> offsets of rows to update, ascending, and the source row for each.
         deletes: fragment id -> offsets of rows to delete.
@@ -134,7 +143,7 @@ class _Merge:
     at: Snapshot
     rules: MergeRules
     keys: tuple[Field, ...]
-    source: pa.Table
+    source: AlignedSource
     index: KeyIndex
     condition: MergeCondition | None
     missing: Condition | None
@@ -143,17 +152,20 @@ class _Merge:
     deletes: dict[int, Offsets] = field(default_factory=dict)
 
     @classmethod
-    def plan(cls, at: Snapshot, source: pa.Table, rules: MergeRules) -> _Merge:
+    def plan(cls, at: Snapshot, source: SourceRows, rules: MergeRules) -> _Merge:
         """Fit source and rules to a version."""
         base = at.manifest
         keys = _key_fields(base.schema, rules.on)
-        aligned = _align(source, base.schema, keys, rules.insert)
+        aligner = _aligner(source.schema, base.schema, keys, rules.insert)
         condition = missing = None
         if rules.matched == "update" and rules.condition is not None:
-            condition = MergeCondition.compile(rules.condition, aligned.schema, nameable(base))
+            condition = MergeCondition.compile(rules.condition, aligner.arrow_schema, nameable(base))
         if rules.delete_missing and rules.missing is not None:
             missing = compile_predicate(rules.missing, nameable(base))
-        index = KeyIndex([aligned[key.name] for key in keys])
+        compared = dict.fromkeys(key.name for key in keys)
+        compared.update(dict.fromkeys(condition.source_columns if condition else ()))
+        aligned = AlignedSource(source, aligner, list(compared))
+        index = KeyIndex([aligned.held[key.name] for key in keys])
         seen = np.zeros(index.size, np.bool_)
         return cls(at, rules, keys, aligned, index, condition, missing, seen)
 
@@ -190,14 +202,14 @@ class _Merge:
         if self.rules.delete_missing and self.missing is None:
             return _windows(scan.tasks())
         if self.rules.delete_missing:
-            return _windows(key_tasks(scan, self.keys, self.source, self.missing))
-        return _windows(key_tasks(scan, self.keys, self.source))
+            return _windows(key_tasks(scan, self.keys, self.source.held, self.missing))
+        return _windows(key_tasks(scan, self.keys, self.source.held))
 
     def _change(self, window: pa.Table, addresses: Addresses, codes: Int64Array) -> None:
         """Note the rows of a window to update or to delete."""
         places, sources = self.index.pairs(codes)
         if self.condition is not None:
-            keep = self.condition.mask(window, places, self.source, sources)
+            keep = self.condition.mask(window, places, self.source.held, sources)
             places, sources = places[keep], sources[keep]
         again = np.flatnonzero(places[1:] == places[:-1])
         if len(again):
@@ -224,9 +236,9 @@ class _Merge:
     def _key(self, code: int) -> str:
         """Return the key of a code as text."""
         row = int(np.flatnonzero(self.index.codes == code)[0])
-        return ", ".join(f"{key.name} = {self.source[key.name][row].as_py()!r}" for key in self.keys)
+        return ", ".join(f"{key.name} = {self.source.held[key.name][row].as_py()!r}" for key in self.keys)
 
-    def commit(self, env: CommitEnv) -> Merged:
+    def commit(self, env: CommitEnv, compacted: Sequence[index_pb2.CompactedSsTable]) -> Merged:
         """Write what was found to change, and commit it."""
         codes = self.index.codes
         inserted = np.empty(0, np.int64)
@@ -236,13 +248,16 @@ class _Merge:
         for number, offsets in self.deletes.items():
             rows[number] = np.union1d(rows[number], offsets) if number in rows else offsets
         ids = CarriedRowIds(self.at)
-        added = write_moved(self.at, self._new_rows(inserted, ids), ids)
+        rules = self.rules
+        targets = choose_targets(self.at.bases, rules.target_bases, rules.target_all_bases)
+        added = write_moved(self.at, self._new_rows(inserted, ids), ids, targets=targets)
         committed = commit_moves(
             RowChanges(self.at, rows),
             added,
             sorted(node.id for node in self.base.schema.walk()),
             env,
             self._filter(inserted) if self.rules.insert else None,
+            compacted=compacted,
         )
         return Merged(
             committed,
@@ -257,28 +272,24 @@ class _Merge:
         copied = [f for f in fields if f.name not in self.source.schema.names]
         offsets = {number: part for number, (part, _) in self.updates.items()}
         done: dict[int, int] = {}
-        pieces = read_rows(self.at, offsets, copied, _PIECE_BYTES, self._row_bytes)
+        pieces = read_rows(self.at, offsets, copied, _PIECE_BYTES, self.source.row_bytes)
         for number, part, old in pieces:
             start = done.get(number, 0)
             done[number] = start + len(part)
-            new = pick_rows(self.source, self.updates[number][1][start : start + len(part)])
+            new = self.source.pick(self.updates[number][1][start : start + len(part)])
             ids.note(number, part)
             yield whole_rows(fields, new, old)
-        step = max(1, int(_PIECE_BYTES / max(self._row_bytes, 0.125)))
+        step = max(1, int(_PIECE_BYTES / max(self.source.row_bytes, 0.125)))
         for first in range(0, len(inserted), step):
-            new = pick_rows(self.source, inserted[first : first + step])
+            new = self.source.pick(inserted[first : first + step])
             nulls = {f.name: pa.nulls(new.num_rows, f.arrow_type()) for f in copied}
             yield whole_rows(fields, new, nulls)
-
-    @property
-    def _row_bytes(self) -> float:
-        return float(self.source.nbytes / max(1, self.source.num_rows))
 
     def _filter(self, inserted: Int64Array) -> KeyFilter:
         """Return the keys of the inserted rows; those with nulls equal no key of others."""
         fields = in_key_order(self.base.schema, self.keys)
         rows = inserted[self.index.codes[inserted] >= 0]
-        keys = pick_rows(self.source.select([key.name for key in fields]), rows)
+        keys = pick_rows(self.source.held.select([key.name for key in fields]), rows)
         return key_filter([key.id for key in fields], keys.columns)
 
 
@@ -299,20 +310,16 @@ def _key_fields(schema: Schema, on: Sequence[str]) -> tuple[Field, ...]:
     return keys
 
 
-def _align(source: pa.Table, schema: Schema, keys: Sequence[Field], insert: bool) -> pa.Table:
-    """Return the source with the table's types, its columns in the table's order, each in one chunk."""
+def _aligner(source: pa.Schema, schema: Schema, keys: Sequence[Field], insert: bool) -> Aligner:
+    """Return what gives the source's rows the table's types, its columns in the table's order."""
     for key in keys:
-        if key.name not in source.schema.names:
+        if key.name not in source.names:
             raise SchemaError(f"the source lacks the key column {key.name!r}")
     for top in schema.fields:
-        if insert and not top.nullable and top.name not in source.schema.names:
+        if insert and not top.nullable and top.name not in source.names:
             raise SchemaError(f"column {top.name!r} must not be null, so rows without it are not inserted")
-    present = tuple(top for top in schema.fields if top.name in source.schema.names)
-    aligner = Aligner(source.schema, Schema(present, schema.metadata))
-    batches = [aligner.align(batch) for batch in source.to_batches()]
-    aligned = pa.Table.from_batches(batches, aligner.arrow_schema)
-    columns = [pa.chunked_array(join(c.chunks), c.type) for c in aligned.columns]
-    return pa.Table.from_arrays(columns, schema=aligned.schema)
+    present = tuple(top for top in schema.fields if top.name in source.names)
+    return Aligner(source, Schema(present, schema.metadata))
 
 
 def _windows(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Field
-from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.discard import discarding
@@ -26,6 +26,7 @@ from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rowids import pack_row_ids, pack_row_versions
+from spark_lance.table.writing.targets import FileTarget
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
 __all__ = ["CarriedRowIds", "check_movable", "commit_moves", "whole_rows", "write_moved"]
@@ -110,7 +111,11 @@ def whole_rows(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[s
 
 
 def write_moved(
-    snapshot: Snapshot, tables: Iterable[pa.Table], ids: CarriedRowIds, operation: str = ""
+    snapshot: Snapshot,
+    tables: Iterable[pa.Table],
+    ids: CarriedRowIds,
+    operation: str = "",
+    targets: Sequence[FileTarget] = (),
 ) -> list[table_pb2.DataFragment]:
     """Write rows to new fragments of the version's schema and return their messages, of id 0.
 
@@ -119,6 +124,7 @@ def write_moved(
         tables: the changed rows and then the inserted ones, with all columns.
         ids: filled while the tables are drawn; gives the ids of the first rows.
         operation: what the names of all files of the operation have in common, see `new_data_file_name`.
+        targets: folders that take the files in turns; that of the table's own root by default.
 
     Raises:
         SchemaError: a null where the schema allows none.
@@ -131,6 +137,7 @@ def write_moved(
         snapshot.schema,
         version=snapshot.manifest.file_version,
         operation=operation,
+        targets=targets,
     )
     fragments = [table_pb2.DataFragment.FromString(data) for data in written]
     ids.give(fragments)
@@ -144,6 +151,7 @@ def commit_moves(
     env: CommitEnv,
     inserted_rows: KeyFilter | None = None,
     properties: Mapping[str, str] | None = None,
+    compacted: Sequence[index_pb2.CompactedSsTable] = (),
 ) -> Manifest:
     """Delete the old rows and add the new fragments in one version.
 
@@ -154,6 +162,7 @@ def commit_moves(
         env: clock, sleep and random numbers.
         inserted_rows: the keys of inserted rows.
         properties: key-value pairs kept with the transaction.
+        compacted: the SSTables of a MemWAL whose rows these are: shard and highest generation.
 
     Raises:
         CommitError: other writers were in the way; see its subclasses. All files written for the operation
@@ -163,11 +172,11 @@ def commit_moves(
     source = changes.source
 
     def message(outcome: Outcome) -> Message:
-        return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
+        return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows, compacted)
 
     def discard() -> None:
         written = [fragment.SerializeToString() for fragment in added]
-        delete_fragment_files(source.store, source.root, written)
+        delete_fragment_files(source.store, source.root, written, source.bases)
 
     with discarding(discard):
         return commit_row_changes(changes, message, properties=properties, env=env)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
+from spark_lance.file.json_columns import documents_of
 from spark_lance.file.schema import Field
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
@@ -102,7 +103,7 @@ def _value(base: Manifest, name: str, given: Any) -> Evaluate:
     source = _source(given, field, schema)
 
     def evaluate(table: pa.Table) -> pa.ChunkedArray:
-        values = _fit(source(table), field.arrow_type())
+        values = _fit(source(table), field)
         if values.null_count and not field.nullable:
             raise SchemaError(f"column {name!r} must not be null, but the update gives nulls")
         return values
@@ -127,8 +128,14 @@ def _source(given: Any, field: Field, schema: pa.Schema) -> Evaluate:
     return lambda table: pa.chunked_array([one.take(pa.repeat(pa.scalar(0), table.num_rows))])
 
 
-def _fit(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Return the values in the type of their column."""
+def _fit(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    """Return the values in the type of their column; what is JSON there comes as text or as documents."""
+    target = field.arrow_type()
+    if field.is_json:
+        parts = [documents_of(chunk) for chunk in values.chunks]
+        if any(part is None for part in parts):
+            raise ExpressionError(f"values of type {values.type} are neither JSON text nor documents")
+        return pa.chunked_array(parts, target)
     if values.type == target:
         return values
     if pa.types.is_null(values.type):

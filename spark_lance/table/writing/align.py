@@ -25,6 +25,7 @@ from spark_lance.file.blob_references import (
     is_reference,
 )
 from spark_lance.file.extensions import known_schema
+from spark_lance.file.json_columns import documents_of, is_json_field
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 from spark_lance.table.writing.differences import Differences, TypeDifference, row_text, rows_do_not_fit
@@ -86,8 +87,8 @@ class Aligner:
                 if not field.nullable:
                     differences.append(f"column {field.name!r} must not be null but is missing in the data")
                 continue
-            given = source.field(index).type
-            aligned = _with_references(given, field.arrow_field())
+            given = source.field(index)
+            aligned = _with_references(given.type, field.arrow_field())
             casts.append((field.name, _cast_field(given, aligned, field.name, differences)))
             fields.append(field)
             arrow.append(aligned)
@@ -162,14 +163,17 @@ def _with_references(source: pa.DataType, target: pa.Field) -> pa.Field:
     return target
 
 
-def _cast_field(source: pa.DataType, target: pa.Field, path: str, differences: Differences) -> Cast | None:
-    """Return the cast to a field's type; bytes may become blobs of version 2.2."""
+def _cast_field(given: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
+    """Return the cast to a field's type; bytes may become blobs of version 2.2, and text JSON."""
+    source = given.type
+    if is_json_field(target):
+        return _cast_json(given, target, path, differences)
     if isinstance(source, pa.BaseExtensionType):
         if not _is_same_extension(source, target):
             kept = known_schema(pa.schema([target])).field(0).type
             differences.append(TypeDifference(path, source, kept))
             return None
-        inner = _cast_field(source.storage_type, target, path, differences)
+        inner = _cast_field(given.with_type(source.storage_type), target, path, differences)
         return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
     if is_blob_field(target) and describes_blobs(source):
         differences.append(
@@ -186,6 +190,26 @@ def _cast_field(source: pa.DataType, target: pa.Field, path: str, differences: D
     if _is_bytes(source) and (target.metadata or {}).get(EXTENSION_NAME.encode()) == b"lance.blob.v2":
         return lambda array: _to_blobs(array, target.type)
     return _cast_type(source, target.type, path, differences)
+
+
+def _cast_json(given: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
+    """Return what makes stored documents: of text that is JSON, of documents nothing or a check."""
+    if is_json_field(given):
+        return None
+    if documents_of(pa.chunked_array([], given.type).combine_chunks()) is None:
+        kept = known_schema(pa.schema([target])).field(0).type
+        differences.append(TypeDifference(path, given.type, kept))
+        return None
+
+    def cast(array: pa.Array) -> pa.Array:
+        try:
+            documents = documents_of(array)
+        except SchemaError as error:
+            raise SchemaError(f"column {path!r}: {error}") from None
+        assert documents is not None
+        return documents
+
+    return cast
 
 
 def _is_same_extension(source: pa.BaseExtensionType, target: pa.Field) -> bool:
@@ -251,7 +275,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Di
                 )
             casts.append((-1, None))
         else:
-            inner = _cast_field(source.field(index).type, field, f"{path}.{field.name}", differences)
+            inner = _cast_field(source.field(index), field, f"{path}.{field.name}", differences)
             casts.append((index, inner))
     if source == target and all(cast is None for _, cast in casts):
         return None
@@ -272,7 +296,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Di
 
 
 def _list(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
-    inner = _cast_field(source.value_type, target.value_field, f"{path}[]", differences)
+    inner = _cast_field(source.value_field, target.value_field, f"{path}[]", differences)
     if source == target and inner is None:
         return None
     large = pa.types.is_large_list(target)
@@ -290,8 +314,8 @@ def _list(source: pa.DataType, target: pa.DataType, path: str, differences: Diff
 
 
 def _map(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
-    keys = _cast_field(source.key_type, target.key_field, f"{path}.key", differences)
-    values = _cast_field(source.item_type, target.item_field, f"{path}.value", differences)
+    keys = _cast_field(source.key_field, target.key_field, f"{path}.key", differences)
+    values = _cast_field(source.item_field, target.item_field, f"{path}.value", differences)
     if source == target and keys is None and values is None:
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle
 
 import pyarrow as pa
 
@@ -18,9 +19,11 @@ from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
 from spark_lance.table.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.reading.blob_sources import BlobSources
 from spark_lance.table.writing.references import bounded
+from spark_lance.table.writing.targets import FileTarget, own_target
 
 __all__ = [
     "MAX_BYTES_PER_FILE",
@@ -46,6 +49,8 @@ def write_fragments(
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
     operation: str = "",
+    held: bool = False,
+    targets: Sequence[FileTarget] = (),
 ) -> list[bytes]:
     """Write batches of exactly `schema` to new data files of the table at `root`.
 
@@ -57,6 +62,8 @@ def write_fragments(
         max_rows_per_file: rows after which a new file (and fragment) is begun.
         max_bytes_per_file: bytes after which a new file is begun; looked at after every batch.
         operation: see `new_data_file_name`.
+        held: all batches stay as they are until this returns, see `FileWriter`.
+        targets: folders that take the files in turns; that of the table's own root by default.
 
     Returns:
         Serialized `DataFragment` messages, one per file, with id 0: the commit numbers them.
@@ -71,25 +78,28 @@ def write_fragments(
     fragments: list[bytes] = []
     writer: FileWriter | None = None
     sources = BlobSources(store)
+    turns = cycle(targets or (own_target(store, root),))
+    target = next(turns)
+    written: list[tuple[Store, str]] = []
     try:
         for batch in bounded(batches, schema, sources):
             for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
                 if writer is None:
-                    name = new_data_file_name(operation)
-                    writer = FileWriter(
-                        store, join(root, DATA_DIR, name), schema, version, referenced=sources
-                    )
+                    path = join(target.folder, new_data_file_name(operation))
+                    writer = FileWriter(target.store, path, schema, version, referenced=sources, held=held)
                 writer.write(part)
-                if writer.rows_written >= max_rows_per_file or writer.bytes_written >= max_bytes_per_file:
-                    fragments.append(_fragment(writer.finish()))
-                    writer = None
+                if writer.rows_written >= max_rows_per_file or writer.has_written(max_bytes_per_file):
+                    file, writer = writer.finish(), None
+                    written.append((target.store, file.path))
+                    fragments.append(_fragment(file, target.base_id))
+                    target = next(turns)
         if writer is not None:
-            fragments.append(_fragment(writer.finish()))
+            fragments.append(_fragment(writer.finish(), target.base_id))
             writer = None
     except BaseException:
         if writer is not None:
             writer.abort()
-        delete_fragment_files(store, root, fragments)
+        _delete(written)
         raise
     return fragments
 
@@ -105,7 +115,7 @@ def _split(batch: pa.RecordBatch, limit: int, written: int) -> Iterator[pa.Recor
         room = limit
 
 
-def _fragment(file: WrittenFile) -> bytes:
+def _fragment(file: WrittenFile, base_id: int | None) -> bytes:
     major, minor = file.version.manifest
     data_file = table_pb2.DataFile(
         path=file.path.rpartition("/")[2],
@@ -114,20 +124,27 @@ def _fragment(file: WrittenFile) -> bytes:
         file_major_version=major,
         file_minor_version=minor,
         file_size_bytes=file.size,
+        base_id=base_id,
     )
     return table_pb2.DataFragment(files=[data_file], physical_rows=file.num_rows).SerializeToString()
 
 
-def delete_fragment_files(store: Store, root: str, fragments: Sequence[bytes]) -> None:
+def delete_fragment_files(
+    store: Store, root: str, fragments: Sequence[bytes], bases: Bases | None = None
+) -> None:
     """Delete the data files of fragments that were never committed. Only call it when that is certain.
 
     A file that cannot be deleted is logged and left; no version refers to it.
+
+    Args:
+        store, root: where the table is.
+        fragments: serialized DataFragment messages.
+        bases: the places of files with a base path; those of the table without them are left.
     """
-    _delete(
-        store,
-        root,
-        [file.path for data in fragments for file in table_pb2.DataFragment.FromString(data).files],
-    )
+    places = bases or Bases(store, root)
+    known = {base.id for base in places.others}
+    files = [file for data in fragments for file in table_pb2.DataFragment.FromString(data).files]
+    _delete([places.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in known])
 
 
 def delete_operation_files(store: Store, root: str, operation: str) -> None:
@@ -141,12 +158,11 @@ def delete_operation_files(store: Store, root: str, operation: str) -> None:
     except OSError as error:
         logger.warning("could not look for uncommitted files in %s: %s", folder, error)
         return
-    _delete(store, root, names)
+    _delete([(store, join(folder, name)) for name in names])
 
 
-def _delete(store: Store, root: str, names: Sequence[str]) -> None:
-    for data_file in names:
-        path = join(root, DATA_DIR, data_file)
+def _delete(files: Iterable[tuple[Store, str]]) -> None:
+    for store, path in files:
         folder = sidecar_folder(path)
         try:
             for name in store.list(folder):

@@ -162,6 +162,30 @@ def test_estimates_are_near_the_distances(metric: Metric) -> None:
         assert np.allclose(scorer.some(alone, some), scorer.distances(alone)[0][some], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_one_query_of_several_partitions(metric: Metric) -> None:
+    raw, queries = clustered(600, 32), clustered(3, 32, seed=1)
+    ivf = Ivf.train(Ivf(raw, metric).prepared(raw), 4, metric)
+    vectors, asked = ivf.prepared(raw), ivf.prepared(queries)
+    owners = ivf.assign(vectors)
+    for quantizer in quantizers(metric, vectors, ivf):
+        numbers = np.array([2, 0, 3])
+        for number in range(len(asked)):
+            one = quantizer.queries(asked)[number : number + 1]
+            each = quantizer.ask_each(one, ivf.centroids[numbers])
+            assert len(each) == len(numbers)
+            for place, together in zip(numbers, each, strict=True):
+                mine = owners == place
+                scorer = quantizer.scorer(quantizer.pack(quantizer.encode(vectors[mine], owners[mine], ivf)))
+                expected = scorer.distances(quantizer.ask(one, ivf.centroids[place]))[0]
+                found = np.empty(len(expected), np.float32)
+                scorer.estimate(together, found)
+                assert np.allclose(found, expected, rtol=1e-4, atol=1e-3), quantizer.name
+                exact = scorer.some(together, np.arange(len(found)))
+                off = np.abs(found - exact).max(initial=0)
+                assert off <= (scorer.rounding(together) if scorer.direct else 1e-3), quantizer.name
+
+
 def assert_same(one: Codes, other: Codes) -> None:
     assert one.keys() == other.keys()
     for name in one:

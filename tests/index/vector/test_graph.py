@@ -85,3 +85,22 @@ def test_rows_that_are_not_allowed_are_walked_over() -> None:
     found, _ = search_graph(graph, flat.scorer({"flat": vectors}), asked, 50, allowed)
     assert len(found) == 50
     assert allowed[found].all()
+
+
+@pytest.mark.parametrize("kind", ["random", "alike", "few", "infinite"])
+def test_the_smallest_of_rows(kind: str) -> None:
+    random = np.random.default_rng(3)
+    block = random.random((50, 30 if kind == "few" else 900)).astype(np.float32)
+    if kind == "alike":
+        block = np.round(block * 3)
+    if kind == "infinite":
+        block[:, ::2] = np.inf
+        block[7] = np.inf
+    for wanted in (1, 8, 20):
+        places, values = graphs._smallest(block, wanted)
+        order = np.argsort(values, axis=1)[:, :wanted]
+        found = np.take_along_axis(values, order, axis=1)
+        assert np.array_equal(found, np.sort(block, axis=1)[:, :wanted])
+        chosen = np.take_along_axis(places, order, axis=1)
+        assert np.array_equal(np.take_along_axis(block, chosen, axis=1), found)
+        assert all(len(set(row)) == wanted for row in chosen.tolist())

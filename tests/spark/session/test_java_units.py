@@ -91,5 +91,5 @@ def test_all_units_compile(jvm: Any) -> None:
 def test_what_does_not_fit_a_release_does_not_compile(jvm: Any) -> None:
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     text = java_classes.source("LanceRowLevel.java").replace("recacheByPlan", "recacheByPlans")
-    with pytest.raises(Py4JJavaError, match=r"recacheByPlans|LanceStatements"):
+    with pytest.raises(Py4JJavaError, match=r"recacheByPlans|LanceStatements|LanceLate"):
         compile_unit(jvm, loader, text)

@@ -22,6 +22,8 @@ __all__ = ["DictionaryLimits", "NumberedWords", "encode_dictionary", "number_wor
 _Words = npt.NDArray[Any]
 # Numbers that are this close together are not hashed.
 _CLOSE = 1 << 16
+# Of these, so many are looked at first.
+_LOOKED_AT = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,24 @@ def _span(words: _Words) -> tuple[Any, int]:
 def _number_close(words: _Words, least: Any, span: int, limits: DictionaryLimits) -> NumberedWords | None:
     offsets = (words - least).astype(np.min_scalar_type(span - 1))
     seen = np.zeros(span, np.bool_)
-    seen[offsets] = True
+    if limits.allow(span, len(words)):
+        # Some values may show already that numbering only those that occur would save no bit.
+        seen[offsets[:: len(offsets) // _LOOKED_AT + 1]] = True
+        if (int(np.count_nonzero(seen)) - 1).bit_length() == (span - 1).bit_length():
+            return _all_between(words, least, span, offsets)
+    # Counting takes half the time of marking, and Arrow's lookup a fifth of numpy's.
+    seen = np.bincount(offsets, minlength=span) > 0
     distinct = int(np.count_nonzero(seen))
     if not limits.allow(distinct, len(words)):
         return None
     if (distinct - 1).bit_length() == (span - 1).bit_length():
-        return NumberedWords(np.arange(span).astype(words.dtype) + least, offsets)
-    numbers = (np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1))
-    return NumberedWords(np.flatnonzero(seen).astype(words.dtype) + least, numbers[offsets])
+        return _all_between(words, least, span, offsets)
+    numbers = pa.array((np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1)))
+    taken = pc.take(numbers, pa.array(offsets), boundscheck=False)
+    indices = np.frombuffer(taken.buffers()[1], numbers.type.to_pandas_dtype())[: len(words)]
+    return NumberedWords(np.flatnonzero(seen).astype(words.dtype) + least, indices)
+
+
+def _all_between(words: _Words, least: Any, span: int, offsets: _Words) -> NumberedWords:
+    """Return words with a dictionary of all words from the least on, whether they occur or not."""
+    return NumberedWords(np.arange(span).astype(words.dtype) + least, offsets)

@@ -24,7 +24,7 @@ from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings import flat
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_mini_block", "decode_zipped"]
+__all__ = ["decode_block", "decode_mini_block", "decode_zipped"]
 
 _MAX_ITEMS = 1 << 28
 
@@ -88,7 +88,7 @@ def decode_zipped(fsl: pb.FixedSizeList, rows: Bytes, resolver: Resolver) -> Fix
     levels, inner = _shape(fsl)
     bits = flat.flat_bits(inner) if inner is not None else 0
     items = levels[-1][0]
-    sizes = [(level_items + 7) // 8 if has_validity else 0 for level_items, has_validity in levels]
+    sizes = _bitmap_sizes(levels)
     head = sum(sizes)
     if head + (items * bits + 7) // 8 != rows.shape[1]:
         raise FormatError(f"lists of {items} items of {bits} bits are zipped as {rows.shape[1]} bytes")
@@ -105,6 +105,25 @@ def decode_zipped(fsl: pb.FixedSizeList, rows: Bytes, resolver: Resolver) -> Fix
     else:
         values = FixedWidth(bits, len(rows) * items, np.ascontiguousarray(rows[:, head:]).reshape(-1))
     return _nest(levels, validity, len(rows), values)
+
+
+def decode_block(fsl: pb.FixedSizeList, chunks: Chunks, resolver: Resolver) -> FixedSizeList:
+    """Decode one buffer of lists in their full-zip form, one after the other: a dictionary (2.3)."""
+    levels, inner = _shape(fsl)
+    bits = flat.flat_bits(inner) if inner is not None else 0
+    width = sum(_bitmap_sizes(levels)) + (levels[-1][0] * bits + 7) // 8
+    pieces = chunks.only("fixed_size_list")
+    if len(pieces.starts) != 1:
+        raise FormatError("fixed-size lists in block form come in one buffer")
+    data = pieces.concat()
+    if chunks.total * width > len(data):
+        raise FormatError(f"{chunks.total} lists of {width} bytes in a buffer of {len(data)}")
+    return decode_zipped(fsl, data[: chunks.total * width].reshape(chunks.total, width), resolver)
+
+
+def _bitmap_sizes(levels: list[tuple[int, bool]]) -> list[int]:
+    """Return how many bytes the bitmap of every level takes in one value."""
+    return [(items + 7) // 8 if has_validity else 0 for items, has_validity in levels]
 
 
 def _row_bits(rows: Bytes, bits: int) -> Bytes:

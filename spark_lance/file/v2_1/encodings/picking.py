@@ -24,7 +24,7 @@ from spark_lance.file.v2_1.chunks import Bytes, Ints, Ranges, exclusive_sum, gat
 from spark_lance.file.v2_1.codec import compression_name
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, GROUPS
 from spark_lance.file.v2_1.encodings.flat import flat_bits
-from spark_lance.file.v2_1.encodings.rle import pick_block, pick_mini_block
+from spark_lance.file.v2_1.encodings.rle import is_flat, pick_block, pick_mini_block
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["levels_pickable", "pick", "pick_levels", "pickable"]
@@ -36,7 +36,7 @@ def pickable(encoding: pb.CompressiveEncoding, buffers: int = 1) -> bool:
     """Tell whether `pick` can be used for values in this encoding, with `buffers` buffers per chunk."""
     name = compression_name(encoding)
     if name == "rle":
-        return buffers == 2
+        return buffers == 2 and is_flat(encoding.rle)
     if buffers != 1:
         return False
     if name == "flat":
@@ -64,7 +64,7 @@ def levels_pickable(encoding: pb.CompressiveEncoding) -> bool:
         )
     if name == "rle":
         values = encoding.rle.values
-        return compression_name(values) == "flat" and values.flat.bits_per_value == _LEVEL_BITS
+        return is_flat(encoding.rle) and values.flat.bits_per_value == _LEVEL_BITS
     return name == "flat" and encoding.flat.bits_per_value == _LEVEL_BITS and pickable(encoding)
 
 

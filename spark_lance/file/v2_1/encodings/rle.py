@@ -1,58 +1,148 @@
 """Run-length encoding.
 
-    Rle { values: Flat(8, 16, 32 or 64), run_lengths: Flat(8) }
+    Rle { values: Flat(8, 16, 32 or 64), run_lengths: Flat(8), in 2.3 also Flat(16 or 32) }
 
-    mini-block chunk   buffer 0 = run values, buffer 1 = one u8 per run, its length
-    block              u64 size of the values in bytes, the values, one u8 length per run
+    mini-block chunk   buffer 0 = run values, buffer 1 = one integer per run, its length
+    block              u64 size of the values in bytes, the values, one length per run
 
-Longer runs than 255 take several entries. The lengths of a chunk add up to its number of values.
+In 2.3 values and lengths may be encoded themselves: bit-packed out of line, or as Range, Constant or Delta,
+which may have no bytes and then have no buffer. If neither says how many runs there are, there are as many as
+make the chunk's number of values.
+
+Runs that are too long take several entries. The lengths of a chunk add up to its number of values.
 Example, block of u16 values 7 7 7 9:  04 00 00 00 00 00 00 00  07 00 09 00  03 01
 (Lance file format, encodings: rle.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1.blocks import FixedWidth
 from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, gather_integers
-from spark_lance.file.v2_1.codec import Resolver, compression_name
+from spark_lance.file.v2_1.codec import Resolver, compression_name, has_buffer
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_block", "decode_mini_block", "pick_block", "pick_mini_block"]
+__all__ = ["decode_block", "decode_mini_block", "is_flat", "pick_block", "pick_mini_block"]
 
 _SIZE_PREFIX = 8
+# Sums of more lengths than that could not be told apart.
+_MAX_RUNS = 1 << 24
+# Values in a block of bit-packed lengths.
+_PACKED_BLOCK = 1024
 
 
-def _value_size(rle: pb.Rle) -> int:
+class _Widths(NamedTuple):
+    """Bytes per run value and per run length."""
+
+    value: int
+    length: int
+
+
+def _widths(rle: pb.Rle) -> _Widths:
     names = (compression_name(rle.values), compression_name(rle.run_lengths))
     if names != ("flat", "flat"):
         raise UnsupportedFormatError(f"runs encoded as {names[0]!r} and {names[1]!r} are not supported")
-    if flat_bits(rle.run_lengths.flat) != 8:
-        raise UnsupportedFormatError("run lengths of other than 8 bits are not supported")
+    length_bits = flat_bits(rle.run_lengths.flat)
+    if length_bits not in (8, 16, 32):
+        raise UnsupportedFormatError(f"run lengths of {length_bits} bits are not supported")
     bits = flat_bits(rle.values.flat)
     if bits not in (8, 16, 32, 64):
         raise UnsupportedFormatError(f"runs of {bits} bit values are not supported")
-    return bits // 8
+    return _Widths(bits // 8, length_bits // 8)
 
 
 def decode_mini_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode all chunks of a page."""
+    if not is_flat(rle):
+        held = [has_buffer(part) for part in (rle.values, rle.run_lengths)]
+        if len(chunks.buffers) != sum(held):
+            raise FormatError(f"{len(chunks.buffers)} buffers per chunk do not fit run-length encoding")
+        buffers = iter(chunks.buffers)
+        parts = [next(buffers) if own else _nothing(chunks.counts) for own in held]
+        return _decode_nested(rle, parts[0], parts[1], chunks.counts, resolver)
     if len(chunks.buffers) != 2:
         raise FormatError(
             f"run-length encoding has two buffers per chunk, the page has {len(chunks.buffers)}"
         )
     values, lengths = chunks.buffers
-    return _expand(values, lengths, chunks.counts, _value_size(rle))
+    return _expand(values, lengths, chunks.counts, _widths(rle))
 
 
 def decode_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode buffers that hold values and lengths together."""
-    size = _value_size(rle)
+    if not is_flat(rle):
+        nothing = _nothing(chunks.counts)
+        values, lengths = _split(chunks.only("rle")) if chunks.buffers else (nothing, nothing)
+        return _decode_nested(rle, values, lengths, chunks.counts, resolver)
+    widths = _widths(rle)
     values, lengths = _split(chunks.only("rle"))
-    return _expand(values, lengths, chunks.counts, size)
+    return _expand(values, lengths, chunks.counts, widths)
+
+
+def is_flat(rle: pb.Rle) -> bool:
+    """Tell whether neither the run values nor the run lengths are encoded themselves."""
+    return all(compression_name(part) == "flat" for part in (rle.values, rle.run_lengths))
+
+
+def _nothing(counts: Ints) -> Ranges:
+    """Return an empty piece for every chunk."""
+    places = np.zeros(len(counts), dtype=np.int64)
+    return Ranges(np.zeros(0, dtype=np.uint8), places, places)
+
+
+def _decode_nested(
+    rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, resolver: Resolver
+) -> FixedWidth:
+    """Decode chunks whose run values or run lengths are encoded themselves."""
+    found: list[FixedWidth] = []
+    for number, count in enumerate(counts.tolist()):
+        own = [part.select(slice(number, number + 1)).concat() for part in (values, lengths)]
+        runs = _number_of_runs(rle, own, count, resolver)
+        repeats = _block_of(rle.run_lengths, own[1], runs, resolver)
+        words = _block_of(rle.values, own[0], runs, resolver)
+        size = words.bits // 8
+        times = repeats.data.view(f"<u{repeats.bits // 8}")[:runs].astype(np.int64)
+        if bool((times < 0).any()) or bool((times > count).any()) or int(times.sum()) != count:
+            raise FormatError("the runs of a chunk do not add up to its values")
+        expanded = np.repeat(words.data.view(f"<u{size}")[:runs], times)
+        found.append(FixedWidth(words.bits, count, expanded.view(np.uint8)))
+    if not found or len({block.bits for block in found}) > 1:
+        raise FormatError("the runs of a page differ in width")
+    return FixedWidth(found[0].bits, int(counts.sum()), np.concatenate([block.data for block in found]))
+
+
+def _block_of(encoding: pb.CompressiveEncoding, data: Bytes, count: int, resolver: Resolver) -> FixedWidth:
+    counts = np.array([count], dtype=np.int64)
+    chunks = Chunks.block(data, count) if has_buffer(encoding) else Chunks((), counts)
+    block = resolver.block(encoding, chunks)
+    if not isinstance(block, FixedWidth) or block.bits not in (8, 16, 32, 64):
+        raise FormatError("runs must be numbers")
+    return block
+
+
+def _number_of_runs(rle: pb.Rle, parts: Sequence[Bytes], count: int, resolver: Resolver) -> int:
+    """Return how many runs make `count` values: by the bytes of flat parts, or by the sum of the lengths."""
+    for encoding, data in ((rle.run_lengths, parts[1]), (rle.values, parts[0])):
+        if compression_name(encoding) == "flat":
+            return len(data) * 8 // max(8, flat_bits(encoding.flat))
+    most = count
+    if has_buffer(rle.run_lengths):
+        width = rle.run_lengths.out_of_line_bitpacking.values.flat.bits_per_value
+        most = len(parts[1]) * 8 // max(1, width)
+        if width == 0 or len(parts[1]) * 8 % (_PACKED_BLOCK * width):
+            raise UnsupportedFormatError("runs of a number that is not known are not supported")
+    if most > _MAX_RUNS:
+        raise UnsupportedFormatError(f"{most} runs of a number that is not known are not supported")
+    lengths = _block_of(rle.run_lengths, parts[1], most, resolver)
+    ends = np.cumsum(lengths.data.view(f"<u{lengths.bits // 8}")[:most], dtype=np.float64)
+    return int(np.searchsorted(ends, count, side="left")) + 1 if count else 0
 
 
 def pick_mini_block(rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, places: Ints) -> FixedWidth:
@@ -67,14 +157,14 @@ def pick_mini_block(rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, 
     Raises:
         FormatError: the bytes are damaged.
     """
-    return _pick(values, lengths, counts, places, _value_size(rle))
+    return _pick(values, lengths, counts, places, _widths(rle))
 
 
 def pick_block(rle: pb.Rle, pieces: Ranges, counts: Ints, places: Ints) -> FixedWidth:
     """Do as `pick_mini_block` for buffers that hold values and lengths together."""
-    size = _value_size(rle)
+    widths = _widths(rle)
     values, lengths = _split(pieces)
-    return _pick(values, lengths, counts, places, size)
+    return _pick(values, lengths, counts, places, widths)
 
 
 def _split(pieces: Ranges) -> tuple[Ranges, Ranges]:
@@ -85,12 +175,14 @@ def _split(pieces: Ranges) -> tuple[Ranges, Ranges]:
     return values, pieces.part(_SIZE_PREFIX + value_sizes, pieces.sizes - _SIZE_PREFIX - value_sizes)
 
 
-def _checked(values: Ranges, lengths: Ranges, counts: Ints, size: int) -> tuple[Bytes, Ints, Ints]:
+def _checked(
+    values: Ranges, lengths: Ranges, counts: Ints, widths: _Widths
+) -> tuple[npt.NDArray[Any], Ints, Ints]:
     """Return all run lengths, their running sums, and the number of runs before each chunk."""
-    runs = lengths.sizes
-    if bool((values.sizes != runs * size).any()):
+    runs, rest = np.divmod(lengths.sizes, widths.length)
+    if bool((values.sizes != runs * widths.value).any()) or bool(rest.any()):
         raise FormatError("a chunk has another number of runs than run lengths")
-    run_lengths = lengths.concat()
+    run_lengths = lengths.concat().view(f"<u{widths.length}")
     ends = exclusive_sum(run_lengths.astype(np.int64))
     bounds = exclusive_sum(runs)
     if not np.array_equal(np.diff(ends[bounds]), counts):
@@ -98,18 +190,20 @@ def _checked(values: Ranges, lengths: Ranges, counts: Ints, size: int) -> tuple[
     return run_lengths, ends, bounds
 
 
-def _expand(values: Ranges, lengths: Ranges, counts: Ints, size: int) -> FixedWidth:
-    run_lengths, _, _ = _checked(values, lengths, counts, size)
-    expanded = np.repeat(values.concat().view(f"<u{size}"), run_lengths)
-    return FixedWidth(size * 8, len(expanded), expanded.view(np.uint8))
+def _expand(values: Ranges, lengths: Ranges, counts: Ints, widths: _Widths) -> FixedWidth:
+    run_lengths, _, _ = _checked(values, lengths, counts, widths)
+    expanded = np.repeat(values.concat().view(f"<u{widths.value}"), run_lengths)
+    return FixedWidth(widths.value * 8, len(expanded), expanded.view(np.uint8))
 
 
-def _pick(values: Ranges, lengths: Ranges, counts: Ints, places: Ints, size: int) -> FixedWidth:
+def _pick(values: Ranges, lengths: Ranges, counts: Ints, places: Ints, widths: _Widths) -> FixedWidth:
     # The runs of a chunk are looked at once, however many of its values are wanted.
     is_first = np.diff(values.starts, prepend=-1) != 0
     own = np.cumsum(is_first) - 1
     some = values.select(is_first)
-    _, ends, bounds = _checked(some, lengths.select(is_first), counts[is_first], size)
+    _, ends, bounds = _checked(some, lengths.select(is_first), counts[is_first], widths)
     run = np.searchsorted(ends[1:], ends[bounds[own]] + places, side="right")
-    positions = some.starts[own] + (run - bounds[own]) * size
-    return FixedWidth(size * 8, len(places), gather_integers(values.data, positions, size).view(np.uint8))
+    positions = some.starts[own] + (run - bounds[own]) * widths.value
+    return FixedWidth(
+        widths.value * 8, len(places), gather_integers(values.data, positions, widths.value).view(np.uint8)
+    )

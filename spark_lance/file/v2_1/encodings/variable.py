@@ -1,10 +1,12 @@
 """Variable: byte strings with offsets.
 
-    Variable { offsets: Flat(32 or 64) }
+    Variable { offsets: Flat(32 or 64) }       in mini-block pages of 2.3 also Delta, Range, Constant, ...
 
     mini-block chunk   (n + 1) offsets, counted from the start of the chunk's buffer, then the bytes, then pad
                        to a multiple of the offset width. Example ("ab", "c"), 32 bits:
                        0c 00 00 00  0e 00 00 00  0f 00 00 00  61 62 63 fe
+    the same, 2.3      offsets that are not Flat start at 0 in every chunk; they are a buffer of their own
+                       before that of the bytes, unless they need none (Range, Constant)
     block              bits per offset (32 or 64) and position of the bytes, each as wide as an offset, then
                        (n + 1) offsets that count from the bytes' position and start at 0, then the bytes
     full-zip           the values as they are
@@ -21,7 +23,7 @@ import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.buffers import check_offsets
-from spark_lance.file.v2_1.blocks import Variable
+from spark_lance.file.v2_1.blocks import FixedWidth, Variable
 from spark_lance.file.v2_1.chunks import Chunks, Ints, exclusive_sum
 from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
@@ -48,6 +50,8 @@ def _offset_dtype(variable: pb.Variable) -> np.dtype[np.uint32] | np.dtype[np.ui
 
 def decode_mini_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
     """Decode all chunks of a page; offsets of the result run over the whole page."""
+    if compression_name(variable.offsets) != "flat" and not variable.HasField("values"):
+        return _decode_apart(variable, chunks, resolver)
     dtype = _offset_dtype(variable)
     width = dtype.itemsize
     pieces = chunks.only("variable")
@@ -87,6 +91,30 @@ def _shift(words: npt.NDArray[Any], shifts: npt.NDArray[Any], counts: Ints, out:
         np.add(words[read : read + size], shift, out=out[at : at + size])
         read += size + 1
         at += size
+
+
+def _decode_apart(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
+    """Decode chunks whose offsets are not Flat: offsets and bytes apart."""
+    if not 1 <= len(chunks.buffers) <= 2:
+        raise FormatError(f"byte strings with {len(chunks.buffers)} buffers per chunk")
+    counts = chunks.counts
+    found = resolver.block(variable.offsets, Chunks(chunks.buffers[:-1], counts + 1))
+    if not isinstance(found, FixedWidth) or found.bits not in (32, 64):
+        raise FormatError("offsets of byte strings must be numbers of 32 or 64 bits")
+    words = found.data.view(f"<u{found.bits // 8}")[: chunks.total + len(counts)]
+    pieces = chunks.buffers[-1]
+    bounds = exclusive_sum(counts + 1)
+    sizes = words[bounds[1:] - 1].astype(np.int64)
+    if bool((words[bounds[:-1]] != 0).any()) or bool((sizes < 0).any()) or bool((sizes > pieces.sizes).any()):
+        raise FormatError("offsets of byte strings leave their chunk")
+    bases = exclusive_sum(sizes)
+    total = int(bases[-1])
+    narrow = np.dtype(np.int32 if total <= _INT32_MAX and found.bits == 32 else np.int64)
+    offsets = np.empty(chunks.total + 1, dtype=narrow)
+    offsets[-1] = total
+    _shift(words.view(f"<i{found.bits // 8}"), bases[:-1].astype(narrow), counts, offsets)
+    check_offsets(offsets, total)
+    return Variable(offsets, pieces.part(0, sizes).concat())
 
 
 def decode_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:

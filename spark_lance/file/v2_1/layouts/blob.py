@@ -39,6 +39,8 @@ def decode(layout: pb.BlobLayout, page: PageBytes, resolver: Resolver) -> Decode
     if name != "mini_block_layout":
         raise UnsupportedFormatError(f"blob descriptors in a page of layout {name!r} are not supported")
     inner = mini_block.decode(layout.inner_layout.mini_block_layout, page, resolver)
+    if not isinstance(inner.levels, Levels):
+        raise FormatError("blob descriptors have no levels")
     if inner.levels.rep is not None or inner.levels.definition is not None:
         raise FormatError("blob descriptors have levels of their own")
     layers = number_layers(layout.layers)

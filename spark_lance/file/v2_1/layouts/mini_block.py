@@ -68,8 +68,14 @@ class ChunkTable:
 class DecodedChunks:
     """The levels and values of some chunks, and how many levels each has (0 in a page without levels)."""
 
-    page: DecodedPage
+    levels: Levels
+    values: Block
     level_counts: Ints
+
+    @property
+    def page(self) -> DecodedPage:
+        """The levels and values, as of a page."""
+        return DecodedPage(self.levels, self.values)
 
 
 def decode(layout: pb.MiniBlockLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
@@ -118,7 +124,7 @@ def decode_chunks(
     if dictionary is not None:
         values = _with_dictionary(layout, values, dictionary, resolver)
     levels = Levels(number_layers(layout.layers), rep, definition)
-    return DecodedChunks(DecodedPage(levels, values), level_counts)
+    return DecodedChunks(levels, values, level_counts)
 
 
 def can_pick(layout: pb.MiniBlockLayout) -> bool:

@@ -12,6 +12,7 @@ from spark_lance.errors import FormatError
 from spark_lance.file.buffers import as_bytes
 from spark_lance.file.v2_1.blocks import Block
 from spark_lance.file.v2_1.chunks import Bytes
+from spark_lance.file.v2_1.levels.sparse import SparseLevels
 from spark_lance.file.v2_1.levels.unravel import Levels
 
 __all__ = ["DecodedPage", "PageBytes"]
@@ -45,5 +46,5 @@ class PageBytes:
 class DecodedPage:
     """The levels of a page and the values of its visible levels."""
 
-    levels: Levels
+    levels: Levels | SparseLevels
     values: Block

@@ -142,6 +142,10 @@ class Levels:
             return int(np.count_nonzero(self.definition <= self.max_visible))
         return without_levels if self.rep is None else len(self.rep)
 
+    def unraveler(self, count: int) -> Unraveler:
+        """Return what walks the layers from the leaf, which has `count` value slots, to the rows."""
+        return Unraveler(self, count)
+
 
 class Unraveler:
     """Walks the layers from the inside out, consuming levels.

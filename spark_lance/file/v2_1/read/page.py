@@ -24,10 +24,12 @@ from spark_lance.file.source import PageSource
 from spark_lance.file.v2_1 import ENCODINGS, LAYOUTS
 from spark_lance.file.v2_1.blocks import to_arrow
 from spark_lance.file.v2_1.codec import Resolver
-from spark_lance.file.v2_1.layouts import constant, full_zip
+from spark_lance.file.v2_1.layouts import constant, full_zip, planar, sparse
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+from spark_lance.file.v2_1.levels.sparse import SparseUnraveler
 from spark_lance.file.v2_1.levels.unravel import Unraveler
 from spark_lance.proto import encodings21_pb2 as pb
+from spark_lance.proto import encodings23_pb2 as pb23
 
 __all__ = ["RESOLVER", "build", "decode_page", "page_layout", "page_ranges", "page_rows", "path_type"]
 
@@ -67,12 +69,14 @@ def page_rows(page: Page, path: Sequence[Field]) -> int:
 
 
 def page_layout(page: Page) -> pb.PageLayout:
-    """Return the description of a page.
+    """Return the description of a page in the way of 2.2; it says nothing for a sparse page of 2.3.
 
     Raises:
-        UnsupportedFormatError: it is not one of format 2.1 or 2.2.
+        UnsupportedFormatError: it is not one of format 2.1 to 2.3.
         FormatError: it is damaged.
     """
+    if planar.is_planar(page):
+        return planar.dense_layout(planar.planar_layout(page))
     return page.layout(pb.PageLayout, PAGE_LAYOUT_URL)
 
 
@@ -140,6 +144,9 @@ def decode_page(
         FormatError: the page is damaged.
         UnsupportedFormatError: the page uses something that this release does not know.
     """
+    sparse_layout = planar.sparse_layout(page)
+    if sparse_layout is not None:
+        return _decode_sparse(sparse_layout, page, path, source), 0
     plan = _plan(page, path, start, stop)
     name = plan.layout.WhichOneof("layout")
     decode = LAYOUTS.get(name or "")
@@ -152,6 +159,19 @@ def decode_page(
     if len(array) != expected:
         raise FormatError(f"a page of {expected} rows decodes to {len(array)}")
     return array, plan.first
+
+
+def _decode_sparse(
+    layout: pb23.PlanarLayout, page: Page, path: Sequence[Field], source: PageSource
+) -> pa.Array:
+    """Decode all of a page with sparse structure."""
+    rows = page_rows(page, path)
+    buffers = [source.get(offset, size) for offset, size in page.buffers]
+    content = PageBytes(buffers, rows, path[-1].arrow_type())
+    array = build(path, lambda: sparse.decode(layout, content, RESOLVER))
+    if len(array) != rows:
+        raise FormatError(f"a page of {rows} rows decodes to {len(array)}")
+    return array
 
 
 def build(path: Sequence[Field], decode: Callable[[], DecodedPage]) -> pa.Array:
@@ -178,7 +198,7 @@ def _nest(decoded: DecodedPage, path: Sequence[Field], leaf: pa.DataType) -> pa.
         raise FormatError(
             f"{values.count} values do not fill the page's {levels.visible_count(values.count)} slots"
         )
-    unraveler = Unraveler(levels, values.count)
+    unraveler = levels.unraveler(values.count)
     array = to_arrow(values, leaf, unraveler.item())
     child = path[-1]
     for field in reversed(path[:-1]):
@@ -195,7 +215,9 @@ def _nest(decoded: DecodedPage, path: Sequence[Field], leaf: pa.DataType) -> pa.
     return array
 
 
-def _wrap_list(field: Field, inner: pa.Field, unraveler: Unraveler, items: pa.Array) -> pa.Array:
+def _wrap_list(
+    field: Field, inner: pa.Field, unraveler: Unraveler | SparseUnraveler, items: pa.Array
+) -> pa.Array:
     offsets, validity = unraveler.list()
     if field.logical_type.startswith("large_"):
         return _wrap(pa.large_list(inner), unraveler.count, [validity, offsets], items)

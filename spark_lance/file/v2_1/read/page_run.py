@@ -88,7 +88,7 @@ def _check_rows(found: mini_block.DecodedChunks, pages: Sequence[Page], counts: 
     Raises:
         FormatError: one does not, so that its rows would be taken for those of its neighbour.
     """
-    levels = found.page.levels
+    levels = found.levels
     if levels.rep is None:
         rows = np.add.reduceat(counts, firsts)
     else:

@@ -273,11 +273,11 @@ def _separate(found: mini_block.DecodedChunks, firsts: Ints) -> tuple[DecodedPag
     Raises:
         FormatError: a run begins with a chunk without levels.
     """
-    levels = found.page.levels
+    levels = found.levels
     if levels.rep is None or bool((found.level_counts[firsts] == 0).any()):
         raise FormatError("a chunk of lists has no levels")
     at = exclusive_sum(found.level_counts)[firsts]
     rep = levels.rep.copy()
     extra = (rep[at] != levels.max_rep).astype(np.int64)
     rep[at] = levels.max_rep
-    return replace(found.page, levels=replace(levels, rep=rep)), extra
+    return DecodedPage(replace(levels, rep=rep), found.values), extra

@@ -9,12 +9,9 @@ Strings and binaries get a dictionary where that is smaller by some margin. Wide
 compressed if samples shrink much.
 
 Other text and binaries are compressed, if samples shrink, by lz4 in chunks of about 28 KiB, or by zstd if it
-does much more. FSST, which the reference implementation writes here, is only read. In numpy, finding
-the longest symbol at every byte takes four gathers or more, and following symbol after symbol through strings
-of a hundred bytes seven more; at the 1.6 ns per byte that were measured for one gather, that is 55 MB/s at
-best, and lz4 does better than FSST anyhow. Of 100,000 sentences of documentation, FSST leaves 0.65 of the
-bytes, lz4 0.46 and zstd 0.33 (lz4: 500 MB/s compressed, 2.8 GB/s decompressed, zstd 330 MB/s and 1.2 GB/s);
-with offsets, lz4 makes the column 0.73 of what it is with FSST, and both implementations read it faster.
+does much more. FSST, which the reference implementation writes here, is only read: no kind of text that was
+measured is smaller in it than in zstd, and numpy would train it at 55 MB/s at best; docs/encodings.md has the
+figures.
 
 Field metadata, see settings.py, has the last word.
 """
@@ -67,6 +64,7 @@ from spark_lance.file.v2_1.write.numbers import (
     Form,
     Weights,
     best_form,
+    carried_over,
     compressed_forms,
 )
 from spark_lance.file.v2_1.write.settings import Settings
@@ -197,7 +195,7 @@ def _fixed(
     plain, weights = FixedChunks.of(array, valid), Weights.of(settings)
     words = plain.words()
     if words is not None:
-        form = best_form(words, weights)
+        form = best_form(words, weights, carried_over(words, valid))
         numbered = _numbered_words(words, form, valid, weights, settings, version)
         return numbered or MiniBlock(form.build(), None, form.policy)
     form = _odd_form(plain, weights)

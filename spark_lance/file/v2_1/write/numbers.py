@@ -11,6 +11,7 @@ writes. (Lance file format 2.1, mini-block pages and their encodings.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, run_starts
 from spark_lance.file.v2_1.layouts.mini_block_writer import ChunkPolicy
 from spark_lance.file.v2_1.write.settings import Settings
 
-__all__ = ["LOOKUP_NS", "NUMBER_POLICY", "Form", "Weights", "best_form", "compressed_forms"]
+__all__ = ["LOOKUP_NS", "NUMBER_POLICY", "Form", "Weights", "best_form", "carried_over", "compressed_forms"]
 
 _Words = npt.NDArray[Any]
 
@@ -103,16 +104,32 @@ class Form:
     build: Callable[[], ChunkValues]
 
 
-def best_form(words: _Words, weights: Weights) -> Form:
-    """Return the form of least weight of unsigned words, one or more."""
+def best_form(words: _Words, weights: Weights, carried: _Words | None = None) -> Form:
+    """Return the form of least weight of unsigned words, one or more.
+
+    Args:
+        words: the values.
+        weights: what may be done.
+        carried: words that may stand for them in runs, see `carried_over`.
+    """
     if weights.run_share is not None:
         starts = run_starts(words, weights.run_share * len(words))
         if starts is not None:
             return _runs(words, starts, weights)
-    return min(_forms(words, weights), key=lambda form: form.weight)
+    return min(_forms(words, weights, carried), key=lambda form: form.weight)
 
 
-def _forms(words: _Words, weights: Weights) -> Iterator[Form]:
+def carried_over(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _Words | None:
+    """Return words in which each null stands as the value before it; None if there are few nulls.
+
+    What stands for a null means nothing, and so the runs of sparse values become half as many.
+    """
+    if valid is None or 2 * int(np.count_nonzero(valid)) > len(words):
+        return None
+    return words[np.maximum.accumulate(np.where(valid, np.arange(len(words)), 0))]
+
+
+def _forms(words: _Words, weights: Weights, carried: _Words | None) -> Iterator[Form]:
     bits = words.dtype.itemsize * 8
     plain = FixedChunks.of_words(words)
     least = plain.nbytes * (1 + weights.bytes_per_ns * _COPY_NS)
@@ -120,12 +137,16 @@ def _forms(words: _Words, weights: Weights) -> Iterator[Form]:
     packed = PackedChunks.of(words)
     weight = packed.nbytes + weights.bytes_per_ns * _UNPACK_NS[bits] * len(words)
     yield Form(packed.nbytes, weight, _PACKED_POLICY, lambda: packed)
+    least = min(least, weight)
     if weights.run_share is None:
         per_run = words.dtype.itemsize + 1 + weights.bytes_per_ns * _RUN_NS
-        starts = run_starts(words, min(least, weight) / per_run)
+        source = words if carried is None else carried
+        starts = run_starts(source, least / per_run)
         if starts is not None:
-            yield _runs(words, starts, weights)
-    yield from _compressed_words(words, plain, weights)
+            runs = _runs(source, starts, weights)
+            least = min(least, runs.weight)
+            yield runs
+    yield from _compressed_words(words, plain, weights, least)
 
 
 def _runs(words: _Words, starts: npt.NDArray[np.int64], weights: Weights) -> Form:
@@ -134,15 +155,20 @@ def _runs(words: _Words, starts: npt.NDArray[np.int64], weights: Weights) -> For
     return Form(runs.nbytes, weight, NUMBER_POLICY, lambda: runs)
 
 
-def _compressed_words(words: _Words, plain: FixedChunks, weights: Weights) -> Iterator[Form]:
+def _compressed_words(words: _Words, plain: FixedChunks, weights: Weights, most: float) -> Iterator[Form]:
     if words.dtype.itemsize < 4 or weights.split != "on":
-        yield from compressed_forms(plain, weights)
+        yield from compressed_forms(plain, weights, most=most)
     if words.dtype.itemsize >= 4 and weights.split != "off":
-        yield from compressed_forms(SplitChunks(words), weights, _JOIN_NS[words.dtype.itemsize * 8])
+        ns = _JOIN_NS[words.dtype.itemsize * 8]
+        yield from compressed_forms(SplitChunks(words), weights, ns, most=most)
 
 
 def compressed_forms(
-    values: ChunkValues, weights: Weights, ns: float = 0.0, policy: ChunkPolicy = _COMPRESSED_POLICY
+    values: ChunkValues,
+    weights: Weights,
+    ns: float = 0.0,
+    policy: ChunkPolicy = _COMPRESSED_POLICY,
+    most: float = math.inf,
 ) -> Iterator[Form]:
     """Yield the forms of values under general compression, as far as samples say that they shrink.
 
@@ -151,16 +177,23 @@ def compressed_forms(
         weights: which schemes, and how time is weighed.
         ns: what a slot costs the reader besides.
         policy: of the chunks.
+        most: forms that weigh as much, whatever samples say, are left out.
     """
-    if not weights.schemes or (values.nbytes < _LEAST_BYTES and not weights.asked):
+    if values.nbytes < _LEAST_BYTES and not weights.asked:
+        return
+    times = {
+        scheme: weights.bytes_per_ns * (ns * values.count + _INFLATE_NS[scheme.scheme] * values.nbytes)
+        for scheme in weights.schemes
+    }
+    wanted = [scheme for scheme, time in times.items() if time < most]
+    if not wanted:
         return
     pieces = _samples(values, policy)
     total = int(pieces.starts[-1])
-    for scheme in weights.schemes:
+    for scheme in wanted:
         share = int(compress_pieces(pieces, scheme).starts[-1]) / total
         nbytes = share * values.nbytes
-        time = ns * values.count + _INFLATE_NS[scheme.scheme] * values.nbytes
-        yield Form(nbytes, nbytes + weights.bytes_per_ns * time, policy, _compressor(values, scheme))
+        yield Form(nbytes, nbytes + times[scheme], policy, _compressor(values, scheme))
 
 
 def _compressor(values: ChunkValues, scheme: Compression) -> Callable[[], ChunkValues]:

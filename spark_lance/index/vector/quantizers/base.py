@@ -12,8 +12,9 @@ is mostly 1, from the query and the partition's centroid (`Quantizer.ask`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -28,10 +29,6 @@ __all__ = ["Asked", "Codes", "Quantizer", "Queries", "Scorer", "Training"]
 Matrix = npt.NDArray[np.float32]
 # Column name -> one row per vector: (n,) or (n, width).
 Codes = Mapping[str, npt.NDArray[Any]]
-
-
-# Differences of a query to rows that are held at once.
-_DIFFERENCES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -77,8 +74,8 @@ class Scorer:
         points: (n, width) float32.
         add: (n,) float32.
         scale: (n,) float32, or one number for all rows.
-        direct: whether distances are squared differences. Of one query they are computed so, without the
-            rounding of the sum above, which is felt where they are near 0.
+        direct: whether distances are squared differences. The nearest of one query are computed so (`some`),
+            without the rounding of the sum above, which is felt where they are near 0.
     """
 
     points: Matrix
@@ -88,17 +85,31 @@ class Scorer:
 
     def distances(self, asked: Asked) -> Matrix:
         """Return the distances of queries to all rows: (q, n) float32."""
-        if self.direct and len(asked.points) == 1:
-            step = max(1, _DIFFERENCES // self.points.shape[1])
-            parts = [
-                squares(self.points[i : i + step] - asked.points) for i in range(0, len(self.points), step)
-            ]
-            return np.concatenate([np.empty(0, np.float32), *parts])[None]
         found: Matrix = asked.points @ self.points.T
         found *= self.scale
         found += self.add if isinstance(asked.gain, float) else np.multiply.outer(asked.gain, self.add)
         found += asked.shift[:, None]
         return np.maximum(found, 0, out=found) if self.direct else found
+
+    def estimate(self, asked: Asked, out: Matrix) -> None:
+        """Write the distances of one query to all rows into an array (n,) float32, rounded as sums are."""
+        np.matmul(self.points, asked.points[0], out=out, casting="same_kind")
+        out *= self.scale
+        out += self.add if isinstance(asked.gain, float) else self.add * asked.gain[0]
+        out += asked.shift[0]
+
+    def rounding(self, asked: Asked) -> float:
+        """Return how far estimates of direct distances of one query may be off at most."""
+        return self._rounding * (self._most + float(asked.shift[0])) if self.direct else 0.0
+
+    @cached_property
+    def _most(self) -> float:
+        return float(self.add.max(initial=0))
+
+    @property
+    def _rounding(self) -> float:
+        # A sum of n products is off by n rounding errors of their size at most; there are two such sums.
+        return 2 * int(self.points.shape[1]) * float(np.finfo(np.float32).epsneg)
 
     def some(self, asked: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return the distances of one query to some rows."""
@@ -129,6 +140,10 @@ class Training(Protocol):
     @property
     def num_bits(self) -> int | None:
         """Bits of a code."""
+
+    @property
+    def codebook(self) -> Vectors | None:
+        """Codewords that need not be found any more."""
 
     @property
     def sample_rate(self) -> int:
@@ -210,6 +225,10 @@ class Quantizer(ABC):
     def ask(self, queries: Queries, centroid: Vectors) -> Asked:
         """Return queries as they are compared with the rows of the partition that a centroid has."""
 
+    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
+        """Return one query as it is compared with the rows of each of some partitions (p, dim)."""
+        return [self.ask(query, centroid) for centroid in centroids]
+
     def pack(self, codes: Codes) -> Codes:
         """Return the codes of one partition in the order in which they are stored."""
         return codes
@@ -245,6 +264,12 @@ def squares(vectors: Vectors) -> Matrix:
     """Return the squared lengths of vectors (n, dim)."""
     found: Matrix = np.einsum("ij,ij->i", vectors, vectors).astype(np.float32)
     return found
+
+
+def each_of(points: Matrix, shift: Matrix) -> list[Asked]:
+    """Return one query as several partitions see it: points (p, width), or (1, width) for all, shift (p,)."""
+    alike = len(points) == 1
+    return [Asked(points if alike else points[i : i + 1], shift[i : i + 1]) for i in range(len(shift))]
 
 
 def no_shift(count: int) -> Matrix:

@@ -13,7 +13,7 @@ what is coded is the vector minus its centroid, with dot the vector itself. (Lan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from spark_lance.index.vector.quantizers.base import (
     Queries,
     Scorer,
     Training,
+    each_of,
     no_shift,
     squares,
     vector_column,
@@ -74,6 +75,8 @@ class ProductQuantizer(Quantizer):
     def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> ProductQuantizer:
         """Find codewords; by default for parts of 16 values, or of 8."""
         bits = training.num_bits or _BITS
+        if training.codebook is not None:
+            return cls.given(training.codebook.astype(dtype), bits, training.metric, sample.shape[1])
         sample = sample[: training.sample_rate << bits]
         if training.metric != "dot":
             sample = sample - ivf.centroids[ivf.assign(sample)]
@@ -82,6 +85,21 @@ class ProductQuantizer(Quantizer):
         return cls.train(
             sample, parts, bits, training.metric, dtype=dtype, iterations=training.max_iterations
         )
+
+    @classmethod
+    def given(cls, codebook: Vectors, bits: int, metric: Metric, dim: int) -> ProductQuantizer:
+        """Return the quantizer of codewords that somebody has found.
+
+        Raises:
+            OptionError: they do not go with vectors of `dim` values and codes of `bits` bits.
+        """
+        shape = codebook.shape
+        if len(shape) != 3 or shape[1] != 1 << bits or shape[0] * shape[2] != dim:
+            raise OptionError(
+                f"PQ codebook must be 3D array: (sub_vectors, {1 << bits}, dim) for num_bits={bits} and "
+                f"vectors of {dim} values, got {shape}"
+            )
+        return cls(codebook, bits, metric)
 
     @classmethod
     def train(
@@ -108,8 +126,8 @@ class ProductQuantizer(Quantizer):
         dim = sample.shape[1]
         if bits not in (4, 8) or sub_vectors < 1 or dim % sub_vectors or (bits == 4 and sub_vectors % 2):
             raise OptionError(
-                f"vectors of {dim} values cannot have {sub_vectors} sub-vectors of {bits} bits: the number "
-                "must divide the dimension, bits are 8 or 4, and 4 needs an even number"
+                f"dimension {dim} must be divisible by num_sub_vectors {sub_vectors}, codes have 8 or 4 bits "
+                f"(not {bits}), and those of 4 need an even number of sub-vectors"
             )
         parts = np.split(sample, sub_vectors, axis=1)
         books = [train_kmeans(part, 1 << bits, iterations=iterations, seed=i) for i, part in enumerate(parts)]
@@ -191,6 +209,13 @@ class ProductQuantizer(Quantizer):
             return Asked(queries.vectors.astype(np.float32), no_shift(len(queries)))
         rest: Matrix = (queries.vectors - centroid).astype(np.float32)
         return Asked(rest, squares(rest))
+
+    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
+        """Return one query as seen from each centroid."""
+        if not self._has_residuals:
+            return [self.ask(query, centroids[0])] * len(centroids) if len(centroids) else []
+        rest: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
+        return each_of(rest, squares(rest))
 
     @classmethod
     def load(

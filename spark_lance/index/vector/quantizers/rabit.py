@@ -23,7 +23,7 @@ index format, RQ; the gain as pylance has it.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ from spark_lance.index.vector.quantizers.base import (
     Queries,
     Scorer,
     Training,
+    each_of,
     squares,
     vector_column,
 )
@@ -245,6 +246,13 @@ class RabitQuantizer(Quantizer):
             return Asked(points, -along)
         gain = along / length
         return Asked(points, 1 - along - gain, gain)
+
+    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
+        """Return one query as seen from each centroid."""
+        if self.metric == "dot":
+            return super().ask_each(query, centroids)
+        rest: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
+        return each_of(self.rotation(rest) if self.residual_query else query.turned, squares(rest))
 
     @classmethod
     def load(

@@ -7,7 +7,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["IndexConfig", "IndexFileVersion"]
+from spark_lance.compat.lance.indices.builder import IndicesBuilder
+from spark_lance.compat.lance.indices.models import IvfModel, PqModel
+
+__all__ = [
+    "IndexConfig",
+    "IndexFileVersion",
+    "IndicesBuilder",
+    "IvfModel",
+    "PqModel",
+    "SupportedDistributedIndices",
+]
+
+
+class SupportedDistributedIndices(str, enum.Enum):
+    """The kinds of indices that `merge_index_metadata` puts together from parts."""
+
+    BTREE = "BTREE"
+    INVERTED = "INVERTED"
+    BITMAP = "BITMAP"
+    LABEL_LIST = "LABEL_LIST"
+    NGRAM = "NGRAM"
+    ZONEMAP = "ZONEMAP"
+    BLOOMFILTER = "BLOOMFILTER"
 
 
 class IndexFileVersion(str, enum.Enum):

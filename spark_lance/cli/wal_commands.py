@@ -1,0 +1,72 @@
+"""The commands about rows that writers have logged and that are not in the table yet (MemWAL)."""
+
+from __future__ import annotations
+
+from spark_lance.cli.names import Arguments
+from spark_lance.cli.opening import open_table
+from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
+from spark_lance.io.progress import reporting
+from spark_lance.memwal.compact import GRACE
+from spark_lance.table.versions.auto_cleanup import parse_duration
+
+__all__ = ["compact", "shards"]
+
+
+def shards(arguments: Arguments) -> int:
+    """Show the shards of a table."""
+    found = open_table(arguments).mem_wal_shards()
+    rows = [
+        {
+            "shard": shard.shard_id,
+            "status": shard.status,
+            "claims": shard.writer_epoch,
+            "sstables": len(shard.sstables),
+            "compacted": shard.compacted_generation,
+            "logged_rows": shard.logged_rows,
+        }
+        for shard in found
+    ]
+    if arguments.json:
+        say(as_json(rows))
+    elif not rows:
+        say("no shards")
+    else:
+        names = tuple(name.replace("_", " ") for name in rows[0])
+        print_table(names, [tuple(row.values()) for row in rows], wide=arguments.wide)
+    return 0
+
+
+def compact(arguments: Arguments) -> int:
+    """Bring logged rows into the table and delete what nobody needs any more; or show what there is to do."""
+    dataset = open_table(arguments)
+    age = GRACE if arguments.older_than is None else parse_duration(arguments.older_than)
+    if arguments.dry_run:
+        waiting = dataset.mem_wal_shards()
+        listed = sum(
+            generation > shard.compacted_generation for shard in waiting for generation in shard.sstables
+        )
+        gone = dataset.collect_wal(older_than=age, dry_run=True)
+        figures = {"sstables": listed, "logged_rows": sum(shard.logged_rows for shard in waiting)}
+        figures["bytes_to_delete"] = gone.bytes_removed
+        if arguments.json:
+            say(as_json(figures))
+        else:
+            print_pairs((name.replace("_", " "), value) for name, value in figures.items())
+        return 0
+    with Progress("compacting") as progress, reporting(progress):
+        done = dataset.compact_wal(flush=arguments.flush)
+        gone = dataset.collect_wal(older_than=age)
+    if arguments.json:
+        say(as_json({**vars(done), "bytes_removed": gone.bytes_removed}))
+        return 0
+    print_pairs(
+        [
+            ("version", done.version),
+            ("shards", done.shards),
+            ("SSTables", done.sstables),
+            ("rows upserted", done.rows_upserted),
+            ("rows deleted", done.rows_deleted),
+            ("gone", size_text(gone.bytes_removed)),
+        ]
+    )
+    return 0

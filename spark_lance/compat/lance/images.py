@@ -1,0 +1,210 @@
+"""Columns of images as Arrow extension types: where they are, their encoded bytes, or their pixels."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.io.store import open_store
+
+__all__ = [
+    "EncodedImageArray",
+    "EncodedImageType",
+    "FixedShapeImageTensorArray",
+    "FixedShapeImageTensorType",
+    "ImageArray",
+    "ImageURIArray",
+    "ImageURIType",
+]
+
+
+class ImageArray(pa.ExtensionArray):  # type: ignore[misc]
+    """Images of any of the three kinds."""
+
+    @classmethod
+    def from_array(cls, images: Any) -> ImageArray:
+        """Return images as the kind that their type says: text is where they are, bytes are encoded images.
+
+        Raises:
+            OptionTypeError: the data is of another type.
+        """
+        if isinstance(images, ImageArray):
+            return images
+        if isinstance(images, pa.StringArray | pa.LargeStringArray):
+            return _made(ImageURIType(images.type), images)
+        if isinstance(images, pa.BinaryArray | pa.LargeBinaryArray):
+            return _made(EncodedImageType(images.type), images)
+        if isinstance(images, pa.FixedShapeTensorArray):
+            kind = FixedShapeImageTensorType(images.type.value_type, images.type.shape)
+            return _made(kind, images.storage)
+        if isinstance(images, Iterable) and not isinstance(images, pa.Array):
+            return _made(ImageURIType(), pa.array([str(image) for image in images], pa.string()))
+        raise OptionTypeError(f"an array of {type(images).__name__} cannot hold images")
+
+
+def _made(kind: pa.ExtensionType, storage: pa.Array) -> Any:
+    return pa.ExtensionArray.from_storage(kind, storage)
+
+
+class ImageURIArray(ImageArray):
+    """Images by where they are."""
+
+    @classmethod
+    def from_uris(cls, uris: Any) -> ImageURIArray:
+        """Return images by their URIs or paths: an Arrow array of text, or an iterable."""
+        if not isinstance(uris, pa.StringArray | pa.LargeStringArray):
+            uris = pa.array([None if uri is None else str(uri) for uri in uris], pa.string())
+        return _made(ImageURIType(uris.type), uris)  # type: ignore[no-any-return]
+
+    def read_uris(self, storage_type: pa.DataType | None = None) -> EncodedImageArray:
+        """Read the images and return their bytes; null where there is no URI.
+
+        Raises:
+            FileNotFoundError, OSError: an image cannot be read.
+        """
+        kind = storage_type or pa.binary()
+        found = []
+        for uri in self.storage.to_pylist():
+            if uri is None:
+                found.append(None)
+                continue
+            store, path = open_store(uri)
+            found.append(store.read(path))
+        return _made(EncodedImageType(kind), pa.array(found, kind))  # type: ignore[no-any-return]
+
+
+class EncodedImageArray(ImageArray):
+    """Images by their encoded bytes, such as PNG or JPEG."""
+
+    def to_tensor(self, decoder: Callable[[pa.BinaryArray], Any] | None = None) -> FixedShapeImageTensorArray:
+        """Decode the images, which must be of one shape.
+
+        Args:
+            decoder: takes the array of bytes and returns an array of pixels, the images along its first axis;
+                by default the package Pillow decodes.
+
+        Raises:
+            OptionError: the images are of several shapes, or Pillow is needed and not installed.
+        """
+        pixels = np.asarray(_decoded(self.storage) if decoder is None else decoder(self.storage))
+        kind = FixedShapeImageTensorType(pa.from_numpy_dtype(pixels.dtype), pixels.shape[1:])
+        flat = pa.array(np.ascontiguousarray(pixels).reshape(-1))
+        return _made(kind, pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type))  # type: ignore[no-any-return]
+
+
+class FixedShapeImageTensorArray(ImageArray):
+    """Images by their pixels."""
+
+    def to_numpy(self, zero_copy_only: bool = False) -> np.ndarray[Any, Any]:
+        """Return the pixels, the images along the first axis."""
+        flat = self.storage.flatten().to_numpy(zero_copy_only=zero_copy_only)
+        return flat.reshape(len(self), *self.type.shape)  # type: ignore[no-any-return]
+
+    def to_encoded(self, encoder: Callable[[Any], pa.Array] | None = None) -> EncodedImageArray:
+        """Encode the images.
+
+        Args:
+            encoder: takes the pixels and returns an array of bytes; by default Pillow makes PNG.
+
+        Raises:
+            OptionError: Pillow is needed and not installed.
+        """
+        found = _encoded(self.to_numpy()) if encoder is None else encoder(self.to_numpy())
+        return _made(EncodedImageType(found.type), found)  # type: ignore[no-any-return]
+
+
+def _pillow() -> Any:
+    try:
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise OptionError(
+            "images are decoded by the package Pillow: install it, or give a function"
+        ) from error
+
+
+def _decoded(images: pa.Array) -> np.ndarray[Any, Any]:
+    image = _pillow()
+    pixels = [np.asarray(image.open(io.BytesIO(data))) for data in images.to_pylist()]
+    shapes = {one.shape for one in pixels}
+    if len(shapes) > 1:
+        raise OptionError(f"Shapes of all inputs must match: there are {sorted(shapes)}")
+    return np.stack([one if one.ndim == 3 else one[..., None] for one in pixels])
+
+
+def _encoded(pixels: np.ndarray[Any, Any]) -> pa.Array:
+    image = _pillow()
+    found = []
+    for one in pixels:
+        data = io.BytesIO()
+        image.fromarray(one[..., 0] if one.shape[-1] == 1 else one).save(data, "PNG")
+        found.append(data.getvalue())
+    return pa.array(found, pa.binary())
+
+
+class ImageURIType(pa.ExtensionType):  # type: ignore[misc]
+    """Text: where an image is."""
+
+    def __init__(self, storage_type: pa.DataType | None = None) -> None:
+        super().__init__(storage_type or pa.string(), "lance.arrow.image_uri")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> ImageURIType:
+        return cls(storage_type)
+
+    def __arrow_ext_class__(self) -> type[ImageURIArray]:
+        return ImageURIArray
+
+
+class EncodedImageType(pa.ExtensionType):  # type: ignore[misc]
+    """Bytes of an image."""
+
+    def __init__(self, storage_type: pa.DataType | None = None) -> None:
+        super().__init__(storage_type or pa.binary(), "lance.arrow.encoded_image")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> EncodedImageType:
+        return cls(storage_type)
+
+    def __arrow_ext_class__(self) -> type[EncodedImageArray]:
+        return EncodedImageArray
+
+
+class FixedShapeImageTensorType(pa.ExtensionType):  # type: ignore[misc]
+    """Pixels of images of one shape: height, width, channels."""
+
+    def __init__(self, arrow_type: pa.DataType, shape: Iterable[int]) -> None:
+        self.shape = tuple(shape)
+        self.arrow_type = arrow_type
+        size = int(np.prod(self.shape))
+        super().__init__(pa.list_(arrow_type, size), "lance.arrow.fixed_shape_image_tensor")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return ",".join(map(str, self.shape)).encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(
+        cls, storage_type: pa.DataType, serialized: bytes
+    ) -> FixedShapeImageTensorType:
+        return cls(storage_type.value_type, [int(part) for part in serialized.decode().split(",")])
+
+    def __arrow_ext_class__(self) -> type[FixedShapeImageTensorArray]:
+        return FixedShapeImageTensorArray
+
+
+for _kind in (ImageURIType(), EncodedImageType(), FixedShapeImageTensorType(pa.uint8(), (1, 1, 1))):
+    # Another package may have registered a type of this name.
+    with suppress(pa.ArrowKeyError):
+        pa.register_extension_type(_kind)

@@ -1,0 +1,171 @@
+"""A table with the rows that writers have logged and that are not in it yet (MemWAL)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_lance.datasets.index import measured_schema
+from spark_lance.datasets.projection import Columns, Projection
+from spark_lance.datasets.read import Readable
+from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.datasets.scanner import LanceScanner
+from spark_lance.errors import OptionError
+from spark_lance.file.arrays import pick_rows
+from spark_lance.file.extensions import known_table
+from spark_lance.file.schema import Schema
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.memwal.fresh import FreshRows, FreshScan
+from spark_lance.memwal.nearest import nearest_rows
+from spark_lance.table.predicates.predicate import Predicate, compile_predicate
+from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.take import RowNumbers
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.inputs import as_reader
+
+__all__ = ["FreshDataset"]
+
+
+@dataclass(frozen=True, repr=False)
+class FreshDataset(Readable):
+    """The newest state of every row: of the table, of SSTables, of logs. Made by `LanceDataset.fresh`.
+
+    It never changes: open it again to see more. Rows that are not in the table have null as `_rowid` and
+    `_rowaddr`.
+
+    Attributes:
+        uri: the table as the user named it.
+        rows: the base version and what the shards have beside it.
+    """
+
+    uri: str
+    rows: FreshRows
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The base version."""
+        return self.rows.base
+
+    @property
+    def version(self) -> int:
+        """The base version's number."""
+        return self.snapshot.version
+
+    def __repr__(self) -> str:
+        waiting = sum(part.num_rows for shard in self.rows.shards for part in shard.parts)
+        return (
+            f"FreshDataset({self.uri!r}, version={self.version}, shards={len(self.rows.shards)}, "
+            f"logged_rows={waiting})"
+        )
+
+    def _scan(
+        self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
+    ) -> FreshScan:
+        return self.rows.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
+
+    def scanner(self, *arguments: Any, **named: Any) -> LanceScanner:
+        """Describe a read, see `LanceDataset.scanner`; `nearest` is the one search that there is here.
+
+        Raises:
+            OptionError: an argument cannot be used, or is about parts of the table alone.
+        """
+        for name in ("fragments", "include_deleted_rows", "fast_search", "full_text_query"):
+            if named.get(name):
+                raise OptionError(f"{name} is for the table alone: rows that are logged are not in it yet")
+        return super().scanner(*arguments, **named)
+
+    def take(self, indices: RowNumbers, columns: Columns = None) -> pa.Table:
+        """Return the rows at positions `indices` (0-based, in scan order), in that order."""
+        return self.scanner(columns).take(list(indices))
+
+    def lookup(self, keys: Any, columns: Columns = None) -> pa.Table:
+        """Return the rows of primary keys, in the order of the keys; keys without a row are passed over.
+
+        Args:
+            keys: the columns of the key as what `write_dataset` takes; a list of values if it is one.
+            columns: what to read, see `scanner`; all columns by default.
+
+        Raises:
+            OptionError: the table has no primary key.
+            SchemaError: the keys do not fit it, or a column does not exist.
+        """
+        names = self.rows.key_names
+        if not names:
+            raise OptionError("rows are looked up by their primary key, and the table declares none")
+        fields = tuple(self.snapshot.schema.field(name) for name in names)
+        if isinstance(keys, list | tuple) and not any(isinstance(key, Mapping) for key in keys):
+            if len(names) > 1:
+                raise OptionError(
+                    f"the key is ({', '.join(names)}): give a table or dicts with these columns"
+                )
+            keys = pa.table({names[0]: pa.array(keys, fields[0].arrow_type())})
+        given = as_reader(keys).read_all()
+        absent = [name for name in names if name not in given.column_names]
+        if absent:
+            raise OptionError(f"the keys lack the column {absent[0]!r}")
+        aligner = Aligner(given.select(list(names)).schema, Schema(fields))
+        batches = [aligner.align(batch) for batch in given.select(list(names)).to_batches()]
+        chosen = Projection.of(columns, self.snapshot.schema)
+        reads = [f.name for f in self.snapshot.schema.fields] if chosen.reads is None else chosen.reads
+        found = self.rows.lookup(pa.Table.from_batches(batches, aligner.arrow_schema), reads)
+        return known_table(chosen.apply(found))
+
+    def to_table(
+        self,
+        columns: Columns = None,
+        filter: Predicate | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        *,
+        nearest: Mapping[str, Any] | None = None,
+        prefilter: bool = False,
+        **options: Any,
+    ) -> pa.Table:
+        """Read rows into memory; arguments as of `LanceDataset.to_table`."""
+        options |= {"with_row_id": with_row_id, "with_row_address": with_row_address}
+        return self.scanner(
+            columns, filter, limit, offset, nearest, prefilter=prefilter, **options
+        ).to_table()
+
+    def _measured(self, request: ScanRequest) -> pa.Schema:
+        return measured_schema(request, self.snapshot.schema)
+
+    def _searched(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
+        nearest = dict(request.nearest or {})
+        if nearest.get("k") is None and request.limit is not None:
+            nearest["k"] = max(request.limit, 1)
+        query = VectorQuery.parse(nearest)
+        condition = None
+        if request.filter is not None:
+            condition = compile_predicate(request.filter, nameable(self.snapshot.schema))
+        measured = self._measured(request).names
+        flags = [
+            name
+            for name, asked in ((ROW_ID, request.with_row_id), (ROW_ADDRESS, request.with_row_address))
+            if asked
+        ]
+        later = condition is not None and not request.prefilter
+        stored = [name for name in columns if name not in measured]
+        extra = condition.columns if condition is not None and later else ()
+        names = list(dict.fromkeys([*stored, *flags, *extra])) or [ROW_ADDRESS]
+        tables = []
+        for number, found in enumerate(
+            nearest_rows(self.rows, query, names, condition if request.prefilter else None)
+        ):
+            rows = found.rows.append_column("_distance", pa.array(found.distances, pa.float32()))
+            if "query_index" in measured:
+                rows = rows.append_column("query_index", pa.array(np.full(rows.num_rows, number, np.int32)))
+            if condition is not None and later:
+                rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
+            tables.append(rows)
+        shown = pa.concat_tables(tables)
+        first = [name for name in measured if name == "query_index"]
+        return known_table(shown.select(list(dict.fromkeys([*first, *stored, *measured, *flags]))))

@@ -1,0 +1,252 @@
+"""Streaming upserts without Spark: a log and SSTables beside the table (MemWAL)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from spark_lance.datasets.base import DatasetBase, SameDataset
+from spark_lance.datasets.fresh import FreshDataset
+from spark_lance.memwal.compact import (
+    GRACE,
+    WalCollection,
+    WalCompaction,
+    collect_wal,
+    compact_wal,
+    shards_of,
+)
+from spark_lance.memwal.entries import read_tail
+from spark_lance.memwal.fresh import compacted_generations, open_fresh
+from spark_lance.memwal.names import ShardPaths, parse_shard_id
+from spark_lance.memwal.routed import RoutedWriter
+from spark_lance.memwal.setup import drop_mem_wal, initialize_mem_wal
+from spark_lance.memwal.shard_manifest import load_shard
+from spark_lance.memwal.writer import ShardWriter
+from spark_lance.proto.index_pb2 import ShardManifest
+from spark_lance.table.operations.mem_wal_marks import mem_wal_details
+from spark_lance.table.versions.versions import load_latest
+
+__all__ = ["MemWalMixin", "ShardInfo"]
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """What is known of a shard.
+
+    Attributes:
+        shard_id: its id.
+        values: field of the sharding spec -> value of the shard, as bytes; empty if it was chosen by hand.
+        status: "active" or "sealed".
+        writer_epoch: how often it was claimed.
+        current_generation: of the SSTable that comes next.
+        compacted_generation: up to which SSTables are in the table; 0: none.
+        sstables: generation -> directory, of those that are listed.
+        logged_rows: rows that are only in the log.
+    """
+
+    shard_id: str
+    values: dict[str, bytes]
+    status: str
+    writer_epoch: int
+    current_generation: int
+    compacted_generation: int
+    sstables: dict[int, str]
+    logged_rows: int
+
+
+class MemWalMixin(DatasetBase):
+    """Rows go to the log of a shard, are seen by `fresh()` at once, and come into the table by
+    `compact_wal`."""
+
+    def initialize_mem_wal(
+        self: SameDataset,
+        *,
+        maintained_indexes: Sequence[str] | None = None,
+        bucket_column: str | None = None,
+        num_buckets: int | None = None,
+        identity_column: str | None = None,
+        unsharded: bool = False,
+        **writer_defaults: Any,
+    ) -> SameDataset:
+        """Give the table a MemWAL and return the version that has it.
+
+        With a primary key (field metadata `lance-schema:unenforced-primary-key`) rows are upserted, without
+        one they are appended. All rows of one key must go to one shard, so the column that tells the shard
+        should be a part of the key.
+
+        Args:
+            maintained_indexes: the indices that writers of other engines keep for logged rows; all by
+                default.
+            bucket_column, num_buckets: spread rows by the hash of a column over 1 to 1024 shards.
+            identity_column: a shard for each value of a column.
+            unsharded: one shard for all rows.
+            writer_defaults: what writers begin with, such as `max_memtable_rows`.
+
+        Raises:
+            OptionError: the table has a MemWAL, or shards of an earlier one; or an argument cannot be used.
+            SchemaError: the key, or the column that tells the shard, cannot be used so.
+            CommitError: the commit failed; see its subclasses.
+        """
+        return self._at(
+            initialize_mem_wal(
+                self.snapshot,
+                maintained_indexes=maintained_indexes,
+                bucket_column=bucket_column,
+                num_buckets=num_buckets,
+                identity_column=identity_column,
+                unsharded=unsharded,
+                defaults={name: value for name, value in writer_defaults.items() if value is not None},
+            )
+        )
+
+    def drop_mem_wal(self: SameDataset, *, delete_shards: bool = False) -> SameDataset:
+        """Take the MemWAL away and return the version without it.
+
+        Args:
+            delete_shards: delete the shards, too, with all rows that are not in the table.
+
+        Raises:
+            OptionError: there is none; or there are shards, and they may not be deleted.
+            CommitError: the commit failed; see its subclasses.
+        """
+        return self._at(drop_mem_wal(self.snapshot, delete_shards=delete_shards))
+
+    def mem_wal_index_details(self) -> dict[str, Any] | None:
+        """Return how the table's MemWAL spreads rows and what its writers begin with; None without one."""
+        details = mem_wal_details(self.manifest.indices)
+        if details is None:
+            return None
+        return {
+            "num_shards": details.num_shards,
+            "maintained_indexes": list(details.maintained_indexes),
+            "maintain_all_indexes": details.maintain_all_indexes,
+            "writer_config_defaults": dict(details.writer_config_defaults),
+            "sharding_specs": [
+                {
+                    "spec_id": spec.spec_id,
+                    "fields": [
+                        {
+                            "field_id": field.field_id,
+                            "source_ids": list(field.source_ids),
+                            "transform": field.transform if field.HasField("transform") else None,
+                            "expression": field.expression if field.HasField("expression") else None,
+                            "result_type": field.result_type,
+                            "parameters": dict(field.parameters),
+                        }
+                        for field in spec.fields
+                    ],
+                }
+                for spec in details.sharding_specs
+            ],
+        }
+
+    def mem_wal_shards(self) -> list[ShardInfo]:
+        """Return what is known of each shard.
+
+        Raises:
+            OptionError: the table has no MemWAL.
+            WalHoleError, WalEntryError: a log is damaged.
+        """
+        at = self.snapshot.at(load_latest(self.store, self.root))
+        compacted = compacted_generations(at) or {}
+        found = []
+        for shard in shards_of(at):
+            paths = ShardPaths(at.root, shard)
+            manifest = load_shard(at.store, paths) or ShardManifest(current_generation=1)
+            tail = read_tail(at.store, paths, manifest.replay_after_wal_entry_position, at.schema)
+            found.append(
+                ShardInfo(
+                    str(shard),
+                    {entry.field_id: entry.value for entry in manifest.shard_field_entries},
+                    "sealed" if manifest.status == ShardManifest.SEALED else "active",
+                    manifest.writer_epoch,
+                    manifest.current_generation,
+                    compacted.get(shard, 0),
+                    {entry.generation: entry.path for entry in manifest.sstables},
+                    sum(entry.rows.num_rows for entry in tail.entries if entry.rows is not None),
+                )
+            )
+        return found
+
+    def mem_wal_writer(self, shard_id: str | uuid.UUID, **settings: Any) -> ShardWriter:
+        """Claim a shard and return its writer, see `ShardWriter`; a writer that it had is fenced.
+
+        Args:
+            shard_id: a UUID; a shard that does not exist is made.
+            settings: of `WriterConfig`, in place of the table's: `max_memtable_rows`, `max_memtable_size`,
+                `max_memtable_batches`, `max_unflushed_memtable_bytes`, `durability` ("written" or "synced"),
+                `accept_loss`.
+
+        Raises:
+            OptionError: the table has no MemWAL, or a setting cannot be used.
+            ShardSealedError: the shard takes no more rows.
+            WalHoleError, WalEntryError: its log is damaged; `accept_loss=True` opens it without what is lost.
+        """
+        return ShardWriter(self.snapshot, parse_shard_id(shard_id), settings)
+
+    def upsert_log(self, **settings: Any) -> RoutedWriter:
+        """Return a writer that spreads rows over the shards as the MemWAL says; see `RoutedWriter`.
+
+        Args:
+            settings: as for `mem_wal_writer`.
+
+        Raises:
+            OptionError: the table has no MemWAL, or one whose shards are chosen by hand.
+        """
+        return RoutedWriter(self.snapshot, settings)
+
+    def fresh(self, *, accept_loss: bool = False) -> FreshDataset:
+        """Return the newest version of the table together with all rows that are logged, to be read.
+
+        Of each key the newest row counts, deleted ones are not there. Of every shard one sees a prefix of its
+        writes, among them all that were acknowledged before. Without a MemWAL it is the newest version.
+
+        Args:
+            accept_loss: pass over entries of logs that are missing or damaged.
+
+        Raises:
+            WalHoleError, WalEntryError: entries of a log are missing or damaged.
+            UnsupportedFormatError: the table has blobs, and logged rows.
+        """
+        return FreshDataset(self.uri, open_fresh(self.store, self.root, accept_loss=accept_loss))
+
+    def compact_wal(
+        self, shards: Iterable[str | uuid.UUID] | None = None, *, flush: bool = False
+    ) -> WalCompaction:
+        """Bring the rows of SSTables into the table; return what was done.
+
+        Several compactions may run at once, and beside writers and readers.
+
+        Args:
+            shards: those to look at; all by default.
+            flush: bring what is only in logs, too. That claims each shard: a writer at work is fenced.
+
+        Raises:
+            OptionError: the table has no MemWAL, or no such shard.
+            CommitError: other writers were in the way; see its subclasses. What was brought in stays.
+        """
+        chosen = None if shards is None else [parse_shard_id(shard) for shard in shards]
+        return compact_wal(self.snapshot, chosen, flush=flush)
+
+    def collect_wal(
+        self,
+        shards: Iterable[str | uuid.UUID] | None = None,
+        *,
+        older_than: timedelta = GRACE,
+        dry_run: bool = False,
+    ) -> WalCollection:
+        """Delete SSTables, entries of logs and manifests of shards that nobody needs any more.
+
+        Args:
+            shards: those to look at; all by default.
+            older_than: only what was written before that, for readers and writers that are at work.
+            dry_run: delete nothing.
+
+        Raises:
+            OptionError: the table has no MemWAL, or no such shard.
+        """
+        chosen = None if shards is None else [parse_shard_id(shard) for shard in shards]
+        return collect_wal(self.snapshot, chosen, older_than=older_than, dry_run=dry_run)

@@ -1,0 +1,69 @@
+"""Range and Delta: unsigned integers that follow from the ones before them (file version 2.3 only).
+
+    Range { uncompressed_bits_per_value, start, step }     value i = start + i * step; no buffer
+    Delta { uncompressed_bits_per_value, base, deltas }    value 0 = base, value i + 1 = value i + delta i;
+                                                           n values have n - 1 deltas in one block
+
+Both wrap at the width of a value, and begin anew in every chunk.
+Example: the positions 0, 3, 6, 7 are Delta { 64, base 0 } with the deltas 3, 3, 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.errors import FormatError
+from spark_lance.file.v2_1.blocks import FixedWidth
+from spark_lance.file.v2_1.chunks import Chunks, exclusive_sum
+from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.proto import encodings21_pb2 as pb
+
+__all__ = ["decode_delta", "decode_range"]
+
+_DTYPES: dict[int, np.dtype[Any]] = {bits: np.dtype(f"<u{bits // 8}") for bits in (8, 16, 32, 64)}
+_MAX_COUNT = 1 << 32
+
+
+def _word_type(bits: int, *numbers: int) -> np.dtype[Any]:
+    """Return the type of values of `bits` bits, which must hold `numbers`."""
+    if bits not in _DTYPES:
+        raise FormatError(f"a sequence of {bits} bit values")
+    if any(number >> bits for number in numbers):
+        raise FormatError(f"{max(numbers)} does not fit a sequence of {bits} bit values")
+    return _DTYPES[bits]
+
+
+def decode_range(sequence: pb.Range, chunks: Chunks, resolver: Resolver) -> FixedWidth:
+    """Make the values of every chunk; there are no bytes."""
+    dtype = _word_type(sequence.uncompressed_bits_per_value, sequence.start, sequence.step)
+    if chunks.total > _MAX_COUNT:
+        raise FormatError(f"a range of {chunks.total} values")
+    places = np.arange(chunks.total, dtype=np.int64)
+    places -= np.repeat(exclusive_sum(chunks.counts)[:-1], chunks.counts)
+    values = places.astype(dtype) * dtype.type(sequence.step) + dtype.type(sequence.start)
+    return FixedWidth(dtype.itemsize * 8, chunks.total, values.view(np.uint8))
+
+
+def decode_delta(sequence: pb.Delta, chunks: Chunks, resolver: Resolver) -> FixedWidth:
+    """Decode the buffers of all chunks, which hold one delta less than the chunk has values."""
+    dtype = _word_type(sequence.uncompressed_bits_per_value, sequence.base)
+    counts = chunks.counts
+    if bool((counts < 1).any()):
+        raise FormatError("a chunk of differences without a value")
+    block = resolver.block(sequence.deltas, Chunks(chunks.buffers, counts - 1))
+    if not isinstance(block, FixedWidth) or block.bits != dtype.itemsize * 8:
+        raise FormatError(f"differences must be {dtype.itemsize * 8} bit values")
+    deltas = block.data[: block.count * dtype.itemsize].view(dtype)
+    firsts = exclusive_sum(counts)[:-1]
+    steps: npt.NDArray[Any] = np.empty(chunks.total, dtype=dtype)
+    inside = np.ones(chunks.total, dtype=np.bool_)
+    inside[firsts] = False
+    steps[inside] = deltas
+    steps[firsts] = 0
+    sums = np.cumsum(steps, dtype=dtype)
+    # What the chunks before added up to, and the base, in numbers that wrap as the sums do.
+    values = sums - np.repeat(sums[firsts] - dtype.type(sequence.base), counts)
+    return FixedWidth(dtype.itemsize * 8, chunks.total, values.view(np.uint8))

@@ -1,0 +1,212 @@
+"""Pages of 2.3 with sparse structure: values without levels, and positions that say where they belong.
+
+    chunked          buffers 0, 1: chunk words and chunks as in a mini-block page without levels, then the
+                     dictionary if there is one; a value for every leaf slot, null or not
+    zipped           buffer 0, and for values of varying width the repetition index: as in a full-zip page
+                     without levels; a value for every leaf slot that is not null
+    constant, none   no buffers
+    after these      one buffer for every set of positions or counts that has bytes, layer by layer from the
+                     outside in: of a list positions, counts, null positions
+
+A set of positions is a block of ascending u64, counted in slots of its layer. Lists that are not listed as
+filled have no items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.v2_1.blocks import Block, FixedSizeList, FixedWidth, PackedStruct, Variable
+from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, exclusive_sum
+from spark_lance.file.v2_1.codec import Resolver, has_buffer
+from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
+from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+from spark_lance.file.v2_1.layouts.planar import as_constant, dense_layout
+from spark_lance.file.v2_1.levels.sparse import Flags, SparseLayer, SparseLevels
+from spark_lance.proto import encodings21_pb2 as pb
+from spark_lance.proto import encodings23_pb2 as pb23
+
+__all__ = ["decode"]
+
+_MAX_SLOTS = 1 << 32
+
+
+def decode(layout: pb23.PlanarLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
+    """Decode a page; `page.rows` counts the outermost slots.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: an encoding that is not known.
+    """
+    sets = _Sets(layout.structure.sparse, page, resolver)
+    levels = sets.levels(page.rows)
+    slots = levels.visible_count(page.rows)
+    if slots > _MAX_SLOTS:
+        raise FormatError(f"a page of {slots} slots")
+    name = layout.values.WhichOneof("codec")
+    held = page.buffers[: len(page.buffers) - sets.buffers]
+    if name == "zipped":
+        valid = levels.layers[-1].valid if levels.layers else None
+        return DecodedPage(
+            levels, _zipped(layout, PageBytes(held, slots, page.arrow), valid, slots, resolver)
+        )
+    if name == "chunked":
+        if slots == 0:
+            return DecodedPage(levels, _nothing(page, resolver))
+        plain = _as_dense(layout, slots).mini_block_layout
+        return DecodedPage(
+            levels, mini_block.decode(plain, PageBytes(held, slots, page.arrow), resolver).values
+        )
+    uniform = as_constant(layout.values, [pb.REPDEF_ALL_VALID_ITEM])
+    return DecodedPage(levels, constant.decode(uniform, PageBytes([], slots, page.arrow), resolver).values)
+
+
+def _nothing(page: PageBytes, resolver: Resolver) -> Block:
+    """Return a block of no values."""
+    return constant.decode(pb.ConstantLayout(), PageBytes([], 0, page.arrow), resolver).values
+
+
+def _as_dense(layout: pb23.PlanarLayout, count: int) -> pb.PageLayout:
+    """Describe the values alone, all of them valid, as a page of 2.2."""
+    plain = pb23.PlanarLayout(values=layout.values)
+    plain.structure.dense.layers.append(pb.REPDEF_ALL_VALID_ITEM)
+    values = getattr(plain.values, plain.values.WhichOneof("codec"))
+    if values.HasField("levels") and values.levels.ListFields():
+        raise FormatError("a page of sparse structure has levels")
+    if values.DESCRIPTOR is pb23.ChunkedValues.DESCRIPTOR:
+        values.num_items = count
+    return dense_layout(plain)
+
+
+def _zipped(
+    layout: pb23.PlanarLayout, page: PageBytes, valid: Flags | None, slots: int, resolver: Resolver
+) -> Block:
+    """Decode values of valid slots and put them to their places."""
+    plain = _as_dense(layout, slots).full_zip_layout
+    count = slots if valid is None else int(np.count_nonzero(valid))
+    if plain.num_items != count:
+        raise FormatError(f"{plain.num_items} values do not fill the page's {count} slots that are not null")
+    if count == 0 and not page.buffers:
+        values: Block = Variable(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8))
+        return values if slots == 0 else _nothing(PageBytes([], slots, page.arrow), resolver)
+    values = full_zip.decode(plain, PageBytes(page.buffers, count, page.arrow), resolver).values
+    return values if valid is None or count == slots else _spread(values, valid)
+
+
+def _spread(block: Block, valid: Flags) -> Block:
+    """Return a block with a slot for every flag; the block's values stand where flags are set."""
+    slots = len(valid)
+    if isinstance(block, FixedWidth) and block.bits % 8 == 0:
+        size = block.bits // 8
+        rows = np.zeros((slots, size), dtype=np.uint8)
+        rows[valid] = block.data[: block.count * size].reshape(block.count, size)
+        return FixedWidth(block.bits, slots, rows.reshape(-1))
+    if isinstance(block, Variable):
+        sizes = np.zeros(slots, dtype=np.int64)
+        sizes[valid] = np.diff(block.offsets)
+        return Variable(exclusive_sum(sizes), block.data)
+    if isinstance(block, FixedSizeList) and block.validity is None:
+        items = _spread(block.items, np.repeat(valid, block.dimension))
+        return FixedSizeList(block.dimension, slots, items)
+    if isinstance(block, PackedStruct):
+        return PackedStruct(slots, tuple(_spread(child, valid) for child in block.children))
+    raise UnsupportedFormatError(f"sparse pages of {type(block).__name__} values are not supported")
+
+
+class _Sets:
+    """The sets of positions and counts of a page, in the order of their buffers."""
+
+    def __init__(self, structure: pb23.SparseStructure, page: PageBytes, resolver: Resolver) -> None:
+        self._structure = structure
+        self._resolver = resolver
+        self.buffers = sum(has_buffer(each) for each in _encodings(structure))
+        first = len(page.buffers) - self.buffers
+        if first < 0:
+            raise FormatError(f"a sparse page of {len(page.buffers)} buffers needs {self.buffers}")
+        self._next: Iterator[Bytes] = iter([page.buffer(first + at) for at in range(self.buffers)])
+
+    def levels(self, rows: int) -> SparseLevels:
+        """Resolve all layers of a page of `rows` rows."""
+        layers: list[SparseLayer] = []
+        slots = rows
+        for layer in self._structure.layers:
+            if slots > _MAX_SLOTS:
+                raise FormatError(f"a page of {slots} slots")
+            layers.append(self._layer(layer, slots))
+            slots = layers[-1].children
+        return SparseLevels(tuple(layers))
+
+    def _layer(self, layer: pb23.SparseStructuralLayer, slots: int) -> SparseLayer:
+        name = layer.WhichOneof("layer")
+        if name == "validity":
+            return SparseLayer(slots, self._valid(layer.validity, slots))
+        if name == "fixed_size_list":
+            dimension = layer.fixed_size_list.dimension
+            if not 0 < dimension <= _MAX_SLOTS:
+                raise FormatError(f"fixed-size lists of {dimension} items")
+            return SparseLayer(slots, self._valid(layer.fixed_size_list.validity, slots), None, dimension)
+        if name != "list":
+            raise UnsupportedFormatError("a layer of a sparse page that this release does not know")
+        lists = layer.list
+        positions = self._positions(lists.non_empty_positions, lists.num_non_empty_positions, slots)
+        counts = self._numbers(lists.counts, lists.num_non_empty_positions)
+        total = lists.num_child_slots
+        if total > _MAX_SLOTS or bool(((counts <= 0) | (counts > total)).any()) or int(counts.sum()) != total:
+            raise FormatError(f"the lists of a sparse page do not have {lists.num_child_slots} items")
+        return SparseLayer.list_of(slots, positions, counts, self._valid(lists.validity, slots))
+
+    def _valid(self, found: pb23.SparseValiditySet, slots: int) -> Flags | None:
+        """Return which slots are not null; None = all."""
+        if not found.HasField("positions"):
+            if found.num_positions:
+                raise FormatError("positions of nulls are missing")
+            return None
+        positions = self._positions(found.positions, found.num_positions, slots)
+        listed = found.meaning == pb23.SparseValiditySet.MEANING_VALID_POSITIONS
+        if not listed and found.meaning != pb23.SparseValiditySet.MEANING_NULL_POSITIONS:
+            raise UnsupportedFormatError("positions in a sparse page with a meaning that is not known")
+        if len(positions) == (slots if listed else 0):
+            return None
+        flags: Flags = np.full(slots, not listed)
+        flags[positions] = listed
+        return flags
+
+    def _positions(self, encoding: pb.CompressiveEncoding, count: int, slots: int) -> Ints:
+        if count > slots:
+            raise FormatError(f"{count} positions in {slots} slots")
+        positions = self._numbers(encoding, count)
+        if count and (int(positions[-1]) >= slots or bool((np.diff(positions) <= 0).any())):
+            raise FormatError("positions of a sparse page do not ascend within its slots")
+        if count and int(positions[0]) < 0:
+            raise FormatError("positions of a sparse page do not ascend within its slots")
+        return positions
+
+    def _numbers(self, encoding: pb.CompressiveEncoding, count: int) -> Ints:
+        """Decode a set; numbers of 2**63 or more turn negative."""
+        if count > _MAX_SLOTS:
+            raise FormatError(f"a set of {count} numbers")
+        if has_buffer(encoding):
+            chunks = Chunks.block(next(self._next), count)
+        else:
+            chunks = Chunks((), np.array([count], dtype=np.int64))
+        block = self._resolver.block(encoding, chunks)
+        if not isinstance(block, FixedWidth) or block.bits != 64:
+            raise FormatError("positions and counts must be 64 bit values")
+        numbers: Ints = block.data[: 8 * count].view("<i8")
+        return numbers
+
+
+def _encodings(structure: pb23.SparseStructure) -> Sequence[pb.CompressiveEncoding]:
+    """Return the encodings of all sets, in the order of their buffers."""
+    found: list[pb.CompressiveEncoding] = []
+    for layer in structure.layers:
+        name = layer.WhichOneof("layer")
+        if name == "list":
+            found += [layer.list.non_empty_positions, layer.list.counts]
+        validity = layer.validity if name == "validity" else getattr(layer, name or "validity").validity
+        if validity.HasField("positions"):
+            found.append(validity.positions)
+    return found

@@ -1,0 +1,519 @@
+"""What the indices of a column tell of all its values: where the first ones are, how many rows have each.
+
+An index answers here only if its segments cover every fragment of the version. Deleted rows are left out, as
+are entries of rows that are gone. A table with stable row ids may keep old values under the id of a changed
+row, so there only indices that name rows by address answer, or those whose entries add up to the rows of the
+version.
+
+    leading_rows    a set of rows that holds the first n in the order of the values; read them to know these
+    null_count      exact
+    value_counts    exact; BITMAP only
+    bounds_of       bounds of all values, which need not occur any more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from spark_lance.file.arrays import one_array
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.row_sets import unpack_rows
+from spark_lance.index.scalar.base import ScalarIndex
+from spark_lance.index.scalar.bitmap import Bitmap
+from spark_lance.index.scalar.btree import BTree, value_order
+from spark_lance.index.scalar.pruner import ScalarPruner
+from spark_lance.index.scalar.zone_map import ZoneMap
+from spark_lance.table.addresses import Addresses, row_addresses, rows_by_fragment
+from spark_lance.table.reading.pruning import RowSelection
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["Bounds", "bounds_of", "leading_rows", "null_count", "value_counts"]
+
+# Entries of an index that are looked at for one answer, and the values that one may have.
+_MOST_ENTRIES = 1 << 20
+_MOST_VALUES = 1 << 16
+_FIRST_RUN, _LONGEST_RUN = 4096, 1 << 18
+# Rows of which a larger share of the table has to be read are not worth looking for.
+_MOST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What an index tells of the values of a column, some of which may be gone.
+
+    Attributes:
+        low, high: bounds of all values but null, as arrays of one value; None if there is none but null.
+        nulls: at least as many rows are null as there are.
+        distinct: values but null, None if it is not known.
+    """
+
+    low: pa.Array | None
+    high: pa.Array | None
+    nulls: int
+    distinct: int | None
+
+
+def leading_rows(
+    snapshot: Snapshot, path: Sequence[str], count: int, *, descending: bool = False, nulls: str = "none"
+) -> RowSelection | None:
+    """Return rows that hold the first ones in the order of a column; other rows may be among them.
+
+    Floats are in the order of numbers, then NaN; text and bytes are in that of their bytes.
+
+    Args:
+        snapshot: the version.
+        path: the column, by a longer path a field in a struct column.
+        count: how many rows are wanted.
+        descending: begin with the greatest.
+        nulls: whether rows without a value come "first" or "last", or are none of the wanted ("none").
+
+    Returns:
+        The rows by fragment; None if no index tells, or too many rows would have to be read.
+
+    Raises:
+        FormatError: the index is damaged.
+    """
+    for index in _covering(snapshot, path):
+        if not index.names_addresses:
+            continue
+        found = _TELLERS[index.kind].leading(index, count, descending, nulls)
+        if found is not None:
+            return found
+    return None
+
+
+def null_count(snapshot: Snapshot, path: Sequence[str]) -> int | None:
+    """Return how many rows of a version have no value in a column; None if no index tells.
+
+    Raises:
+        FormatError: the index is damaged.
+    """
+    for index in _covering(snapshot, path):
+        found = _TELLERS[index.kind].nulls(index)
+        if found is not None:
+            return found
+    return None
+
+
+def value_counts(
+    snapshot: Snapshot, path: Sequence[str], most_values: int, most_bytes: int
+) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
+    """Return the values of a column, null among them, and how many rows have each; None if no index tells.
+
+    Args:
+        snapshot: the version.
+        path: as in `leading_rows`.
+        most_values, most_bytes: what may be read of an index at most.
+
+    Raises:
+        FormatError: the index is damaged.
+    """
+    for index in _covering(snapshot, path):
+        if index.kind is Bitmap and (found := _counts_of(index, most_values, most_bytes)) is not None:
+            return found
+    return None
+
+
+def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
+    """Return bounds of the values of a column; None if no index tells.
+
+    Raises:
+        FormatError: the index is damaged.
+    """
+    for index in _covering(snapshot, path):
+        found = _TELLERS[index.kind].bounds(index)
+        if found is not None:
+            return found
+    return None
+
+
+@dataclass(frozen=True)
+class _Covering:
+    """The segments of one index; together they cover every fragment, each of them once."""
+
+    snapshot: Snapshot
+    resolver: RowResolver
+    kind: Any
+    segments: tuple[Any, ...]
+
+    @property
+    def names_addresses(self) -> bool:
+        stable = self.snapshot.manifest.uses_stable_row_ids
+        return not stable or all(segment.has_addresses for segment in self.segments)
+
+    @cached_property
+    def live(self) -> int:
+        return self.snapshot.live_rows()
+
+    def alive(self, segment: ScalarIndex, numbers: Addresses) -> Addresses:
+        """Return the addresses of those entries of a segment that are rows of the version."""
+        addresses, counts = self.found(segment, numbers)
+        return addresses[counts]
+
+    def found(self, segment: ScalarIndex, numbers: Addresses) -> tuple[Addresses, npt.NDArray[np.bool_]]:
+        """Return the addresses of entries, and which of them are rows of the version."""
+        if not len(numbers):
+            return np.empty(0, np.uint64), np.empty(0, np.bool_)
+        return self.resolver.addresses(numbers, segment.segment.covered, are_addresses=segment.has_addresses)
+
+    def numbers(self, stored: bytes) -> Iterator[Addresses]:
+        """Yield the entries of a stored set of rows, in pieces."""
+        physical = {fragment.id: fragment for fragment in self.snapshot.fragments}
+        for fragment, rows in unpack_rows(stored).items():
+            if rows is None and fragment not in physical:
+                continue
+            held = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows
+            for start in range(0, len(held), _LONGEST_RUN):
+                yield row_addresses(fragment, np.array(held[start : start + _LONGEST_RUN], np.uint64))
+
+
+def _covering(snapshot: Snapshot, path: Sequence[str]) -> Iterator[_Covering]:
+    """Yield the indices on a column that cover the whole version."""
+    fields = snapshot.schema.along(path)
+    pruner = next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
+    if fields is None or pruner is None:
+        return
+    present = BitMap(fragment.id for fragment in snapshot.fragments)
+    by_name: dict[tuple[Any, str], list[ScalarIndex]] = {}
+    for index in pruner.indices_of(fields[-1].id):
+        if type(index) in _TELLERS:
+            by_name.setdefault((type(index), index.segment.name), []).append(index)
+    for (kind, _), parts in by_name.items():
+        covered = BitMap.union(*(part.segment.covered for part in parts))
+        once = sum(len(part.segment.covered) for part in parts) == len(covered)
+        if once and covered >= present:
+            yield _Covering(snapshot, pruner.resolver, kind, tuple(parts))
+
+
+# B-trees
+
+
+def _leading_of_btree(
+    index: _Covering, count: int, descending: bool, nulls: str
+) -> dict[int, BitMap | None] | None:
+    if count > index.live * _MOST_SHARE:
+        return None
+    found = [np.empty(0, np.uint64)]
+    for segment in index.segments:
+        rows = _first_alive(index, segment, count, descending, nulls)
+        if rows is None:
+            return None
+        found.append(rows)
+    return {**rows_by_fragment(np.concatenate(found))}
+
+
+def _first_alive(
+    index: _Covering, segment: BTree, count: int, descending: bool, nulls: str
+) -> Addresses | None:
+    nothing, total = segment.null_entries, segment.entries
+    if nothing is None or (segment.is_floating and not segment.has_numbers_first):
+        return None
+    values = (nothing, total, descending)
+    parts = {"first": [(0, nothing, False), values], "last": [values, (0, nothing, False)], "none": [values]}
+    found: list[Addresses] = []
+    seen = 0
+    for start, stop, backward in parts[nulls]:
+        length = _FIRST_RUN
+        while start < stop and count > 0:
+            if seen > _MOST_ENTRIES:
+                return None
+            length = min(length, stop - start)
+            first, last = (stop - length, stop) if backward else (start, start + length)
+            ids = segment.ids(first, last)
+            alive = index.alive(segment, ids[::-1] if backward else ids)[:count]
+            found.append(alive)
+            seen, count, length = seen + last - first, count - len(alive), min(2 * length, _LONGEST_RUN)
+            start, stop = (start, first) if backward else (last, stop)
+    rows = np.concatenate([np.empty(0, np.uint64), *found])
+    # A row that the index names twice would stand for two.
+    return rows if len(np.unique(rows)) == len(rows) else None
+
+
+def _nulls_of_btree(index: _Covering) -> int | None:
+    total = 0
+    for segment in index.segments:
+        nothing = segment.null_entries
+        if nothing is None or nothing > _MOST_ENTRIES or (nothing and not index.names_addresses):
+            return None
+        total += len(np.unique(index.alive(segment, segment.ids(0, nothing))))
+    return total
+
+
+def _bounds_of_btree(index: _Covering) -> Bounds | None:
+    ends = []
+    nulls = 0
+    for segment in index.segments:
+        nothing, total = segment.null_entries, segment.entries
+        if nothing is None or segment.is_floating:
+            return None
+        nulls += nothing
+        if nothing < total:
+            ends.append((segment.value(nothing), segment.value(total - 1)))
+    return _bounds(ends, nulls, None)
+
+
+def _bounds(pairs: Sequence[tuple[Any, Any]], nulls: int, distinct: int | None) -> Bounds:
+    chunks = [chunk for pair in pairs for part in pair for chunk in _chunks(part)]
+    values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else None
+    if values is None or not len(values):
+        return Bounds(None, None, nulls, distinct)
+    order = value_order(pa.chunked_array([values]))
+    ends = [values.slice(int(order[end]), 1) for end in (0, -1)]
+    return Bounds(ends[0], ends[1], nulls, distinct)
+
+
+def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+
+
+# Bitmaps
+
+
+def _leading_of_bitmap(
+    index: _Covering, count: int, descending: bool, nulls: str
+) -> dict[int, BitMap | None] | None:
+    if count > index.live * _MOST_SHARE:
+        return None
+    found = [np.empty(0, np.uint64)]
+    for segment in index.segments:
+        keys = segment.keys(_MOST_VALUES)
+        if keys is None or _has_nan(keys):
+            return None
+        order = value_order(pa.chunked_array([keys]))
+        empty = keys.is_null().to_numpy(zero_copy_only=False)[order]
+        values = order[~empty][:: -1 if descending else 1]
+        places = {"first": (order[empty], values), "last": (values, order[empty]), "none": (values,)}[nulls]
+        left = count
+        for place in np.concatenate(places).tolist():
+            for numbers in index.numbers(segment.stored(place)):
+                alive = index.alive(segment, numbers)[:left]
+                found.append(alive)
+                left -= len(alive)
+                if left <= 0:
+                    break
+            if left <= 0:
+                break
+    return {**rows_by_fragment(np.concatenate(found))}
+
+
+def _has_nan(values: pa.Array) -> bool:
+    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values), min_count=0).as_py())
+
+
+def _nulls_of_bitmap(index: _Covering) -> int | None:
+    total = 0
+    for segment in index.segments:
+        keys = segment.keys(_MOST_VALUES)
+        if keys is None:
+            return None
+        for place in np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)).tolist():
+            if not index.names_addresses:
+                return None
+            total += sum(len(index.alive(segment, part)) for part in index.numbers(segment.stored(place)))
+    return total
+
+
+def _counts_of(
+    index: _Covering, most_values: int, most_bytes: int
+) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
+    if sum(segment.num_bytes for segment in index.segments) > most_bytes:
+        return None
+    all_keys: list[pa.Array] = []
+    all_counts: list[npt.NDArray[np.int64]] = []
+    for segment in index.segments:
+        keys = segment.keys(most_values)
+        if keys is None or pa.types.is_floating(keys.type):
+            return None
+        all_keys.append(keys)
+        all_counts.append(_set_sizes(index, segment, len(keys)))
+    if not all_keys:
+        return None
+    counts = np.concatenate(all_counts)
+    if int(counts.sum()) != index.live:
+        return None  # an old value of a row, or one that is missing
+    table = pa.table({"value": pa.chunked_array(all_keys), "rows": counts}).filter(pa.array(counts > 0))
+    if len(all_keys) > 1:
+        table = table.group_by("value").aggregate([("rows", "sum")]).rename_columns(["value", "rows"])
+    if table.num_rows > most_values:
+        return None
+    return one_array(table["value"]), table["rows"].to_numpy()
+
+
+def _set_sizes(index: _Covering, segment: Bitmap, keys: int) -> npt.NDArray[np.int64]:
+    """Return how many rows of the version each set of a segment has."""
+    sizes = np.zeros(keys, np.int64)
+    held: list[tuple[int, Addresses]] = []
+    room = _LONGEST_RUN
+
+    def count() -> None:
+        owners = np.repeat([place for place, _ in held], [len(part) for _, part in held])
+        _, alive = index.found(segment, np.concatenate([part for _, part in held]))
+        np.add(sizes, np.bincount(owners[alive], minlength=keys), out=sizes)
+
+    for place, stored in enumerate(segment.stored_sets()):
+        for part in index.numbers(stored):
+            held.append((place, part))
+            room -= len(part)
+            if room <= 0:
+                count()
+                held, room = [], _LONGEST_RUN
+    if held:
+        count()
+    return sizes
+
+
+def _bounds_of_bitmap(index: _Covering) -> Bounds | None:
+    parts = [segment.keys(_MOST_VALUES) for segment in index.segments]
+    if any(keys is None or pa.types.is_floating(keys.type) for keys in parts) or not parts:
+        return None
+    keys = pc.unique(pa.chunked_array(parts))
+    nulls = _nulls_of_bitmap(index)
+    return None if nulls is None else _bounds([(keys, keys)], nulls, len(keys) - keys.null_count)
+
+
+# Zone maps
+
+
+def _leading_of_zones(
+    index: _Covering, count: int, descending: bool, nulls: str
+) -> dict[int, BitMap | None] | None:
+    zones = _Zones.of(index)
+    if zones is None or (nulls == "first" and zones.nulls.any()):
+        return None
+    near, far = (zones.high, zones.low) if descending else (zones.low, zones.high)
+    sign = -1 if descending else 1
+    # Zones by the end of their values that comes last: as soon as enough rows end there, those that only
+    # begin later have none of the first.
+    filled = np.flatnonzero(zones.values > 0)
+    held, reach = 0, None
+    for place in filled[np.argsort(sign * far[filled], kind="stable")].tolist():
+        held += max(0, int(zones.values[place]) - zones.deleted(index, place))
+        if held >= count:
+            reach = sign * int(far[place])
+            break
+    if reach is None:
+        if nulls == "last":
+            return None
+        wanted = filled
+    else:
+        wanted = filled[sign * near[filled] <= reach]
+    if int(zones.lengths[wanted].sum()) > index.live * _MOST_SHARE:
+        return None
+    found: dict[int, BitMap | None] = {}
+    for place in wanted.tolist():
+        rows = found.setdefault(int(zones.fragments[place]), BitMap())
+        assert rows is not None
+        rows.add_range(int(zones.starts[place]), int(zones.starts[place] + zones.lengths[place]))
+    return found
+
+
+@dataclass(frozen=True)
+class _Zones:
+    """The zones of a version's fragments; `low` and `high` are ranks: greater values have greater ones."""
+
+    fragments: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    nulls: npt.NDArray[np.int64]
+    low: npt.NDArray[np.int64]
+    high: npt.NDArray[np.int64]
+
+    @property
+    def values(self) -> npt.NDArray[np.int64]:
+        return self.lengths - self.nulls
+
+    @classmethod
+    def of(cls, index: _Covering) -> _Zones | None:
+        """Return the zones; None where their bounds do not tell, as with NaN, or not all rows are in one."""
+        table = _zone_table(index)
+        if table is None or index.resolver.has_moves:
+            return None
+        lows, highs = one_array(table["min"]), one_array(table["max"])
+        if _has_nan(lows) or _has_nan(highs) or table["nan_count"].to_numpy().any():
+            return None
+        numbers = [table[name].to_numpy().astype(np.int64) for name in _ZONE_NUMBERS]
+        unbound = (pc.is_null(bound).to_numpy(zero_copy_only=False) for bound in (lows, highs))
+        if any((missing & (numbers[2] > numbers[3])).any() for missing in unbound):
+            return None
+        both = pa.chunked_array([lows, highs])
+        order = value_order(both)
+        ordered = one_array(both.take(pa.array(order)))
+        differs = pc.fill_null(pc.not_equal(ordered[1:], ordered[:-1]), True).to_numpy(zero_copy_only=False)
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.concatenate([[0], np.cumsum(differs)])[: len(order)]
+        fragments, starts, lengths, nulls = numbers
+        return cls(fragments, starts, lengths, nulls, ranks[: len(lows)], ranks[len(lows) :])
+
+    def deleted(self, index: _Covering, place: int) -> int:
+        """Return how many rows of a zone are deleted."""
+        number, start = int(self.fragments[place]), int(self.starts[place])
+        gone = index.resolver.deletions(number)
+        ends = np.searchsorted(gone, [start, start + int(self.lengths[place])])
+        return int(ends[1] - ends[0])
+
+
+_ZONE_NUMBERS = ("fragment_id", "zone_start", "zone_length", "null_count")
+
+
+def _zone_table(index: _Covering) -> pa.Table | None:
+    """Return the zones of the fragments that segments cover; None if they leave out rows."""
+    parts = []
+    for segment in index.segments:
+        covered = np.array(segment.segment.covered, np.uint64)
+        zones = segment.zones
+        parts.append(zones.filter(pa.array(np.isin(zones["fragment_id"].to_numpy(), covered))))
+    if not parts:
+        return None
+    table = pa.concat_tables(parts)
+    lengths = dict.fromkeys((fragment.id for fragment in index.snapshot.fragments), 0)
+    homes, counts = np.unique(table["fragment_id"].to_numpy(), return_inverse=True)
+    sums = np.bincount(counts, table["zone_length"].to_numpy(), len(homes))
+    lengths.update(zip(homes.tolist(), sums.astype(np.int64).tolist(), strict=True))
+    for fragment in index.snapshot.fragments:
+        if lengths[fragment.id] < index.snapshot.physical_rows(fragment):
+            return None
+    return table
+
+
+def _nulls_of_zones(index: _Covering) -> int | None:
+    table = _zone_table(index)
+    if table is None or index.resolver.has_moves:
+        return None
+    with_deletions = [f.id for f in index.snapshot.fragments if f.deletion_file.num_deleted_rows]
+    counts = table["null_count"].to_numpy()
+    if (counts[np.isin(table["fragment_id"].to_numpy(), with_deletions)] > 0).any():
+        return None
+    return int(counts.sum())
+
+
+def _bounds_of_zones(index: _Covering) -> Bounds | None:
+    table = _zone_table(index)
+    if table is None or pa.types.is_floating(table["min"].type) or index.resolver.has_moves:
+        return None
+    if (pc.is_null(table["min"]).to_numpy() != pc.is_null(table["max"]).to_numpy()).any():
+        return None
+    return _bounds([(table["min"], table["max"])], int(table["null_count"].to_numpy().sum()), None)
+
+
+class _Teller(NamedTuple):
+    """What a kind of index tells."""
+
+    leading: Callable[[_Covering, int, bool, str], RowSelection | None]
+    nulls: Callable[[_Covering], int | None]
+    bounds: Callable[[_Covering], Bounds | None]
+
+
+_TELLERS: Mapping[type[ScalarIndex], _Teller] = {
+    BTree: _Teller(_leading_of_btree, _nulls_of_btree, _bounds_of_btree),
+    Bitmap: _Teller(_leading_of_bitmap, _nulls_of_bitmap, _bounds_of_bitmap),
+    ZoneMap: _Teller(_leading_of_zones, _nulls_of_zones, _bounds_of_zones),
+}

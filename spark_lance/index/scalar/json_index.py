@@ -1,0 +1,314 @@
+"""JSON: an index of the values that stand at one path in the documents of a JSON column.
+
+Its files are those of another kind of index, over these values; the entry in the manifest says of which, and
+where in documents they are (`JsonIndexDetails`). All values are whole numbers, floats, texts or booleans; a
+document without one, or with JSON's null, has the key null.
+
+It knows of `json_get_int(j, 'a') > 1`, or of nested calls of json_get, if the function gives the type of the
+keys: then a call that finds something in the document finds the key. Keys that are numbers are left to
+scans, as json_get finds items of arrays by them. (Lance index format, JSON.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from spark_lance.errors import ColumnTypeError, FormatError, OptionError, UnsupportedFormatError
+from spark_lance.file.json_binary import strings_of
+from spark_lance.file.json_numbers import numbers_of
+from spark_lance.file.json_values import CONTAINER, FALSE, NULL, NUMBER, STRING, TRUE, JsonValues
+from spark_lance.file.schema import Field
+from spark_lance.index.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.copies import RowAddressMap
+from spark_lance.index.entries import Segment
+from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar import bitmap, btree, zone_map
+from spark_lance.index.scalar.base import ScalarIndex
+from spark_lance.index.scalar.bitmap import Bitmap
+from spark_lance.index.scalar.btree import BTree
+from spark_lance.index.scalar.ngram import NGram
+from spark_lance.index.scalar.probe import Probe, turned
+from spark_lance.index.scalar.zone_map import ZoneMap
+from spark_lance.proto import index_pb2
+from spark_lance.table.index_kinds import INDEX_KINDS, label_of_url
+from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
+from spark_lance.table.predicates.json_functions import is_item_key
+from spark_lance.table.predicates.json_path import find, names_of_path, parse_path
+
+__all__ = ["JsonIndex"]
+
+# Kinds of index over the values -> the file and the column whose type is that of the keys.
+_TARGETS: Mapping[type[ScalarIndex], tuple[str, str] | None] = {
+    BTree: (btree.DATA_FILE, "values"),
+    Bitmap: (bitmap.FILE, "keys"),
+    ZoneMap: (zone_map.FILE, "min"),
+    NGram: None,
+}
+_BY_NAME = {kind.name: kind for kind in _TARGETS}
+_BY_LABEL = {kind.label: kind for kind in _TARGETS}
+_TYPES = {
+    "json_get_int": pa.int64(),
+    "json_get_float": pa.float64(),
+    "json_get_string": pa.string(),
+    "json_get_bool": pa.bool_(),
+}
+_DOCUMENT, _KEY = Column(("value",)), Column(("key",))
+
+
+class JsonIndex(ScalarIndex):
+    """Rows by what stands at a path."""
+
+    name = "JSON"
+    label = "jsonindexdetails"
+    type_url = INDEX_KINDS[label].type_url
+
+    def __init__(self, segment: Segment, values: pa.DataType | None = None) -> None:
+        """Open a segment, see `ScalarIndex`.
+
+        Raises:
+            FormatError: its details are damaged.
+        """
+        super().__init__(segment, values)
+        try:
+            details = index_pb2.JsonIndexDetails.FromString(segment.entry.index_details.value)
+        except DecodeError as error:
+            raise FormatError(f"undecodable details of index {segment.name!r}: {error}") from error
+        self._path = str(details.path)
+        kind = _BY_LABEL.get(label_of_url(details.target_details.type_url))
+        self._target = None if kind is None else kind(segment, None)
+        self.can_move = kind is not None and kind.can_move  # type: ignore[misc]
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether the index over the values names rows by address."""
+        return self._target is not None and self._target.has_addresses
+
+    @classmethod
+    def fits(cls, kind: pa.DataType) -> bool:
+        """Return whether values may be documents."""
+        return bool(pa.types.is_large_binary(kind))
+
+    @classmethod
+    def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
+        """Return whether a column is one of documents."""
+        return field.is_json
+
+    @cached_property
+    def _key_type(self) -> pa.DataType | None:
+        """The type of the keys; None if they are of no type that a function gives."""
+        if self._target is None:
+            return None
+        place = _TARGETS[type(self._target)]
+        if place is None:
+            return pa.string()
+        kind = self.segment.file(place[0]).arrow_schema.field(place[1]).type
+        return pa.string() if pa.types.is_large_string(kind) else kind
+
+    @cached_property
+    def _names(self) -> tuple[str, ...] | None:
+        return names_of_path(self._path)
+
+    def find(self, probe: Probe) -> RowSet | None:
+        """Return what the index over the values says of a condition on them."""
+        if self._target is None or not self._names or any(map(is_item_key, self._names)):
+            return None
+        tree = self._on_keys(probe.tree)
+        if tree is None:
+            return None
+        return self._target.find(Probe(("value",), tree))
+
+    def _on_keys(self, tree: Expression) -> Expression | None:
+        """Return a condition on documents as one on the keys; None if it asks for something else of them."""
+        replaced = self._replaced(tree)
+        if _DOCUMENT in _parts(replaced) or _KEY not in _parts(replaced):
+            return None
+        return turned(_renamed(replaced))
+
+    def _replaced(self, node: Expression) -> Expression:
+        if isinstance(node, Call):
+            if _TYPES.get(node.function) == self._key_type and _names_of(node) == self._names:
+                return _KEY
+            return Call(node.function, tuple(map(self._replaced, node.arguments)))
+        if isinstance(node, Cast):
+            return Cast(self._replaced(node.argument), node.type, node.or_null)
+        return node
+
+    @classmethod
+    def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
+        """Write the index over the values of the path.
+
+        Raises:
+            SchemaError: there are values of several types, or of types that have no order.
+        """
+        path, kind = _chosen(target.options)
+        steps = parse_path(path)
+
+        def values() -> Iterator[tuple[JsonValues, Numbers, int, Numbers]]:
+            for documents, numbers in rows.pieces():
+                found = find(JsonValues.of(documents), steps)
+                there = np.flatnonzero(found.values.kinds != NULL)
+                yield found.values.take(there), found.owners[there].astype(np.uint64), len(documents), numbers
+
+        key_type = _one_type(path, (found for found, *_ in values()))
+        if not kind.fits(key_type):
+            raise ColumnTypeError(f"values at {path!r} are {key_type}: that cannot have an index {kind.name}")
+
+        def pieces() -> Iterator[tuple[pa.Array, Numbers]]:
+            for found, places, count, numbers in values():
+                picks = np.zeros(count, np.int64)
+                picks[places.astype(np.int64)] = np.arange(len(places))
+                missing = np.ones(count, np.bool_)
+                missing[places.astype(np.int64)] = False
+                yield _keys(found, key_type).take(pa.array(picks, mask=missing)), numbers
+
+        return kind.build(Rows(pieces, key_type, rows.fragments), target)
+
+    def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
+        """Write the index over the values with the addresses that its rows have now."""
+        if self._target is None:
+            raise UnsupportedFormatError(f"moving the rows of a JSON index of another kind at {self._path!r}")
+        return self._target.move(target, remap)
+
+    def options(self) -> dict[str, Any]:
+        """Return the path and the kind of index over its values."""
+        if self._target is None:
+            raise UnsupportedFormatError(
+                f"the JSON index {self.segment.name!r} is of a kind that is not known"
+            )
+        return {"path": self._path, "target_index_type": self._target.name.lower()}
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Refuse options that do not exist or cannot be used."""
+        _chosen(options)
+
+    @classmethod
+    def details(cls, options: Mapping[str, Any]) -> bytes:
+        """Return the path and the details of the index over its values."""
+        path, kind = _chosen(options)
+        details = index_pb2.JsonIndexDetails(path=path)
+        details.target_details.type_url = kind.type_url
+        details.target_details.value = kind.details({})
+        return details.SerializeToString()
+
+    @classmethod
+    def built_by_address(cls, stable_row_ids: bool, options: Mapping[str, Any]) -> bool:
+        """Return whether rows are named by address when a segment is built.
+
+        Raises:
+            OptionError: no reader would know what the numbers are, as the format has no place to tell.
+        """
+        _, kind = _chosen(options)
+        if stable_row_ids and kind is BTree:
+            raise OptionError(
+                "a JSON index of target_index_type btree cannot tell row ids from addresses, so tables with "
+                "stable row ids have none: use bitmap or zonemap"
+            )
+        return kind.addresses_when(0)
+
+
+def _chosen(options: Mapping[str, Any]) -> tuple[str, type[ScalarIndex]]:
+    unknown = sorted(set(options) - {"path", "target_index_type"})
+    if unknown or "path" not in options:
+        raise OptionError(
+            f"a JSON index takes the options path and target_index_type, not {', '.join(unknown) or 'none'}"
+        )
+    path = str(options["path"])
+    names = names_of_path(path)
+    if not names:
+        raise OptionError(f"the path {path!r} of a JSON index must be names of members, such as $.a.b")
+    if all(re.fullmatch(r"\w+", part) for part in names):
+        # By other spellings other engines do not find the index.
+        path = ".".join(names)
+    name = str(options.get("target_index_type", "btree")).upper().replace("_", "")
+    if name not in _BY_NAME:
+        raise OptionError(
+            f"a JSON index has no target_index_type {options['target_index_type']!r}; there are "
+            f"{', '.join(kind.lower() for kind in _BY_NAME)}"
+        )
+    return path, _BY_NAME[name]
+
+
+def _one_type(path: str, parts: Iterator[JsonValues]) -> pa.DataType:
+    """Return the type of all values at a path; text if there are none.
+
+    Raises:
+        SchemaError: they are of several types, or arrays or objects, or numbers beyond 64 bits.
+    """
+    found: set[str] = set()
+    for values in parts:
+        kinds = set(np.unique(values.kinds).tolist())
+        found |= {told for kind, told in _TOLD.items() if kind in kinds}
+        if NUMBER in kinds:
+            numbers = numbers_of(values.take(np.flatnonzero(values.kinds == NUMBER)))
+            whole = np.isin(numbers.which, ("i", "u"))
+            found |= {"whole numbers"} if bool(whole.any()) else set()
+            found |= {"floats"} if not bool(whole.all()) else set()
+            if bool((numbers.as_integers()[1] & whole).any()):
+                found.add("numbers beyond 64 bits")
+    if not found:
+        return pa.string()
+    if len(found) > 1 or not found <= _KEY_TYPES.keys():
+        raise ColumnTypeError(
+            f"values at {path!r} are {' and '.join(sorted(found))}: an index of JSON needs whole numbers, "
+            "floats, texts or booleans alone"
+        )
+    return _KEY_TYPES[found.pop()]
+
+
+_TOLD = {STRING: "texts", TRUE: "booleans", FALSE: "booleans", CONTAINER: "arrays or objects"}
+_KEY_TYPES = {
+    "texts": pa.string(),
+    "booleans": pa.bool_(),
+    "whole numbers": pa.int64(),
+    "floats": pa.float64(),
+}
+
+
+def _keys(values: JsonValues, kind: pa.DataType) -> pa.Array:
+    """Return values that are all of one type."""
+    if pa.types.is_string(kind):
+        return strings_of(values)
+    if pa.types.is_boolean(kind):
+        return pa.array(values.kinds == TRUE)
+    numbers = numbers_of(values)
+    return pa.array(numbers.as_doubles() if pa.types.is_floating(kind) else numbers.as_integers()[0])
+
+
+def _names_of(node: Expression) -> tuple[str, ...] | None:
+    """Return the keys of nested calls that begin at the document; None for anything else."""
+    if node == _DOCUMENT:
+        return ()
+    if not isinstance(node, Call) or not (node.function in _TYPES or node.function == "json_get"):
+        return None
+    inner, key = node.arguments
+    before = _names_of(inner) if not isinstance(inner, Call) or inner.function == "json_get" else None
+    if before is None or not isinstance(key, Literal) or not isinstance(key.value, str):
+        return None
+    return (*before, key.value)
+
+
+def _parts(node: Expression) -> Iterator[Expression]:
+    yield node
+    if isinstance(node, Call):
+        for argument in node.arguments:
+            yield from _parts(argument)
+    elif isinstance(node, Cast):
+        yield from _parts(node.argument)
+
+
+def _renamed(node: Expression) -> Expression:
+    if node == _KEY:
+        return _DOCUMENT
+    if isinstance(node, Call):
+        return Call(node.function, tuple(map(_renamed, node.arguments)))
+    if isinstance(node, Cast):
+        return Cast(_renamed(node.argument), node.type, node.or_null)
+    return node

@@ -1,0 +1,57 @@
+"""URIs and paths: which protocol, which path, which settings they carry."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import fsspec
+
+from spark_lance.errors import StoreError
+
+__all__ = ["IN_REACH", "LOCAL", "S3", "full_uri", "join", "settings_in"]
+
+LOCAL = frozenset({"file", "local"})
+IN_REACH = LOCAL | {"memory"}  # nothing in between that could fail for a moment
+S3 = frozenset({"s3", "s3a"})
+# A scheme and not two slashes; a single letter is a drive of Windows.
+_SHORT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)")
+
+
+def join(root: str, *parts: str) -> str:
+    """Join path parts with '/', whatever the platform."""
+    return "/".join([root.rstrip("/"), *parts])
+
+
+def full_uri(text: str) -> str:
+    """Return a URI as fsspec reads it, to which a scheme without two slashes is the name of a local folder.
+
+    Raises:
+        StoreError: it has a scheme but no authority, such as dbfs:/x or s3:x.
+    """
+    match = _SHORT.match(text)
+    if match is None:
+        return text
+    scheme, rest = match[1].lower(), text[match.end() :]
+    if scheme in LOCAL and rest.startswith("/"):
+        return f"{scheme}://{rest}"
+    lacks = "is one slash" if rest.startswith("/") else "are no slashes"
+    instead = f"{scheme}://, host or bucket, and path"
+    if scheme == "dbfs":
+        instead = f"the mounted path /dbfs/{rest.lstrip('/')}"
+    elif scheme in LOCAL:
+        instead = rest or "a path"
+    raise StoreError(
+        f"{text} cannot be opened, for there {lacks} behind {scheme}: write {instead}; a local folder "
+        f"of this name is ./{text}"
+    )
+
+
+def settings_in(protocol: str, uri: str) -> dict[str, Any]:
+    """Return the settings that a URI holds, as host and user of sftp:// or the account of abfss://."""
+    if protocol in IN_REACH or protocol in S3:
+        return {}
+    try:
+        return dict(fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(uri))
+    except (ImportError, ValueError):
+        return {}  # told when the file system is opened

@@ -1,0 +1,47 @@
+"""What a listing tells of an object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+__all__ = ["StoredObject", "stored_object"]
+
+_TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """An object as a listing tells of it.
+
+    Attributes:
+        path: inside the store.
+        size: in bytes.
+        modified: when it was written, in UTC; None if the store does not say.
+        tag: changes with the content of the object; None if it is not told.
+    """
+
+    path: str
+    size: int
+    modified: datetime | None
+    tag: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+def stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
+    """Return what an entry of fsspec's listings says."""
+    modified = next((found[key] for key in _TIME_KEYS if found.get(key) is not None), None)
+    if isinstance(modified, int | float):
+        modified = datetime.fromtimestamp(modified, timezone.utc)
+    elif isinstance(modified, str):
+        modified = datetime.fromisoformat(modified.replace("Z", "+00:00"))
+    if not isinstance(modified, datetime):
+        return StoredObject(path, int(found["size"]), None)
+    aware = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
+    return StoredObject(path, int(found["size"]), aware.astimezone(timezone.utc))

@@ -1,0 +1,127 @@
+"""Names below `_mem_wal`, the directory of a table's shards.
+
+    {root}/_mem_wal/{shard uuid}/manifest/{reversed version}.binpb
+    {root}/_mem_wal/{shard uuid}/manifest/version_hint.json
+    {root}/_mem_wal/{shard uuid}/wal/{reversed position}.arrow
+    {root}/_mem_wal/{shard uuid}/{8 hex digits}_gen_{generation}/      an SSTable: a small Lance table
+
+A reversed number is its 64 binary digits, least significant first, so that names of one after the other begin
+differently: 1 is "1000...0", 2 is "0100...0". Versions and positions count from 1; 0 stands for none.
+(MemWAL, directory layout.)
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import uuid
+from dataclasses import dataclass
+
+from spark_lance.errors import OptionError
+from spark_lance.io.store import Store, join
+
+__all__ = [
+    "MEM_WAL_DIR",
+    "ShardPaths",
+    "list_shards",
+    "new_sstable_name",
+    "numbers_in",
+    "parse_shard_id",
+    "sstable_generation",
+]
+
+MEM_WAL_DIR = "_mem_wal"
+_DIGITS = 64
+_NAME = re.compile(r"([01]{64})\.(binpb|arrow)", re.ASCII)
+_SSTABLE = re.compile(r"[0-9a-f]{8}_gen_([0-9]{1,19})", re.ASCII)
+
+
+def _reversed(number: int) -> str:
+    return f"{number:0{_DIGITS}b}"[::-1]
+
+
+def numbers_in(names: list[str]) -> list[int]:
+    """Return the numbers in names of manifests or of WAL entries, ascending; other names have none."""
+    found = (_NAME.fullmatch(name) for name in names)
+    return sorted(int(match[1][::-1], 2) for match in found if match is not None)
+
+
+def parse_shard_id(text: str | uuid.UUID) -> uuid.UUID:
+    """Return the id of a shard.
+
+    Raises:
+        OptionError: it is not a UUID.
+    """
+    try:
+        return text if isinstance(text, uuid.UUID) else uuid.UUID(text)
+    except ValueError:
+        raise OptionError(f"the id of a shard is a UUID, not {text!r}") from None
+
+
+@dataclass(frozen=True)
+class ShardPaths:
+    """Where the files of a shard are.
+
+    Attributes:
+        root: of the table.
+        shard: the shard's id.
+    """
+
+    root: str
+    shard: uuid.UUID
+
+    @property
+    def directory(self) -> str:
+        """The directory of the shard."""
+        return join(self.root, MEM_WAL_DIR, str(self.shard))
+
+    @property
+    def manifests(self) -> str:
+        """The directory of its manifests."""
+        return join(self.directory, "manifest")
+
+    @property
+    def hint(self) -> str:
+        """What tells other readers of the newest manifest."""
+        return join(self.manifests, "version_hint.json")
+
+    @property
+    def entries(self) -> str:
+        """The directory of its WAL entries."""
+        return join(self.directory, "wal")
+
+    def manifest(self, version: int) -> str:
+        """Return the path of a manifest."""
+        return join(self.manifests, f"{_reversed(version)}.binpb")
+
+    def entry(self, position: int) -> str:
+        """Return the path of a WAL entry."""
+        return join(self.entries, f"{_reversed(position)}.arrow")
+
+    def sstable(self, name: str) -> str:
+        """Return the root path of an SSTable; a name may not lead out of the shard."""
+        return join(self.directory, name.rpartition("/")[2])
+
+
+def new_sstable_name(generation: int) -> str:
+    """Return a new name for the SSTable of a generation."""
+    return f"{secrets.token_hex(4)}_gen_{generation}"
+
+
+def sstable_generation(name: str) -> int | None:
+    """Return the generation that the name of an SSTable tells; None for other names."""
+    match = _SSTABLE.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def list_shards(store: Store, root: str) -> list[uuid.UUID]:
+    """Return the ids of a table's shards: its directory listing is the only authority for them."""
+    found = []
+    for name in store.list_directories(join(root, MEM_WAL_DIR)):
+        try:
+            shard = uuid.UUID(name)
+        except ValueError:
+            continue
+        if str(shard) == name:
+            found.append(shard)
+    return sorted(found)

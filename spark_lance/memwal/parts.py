@@ -1,0 +1,207 @@
+"""Rows that are not in the table yet, by where they are: fragments of SSTables, and the end of a shard's log.
+
+A part is read twice: its keys, to choose the rows that count, and then columns of the chosen ones. Rows are
+named by their physical number in the part. Parts can be pickled and read anywhere.
+
+An SSTable is a Lance table with the columns that the table had, by their field ids, and `_tombstone`, whose
+id was free then and may be a column of the table's by now; so it is given another one while it is read.
+(MemWAL, SSTable.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError
+from spark_lance.file.arrays import pick_rows
+from spark_lance.file.schema import Field, Schema
+from spark_lance.io.store import Store
+from spark_lance.memwal.entries import TOMBSTONE, read_entry, rows_of, wal_fields
+from spark_lance.memwal.names import ShardPaths
+from spark_lance.proto import table_pb2
+from spark_lance.table.bases import Bases
+from spark_lance.table.manifest import read_manifest
+from spark_lance.table.paths import Naming, manifest_path
+from spark_lance.table.reading.scan_task import ScanTask
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
+
+__all__ = ["Keys", "LogPart", "Part", "SstablePart", "open_sstable"]
+
+_KEY_BYTES = 64 << 20
+_OFFSET = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The rows of a part as far as they are needed to choose among them.
+
+    Attributes:
+        columns: those of the key, in the order of the part.
+        dead: whether a row stands for a deleted key.
+        numbers: their physical numbers, ascending.
+    """
+
+    columns: pa.Table
+    dead: npt.NDArray[np.bool_]
+    numbers: npt.NDArray[np.int64]
+
+
+class Part(Protocol):
+    """Rows in one place."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, those that do not count included."""
+
+    def keys(self, names: Sequence[str]) -> Keys:
+        """Return columns of the key of all rows."""
+
+    def tables(
+        self, fields: Sequence[Field], rows: npt.NDArray[np.int64], target_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Yield columns of the rows of ascending numbers, in tables of about `target_bytes`.
+
+        Args:
+            fields: of the table, as `wal_fields` gives them.
+        """
+
+
+@dataclass(frozen=True)
+class SstablePart:
+    """A fragment of an SSTable.
+
+    Attributes:
+        store, root: where the SSTable is.
+        fragment: the serialized message.
+        mark: the field of `_tombstone`; None if the SSTable has none, and no row stands for a deletion.
+        key: the fields of the key, as the table has them now.
+    """
+
+    store: Store
+    root: str
+    fragment: bytes
+    mark: Field | None
+    key: tuple[Field, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, masked ones included."""
+        return int(table_pb2.DataFragment.FromString(self.fragment).physical_rows)
+
+    def keys(self, names: Sequence[str]) -> Keys:
+        """Return columns of the key of the rows that are not masked."""
+        fields = [field for field in self.key if field.name in names]
+        marks = () if self.mark is None else (self.mark,)
+        asked = (*(field.name for field in fields), *(mark.name for mark in marks), ROW_ADDRESS)
+        tables = list(self._task((*fields, *marks), asked).tables(_KEY_BYTES))
+        found = (
+            pa.concat_tables(tables)
+            if tables
+            else self._task((*fields, *marks), asked).arrow_schema.empty_table()
+        )
+        numbers = (found[ROW_ADDRESS].to_numpy() & _OFFSET).astype(np.int64)
+        dead = np.zeros(len(numbers), np.bool_)
+        if marks:
+            dead = found[TOMBSTONE].fill_null(False).to_numpy(zero_copy_only=False)
+        return Keys(found.select(list(names)), dead, numbers)
+
+    def tables(
+        self, fields: Sequence[Field], rows: npt.NDArray[np.int64], target_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Yield columns of rows; columns that the table got later are null."""
+        task = self._task(tuple(fields), tuple(field.name for field in fields))
+        yield from replace(task, selection=BitMap(rows.astype(np.uint32)).serialize()).tables(target_bytes)
+
+    def _task(self, fields: tuple[Field, ...], names: tuple[str, ...]) -> ScanTask:
+        return ScanTask(
+            self.store, self.root, names, fields, self.fragment, bases=Bases(self.store, self.root)
+        )
+
+
+def open_sstable(store: Store, root: str, schema: Schema) -> list[SstablePart]:
+    """Return the fragments of an SSTable.
+
+    Args:
+        root: of the SSTable.
+        schema: of the table as it is now.
+
+    Raises:
+        FileNotFoundError: the SSTable is gone.
+        FormatError: it is damaged.
+    """
+    manifest = read_manifest(store, manifest_path(root, 1, Naming.V2), Naming.V2)
+    key = tuple(field for field in wal_fields(schema) if field.key_position is not None)
+    stored = next((field for field in manifest.schema.fields if field.name == TOMBSTONE), None)
+    if stored is not None and stored.logical_type != "bool":
+        raise FormatError(f"column {TOMBSTONE} of an SSTable is {stored.logical_type}", path=manifest.path)
+    # Free in the table as it is now, and in the SSTable.
+    free = 1 + max(node.id for each in (schema, manifest.schema) for node in each.walk())
+    mark = None if stored is None else replace(stored, id=free, nullable=True)
+    parts = []
+    for fragment in manifest.fragments:
+        message = table_pb2.DataFragment()
+        message.CopyFrom(fragment)
+        for file in message.files:
+            if stored is not None and stored.id in file.fields:
+                file.fields[list(file.fields).index(stored.id)] = free
+        parts.append(SstablePart(store, root, message.SerializeToString(), mark, key))
+    return parts
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """The end of a shard's log, or a part of it.
+
+    Attributes:
+        store, paths: of the shard.
+        positions: of the entries.
+        schema: of the table, to which rows are fitted.
+        rows: of all entries, oldest first; read again where a pickle was opened.
+    """
+
+    store: Store
+    paths: ShardPaths
+    positions: tuple[int, ...]
+    schema: Schema
+    num_rows: int
+    _rows: list[pa.Table] = field(default_factory=list, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LogPart, (self.store, self.paths, self.positions, self.schema, self.num_rows)
+
+    @property
+    def rows(self) -> pa.Table:
+        """All rows, with the columns of the table and the mark of deleted keys.
+
+        Raises:
+            FileNotFoundError: an entry was collected.
+            WalEntryError: an entry is damaged.
+        """
+        if not self._rows:
+            entries = [read_entry(self.store, self.paths, place, self.schema) for place in self.positions]
+            self._rows.append(rows_of(entries, self.schema))
+        return self._rows[0]
+
+    def keys(self, names: Sequence[str]) -> Keys:
+        """Return columns of the key of all rows."""
+        rows = self.rows
+        dead = rows[TOMBSTONE].to_numpy(zero_copy_only=False)
+        return Keys(rows.select(list(names)), dead, np.arange(rows.num_rows))
+
+    def tables(
+        self,
+        fields: Sequence[Field],
+        rows: npt.NDArray[np.int64],
+        target_bytes: int,  # noqa: ARG002 (they are in memory)
+    ) -> Iterator[pa.Table]:
+        """Yield columns of rows."""
+        if len(rows):
+            chosen = self.rows.select([field.name for field in fields])
+            yield pick_rows(chosen, rows)

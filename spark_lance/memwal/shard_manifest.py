@@ -1,0 +1,160 @@
+"""Shard manifests: what SSTables a shard has, from where its log has to be replayed, and who may write.
+
+Each version is a protobuf message `ShardManifest` without any framing, in a file that is created only if it
+is absent; versions are contiguous, and a writer builds the next one from the newest. An example:
+
+    08 01   version 1          10 01   writer_epoch 1       18 00   replay_after_wal_entry_position
+    20 00   wal_entry_position_last_seen                    30 01   current_generation 1
+    42 ..   sstables           50 01   shard_spec_id 1      5a 12 0a 10 <16 bytes>   shard_id
+
+`writer_epoch` counts the claims: only the writer that made the last one may go on. (MemWAL, shard manifest.)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from spark_lance.errors import FormatError, RetriesExhaustedError, ShardSealedError
+from spark_lance.io.store import Store
+from spark_lance.memwal.names import ShardPaths, numbers_in
+from spark_lance.memwal.puts import put_new
+from spark_lance.proto.index_pb2 import ShardManifest
+
+__all__ = ["change_shard", "claim_shard", "create_shard", "load_shard", "publish_shard"]
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 50
+
+
+def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
+    """Return the newest manifest of a shard, None if it has none. The listing decides, not the hint.
+
+    Raises:
+        FormatError: the manifest cannot be decoded, or says that it is another.
+    """
+    for _ in range(_ATTEMPTS):
+        versions = numbers_in(list(store.list(paths.manifests)))
+        if not versions:
+            return None
+        path = paths.manifest(versions[-1])
+        try:
+            data = store.read(path)
+        except FileNotFoundError:
+            continue  # collected since it was listed, for there is a newer one
+        try:
+            message = ShardManifest.FromString(data)
+        except DecodeError as error:
+            raise FormatError(f"undecodable shard manifest: {error}", path=path) from error
+        if message.version != versions[-1] or message.shard_id.uuid != paths.shard.bytes:
+            raise FormatError(
+                f"the shard manifest says that it is version {message.version} of another shard or version",
+                path=path,
+            )
+        return message
+    raise FormatError("the newest shard manifest vanishes each time before it is read", path=paths.manifests)
+
+
+def publish_shard(
+    store: Store, paths: ShardPaths, message: ShardManifest, *, unique: bool, sync: bool = False
+) -> bool:
+    """Create a version of a shard's manifest; return False if another writer was first.
+
+    Args:
+        unique: whether nobody else can write this very message, see `put_new`.
+
+    Raises:
+        CommitOutcomeUnknownError: it may be there, or come into being later.
+    """
+    data = message.SerializeToString()
+    if not put_new(store, paths.manifest(message.version), data, unique=unique, sync=sync):
+        return False
+    try:
+        hint = json.dumps({"version": message.version}, separators=(",", ":"))
+        store.put_hint(paths.hint, hint.encode())
+    except OSError as error:
+        logger.debug("no version hint written for shard %s: %s", paths.shard, error)
+    return True
+
+
+def create_shard(
+    store: Store, paths: ShardPaths, spec_id: int, entries: dict[str, bytes] | None = None
+) -> None:
+    """Create a shard that nobody has claimed; one that is there already is left as it is.
+
+    Args:
+        spec_id: of the sharding spec; 0 for shards that users choose.
+        entries: field of the spec -> value of this shard, as bytes.
+    """
+    message = ShardManifest(version=1, current_generation=1, shard_spec_id=spec_id)
+    message.shard_id.uuid = paths.shard.bytes
+    for field_id, value in (entries or {}).items():
+        message.shard_field_entries.add(field_id=field_id, value=value)
+    publish_shard(store, paths, message, unique=False)
+
+
+def claim_shard(
+    store: Store, paths: ShardPaths, spec_id: int, sync: bool = False
+) -> tuple[ShardManifest, bool]:
+    """Become the only writer of a shard: raise its epoch.
+
+    Returns:
+        The manifest that holds the claim, and whether the shard was there before.
+
+    Raises:
+        ShardSealedError: the shard takes no more rows.
+        RetriesExhaustedError: other writers claimed it each time.
+    """
+    for _ in range(_ATTEMPTS):
+        known = load_shard(store, paths)
+        message = ShardManifest(current_generation=1, shard_spec_id=spec_id)
+        message.shard_id.uuid = paths.shard.bytes
+        if known is not None:
+            if known.status == ShardManifest.SEALED:
+                raise ShardSealedError(
+                    f"shard {paths.shard} of {paths.root} is sealed: it takes no more rows"
+                )
+            message.CopyFrom(known)
+        message.version += 1
+        message.writer_epoch += 1
+        if publish_shard(store, paths, message, unique=False, sync=sync):
+            return message, known is not None
+    raise RetriesExhaustedError(f"other writers claimed shard {paths.shard} of {paths.root} each time")
+
+
+def change_shard(
+    store: Store,
+    paths: ShardPaths,
+    change: Callable[[ShardManifest], bool],
+    *,
+    sync: bool = False,
+) -> ShardManifest:
+    """Make the next version of a shard's manifest from the newest one, again while others are first.
+
+    Args:
+        change: changes the message; False leaves the shard as it is. It makes what nobody else makes.
+
+    Returns:
+        The version that was made, or the newest if nothing had to be changed.
+
+    Raises:
+        FormatError: the shard has no manifest.
+        RetriesExhaustedError: others were first each time.
+    """
+    for _ in range(_ATTEMPTS):
+        known = load_shard(store, paths)
+        if known is None:
+            raise FormatError("the shard has no manifest", path=paths.manifests)
+        message = ShardManifest()
+        message.CopyFrom(known)
+        if not change(message):
+            return known
+        message.version = known.version + 1
+        # Equal bytes by another would have the same effect.
+        if publish_shard(store, paths, message, unique=True, sync=sync):
+            return message
+    raise RetriesExhaustedError(f"other writers changed shard {paths.shard} of {paths.root} each time")

@@ -1,0 +1,317 @@
+"""Sharding: which shard a row goes to, by what the table's MemWAL says.
+
+    bucket       (hash of a column & 0x7fffffff) % num_buckets; null is bucket 0
+    identity     the value of a column
+    unsharded    one shard for all rows
+
+The hash is that of Spark SQL's `hash` with seed 0: the mixing of Murmur3, with the bytes behind the last
+whole word of four mixed one by one, as signed numbers.
+
+    mix(h, k)     k * cc9e2d51, rotated left by 15, * 1b873593; xor into h; h rotated by 13, * 5 + e6546b64
+    end(h, n)     h ^ n, then Murmur3's finish
+    32 bits       end(mix(0, v), 4)                booleans, integers to 32 bits, dates, float32 by their bits
+    64 bits       end(mix(mix(0, low), high), 8)   integers of 64 bits, timestamps, float64 by their bits
+    text          end(words and bytes, length)
+
+Examples: int64 34 hashes to 2017239379; of 8 buckets the int32 1 is in 2, the text "a" in 1.
+
+Which directory a value has is what the manifests of the shards say (`shard_field_entries`: the value as raw
+little-endian bytes, or as UTF-8). A shard that is missing gets an id that follows from the value, so that two
+writers make the same one. (MemWAL, sharding.)
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError
+from spark_lance.file.arrays import one_array, pick_rows
+from spark_lance.file.schema import Schema
+from spark_lance.io.store import Store
+from spark_lance.memwal.names import ShardPaths, list_shards
+from spark_lance.memwal.shard_manifest import create_shard, load_shard
+from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardingSpec, ShardManifest
+from spark_lance.table.schema.keys import primary_key
+
+__all__ = ["MAX_BUCKETS", "Router", "buckets", "check_hashable", "hashes", "sharding_spec"]
+
+UInt32Array = npt.NDArray[np.uint32]
+
+MAX_BUCKETS = 1024
+# pylance names the field so, whatever the transform.
+_FIELD = "bucket"
+_NAMESPACE = uuid.UUID("6f0c1f4e-8e0b-4f39-9f0a-4d2a6c1b7e55")
+_TYPES = {"string": "utf8", "large_string": "large_utf8", "bool": "bool"}
+
+
+def hashes(values: pa.Array) -> UInt32Array:
+    """Return the hash of every value; of nulls anything.
+
+    Raises:
+        SchemaError: values of this type are not hashed.
+    """
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _hash_texts(values.cast(pa.large_string()).fill_null(""))
+    check_hashable(kind)
+    if pa.types.is_boolean(kind):
+        return _hash32(values.fill_null(False).cast(pa.uint8()).to_numpy().astype(np.uint32))
+    if pa.types.is_floating(kind):
+        numbers = values.fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 hashes as 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        if kind.bit_width == 32:
+            return _hash32(numbers.astype(np.float32).view(np.uint32))
+        return _hash64(numbers.astype(np.float64).view(np.uint64))
+    if not pa.types.is_integer(kind):
+        values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+    if numbers.dtype.itemsize == 8:
+        return _hash64(numbers.view(np.uint64))
+    return _hash32(numbers.astype(np.int64).astype(np.uint32))
+
+
+def check_hashable(kind: pa.DataType) -> None:
+    """Refuse a type whose values are not put into buckets.
+
+    Raises:
+        SchemaError: it is one.
+    """
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64,
+             pa.types.is_date32, pa.types.is_time, pa.types.is_timestamp, pa.types.is_string,
+             pa.types.is_large_string)  # fmt: skip
+    if not any(test(kind) for test in tests):
+        raise SchemaError(f"values of type {kind} are not put into buckets: choose another column")
+
+
+def buckets(values: pa.Array, count: int) -> npt.NDArray[np.int32]:
+    """Return the bucket of every value, 0 for nulls."""
+    found = (hashes(values) & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
+    found[values.is_null().to_numpy(zero_copy_only=False)] = 0
+    numbered: npt.NDArray[np.int32] = found.astype(np.int32)
+    return numbered
+
+
+def _rotate(values: UInt32Array, bits: int) -> UInt32Array:
+    rotated: UInt32Array = (values << np.uint32(bits)) | (values >> np.uint32(32 - bits))
+    return rotated
+
+
+def _mix(state: UInt32Array, word: UInt32Array) -> UInt32Array:
+    with np.errstate(over="ignore"):
+        key = _rotate(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+        mixed: UInt32Array = _rotate(state ^ key, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    return mixed
+
+
+def _end(state: UInt32Array, length: UInt32Array | np.uint32) -> UInt32Array:
+    with np.errstate(over="ignore"):
+        state = state ^ length
+        state = (state ^ (state >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+        state = (state ^ (state >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+        ended: UInt32Array = state ^ (state >> np.uint32(16))
+    return ended
+
+
+def _hash32(values: UInt32Array) -> UInt32Array:
+    return _end(_mix(np.zeros(len(values), np.uint32), values), np.uint32(4))
+
+
+def _hash64(values: npt.NDArray[np.uint64]) -> UInt32Array:
+    low = (values & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    high = (values >> np.uint64(32)).astype(np.uint32)
+    return _end(_mix(_mix(np.zeros(len(values), np.uint32), low), high), np.uint32(8))
+
+
+def _hash_texts(texts: pa.LargeStringArray) -> UInt32Array:
+    """Return the hashes of texts; those of one length are hashed together."""
+    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    lengths = np.diff(offsets)
+    found = np.empty(len(texts), np.uint32)
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        values = np.ascontiguousarray(data[offsets[rows][:, None] + np.arange(length)])
+        state = np.zeros(len(rows), np.uint32)
+        whole = int(length) - int(length) % 4
+        words = np.ascontiguousarray(values[:, :whole]).view("<u4").reshape(len(rows), -1)
+        for place in range(words.shape[1]):
+            state = _mix(state, words[:, place].astype(np.uint32))
+        for place in range(whole, int(length)):
+            state = _mix(state, values[:, place].view(np.int8).astype(np.int32).view(np.uint32))
+        found[rows] = _end(state, np.uint32(length))
+    return found
+
+
+def sharding_spec(
+    schema: Schema,
+    *,
+    bucket_column: str | None = None,
+    num_buckets: int | None = None,
+    identity_column: str | None = None,
+    unsharded: bool = False,
+) -> tuple[ShardingSpec | None, int]:
+    """Return how rows are spread over shards, and how many shards that makes (0: it is not known).
+
+    Raises:
+        OptionError: not at most one way is asked for, or one lacks a part.
+        SchemaError: the column cannot be used.
+    """
+    if (bucket_column is None) != (num_buckets is None):
+        raise OptionError("bucket_column and num_buckets come together")
+    asked = [bucket_column is not None, identity_column is not None, unsharded]
+    if sum(asked) > 1:
+        raise OptionError("rows are spread in one way: give bucket_column, identity_column or unsharded")
+    if not any(asked):
+        return None, 0
+    spec = ShardingSpec(spec_id=1)
+    field = spec.fields.add(field_id=_FIELD, result_type="int32")
+    if unsharded:
+        field.transform = "unsharded"
+        return spec, 1
+    column = schema.field(str(bucket_column if bucket_column is not None else identity_column))
+    field.source_ids.append(column.id)
+    if num_buckets is None:
+        kind = column.arrow_type()
+        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+                or pa.types.is_boolean(kind)):  # fmt: skip
+            raise SchemaError(
+                f"shards by the values of {column.name!r}: integers, text or booleans, not {kind}"
+            )
+        field.transform = "identity"
+        field.result_type = _TYPES.get(str(kind), str(kind))
+        return spec, 0
+    if not 1 <= num_buckets <= MAX_BUCKETS:
+        raise OptionError(f"num_buckets must be 1 to {MAX_BUCKETS}, not {num_buckets}")
+    check_hashable(column.arrow_type())
+    field.transform = "bucket"
+    field.parameters["num_buckets"] = str(num_buckets)
+    return spec, num_buckets
+
+
+@dataclass(frozen=True)
+class Router:
+    """Tells the shard of every row. Can be pickled.
+
+    Attributes:
+        spec_id: of the sharding spec.
+        transform: "bucket", "identity" or "unsharded".
+        column: whose value tells; empty without one.
+        num_buckets: of transform "bucket".
+    """
+
+    spec_id: int
+    transform: str
+    column: str = ""
+    num_buckets: int = 1
+
+    @classmethod
+    def of(cls, details: MemWalIndexDetails, schema: Schema) -> Router:
+        """Return the router of a table's MemWAL.
+
+        Raises:
+            OptionError: its shards are chosen by hand, or do not follow from the primary key.
+            UnsupportedFormatError: it spreads rows in a way that is not known here.
+        """
+        if not details.sharding_specs:
+            raise OptionError(
+                "the shards of this MemWAL are chosen by hand: initialize it with bucket_column and "
+                "num_buckets, identity_column or unsharded=True, or write with mem_wal_writer(shard_id)"
+            )
+        spec = details.sharding_specs[0]
+        if len(details.sharding_specs) > 1 or len(spec.fields) != 1:
+            raise UnsupportedFormatError("a MemWAL with several sharding specs or fields")
+        field = spec.fields[0]
+        if field.transform == "unsharded":
+            return cls(spec.spec_id, "unsharded")
+        if field.transform not in ("bucket", "identity") or field.HasField("expression"):
+            raise UnsupportedFormatError(f"a MemWAL sharded by {field.transform or field.expression}")
+        name = field.parameters.get("column", "").strip()
+        if not name:
+            names = [top.name for top in schema.fields if top.id in field.source_ids]
+            if len(names) != 1:
+                raise SchemaError(
+                    "the column by which the MemWAL spreads rows is not in the table (any more)"
+                )
+            name = names[0]
+        key = [part.name for part in primary_key(schema)]
+        if key and name not in key:
+            raise OptionError(
+                f"the MemWAL spreads rows by column {name!r}, which is not in the primary key: a key could "
+                "be in two shards. Write with mem_wal_writer(shard_id)"
+            )
+        if field.transform == "identity":
+            return cls(spec.spec_id, "identity", name)
+        return cls(spec.spec_id, "bucket", name, int(field.parameters.get("num_buckets", "1")))
+
+    def values(self, rows: pa.Table) -> pa.Array:
+        """Return the value of every row by which its shard is known.
+
+        Raises:
+            SchemaError: rows lack the column, or its value is null where the value names the shard.
+        """
+        if self.transform == "unsharded":
+            return pa.array(np.zeros(rows.num_rows, np.int32))
+        if self.column not in rows.column_names:
+            raise SchemaError(f"rows are spread over shards by column {self.column!r}, which they lack")
+        column = one_array(rows[self.column]) if rows.num_rows else rows[self.column].combine_chunks()
+        if self.transform == "bucket":
+            return pa.array(buckets(column, self.num_buckets))
+        if column.null_count:
+            raise SchemaError(f"column {self.column!r} names the shard of a row, and must not be null")
+        return column
+
+    def split(self, rows: pa.Table) -> Iterator[tuple[bytes, pa.Table]]:
+        """Yield the value of each shard, as its manifest has it, and its rows in their order."""
+        if not rows.num_rows:
+            return
+        values = self.values(rows)
+        encoded = values.dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        starts = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
+        for number, value in enumerate(encoded.dictionary):
+            yield value_bytes(value), pick_rows(rows, order[starts[number] : starts[number + 1]])
+
+    def shards(self, store: Store, root: str) -> dict[bytes, uuid.UUID]:
+        """Return the shards whose manifests tell for which value they are; of several for one, the first."""
+        found: dict[bytes, uuid.UUID] = {}
+        for shard in list_shards(store, root):
+            manifest = load_shard(store, ShardPaths(root, shard))
+            if manifest is None or manifest.status == ShardManifest.SEALED:
+                continue
+            entries = {entry.field_id: entry.value for entry in manifest.shard_field_entries}
+            if _FIELD in entries and manifest.shard_spec_id == self.spec_id:
+                found.setdefault(entries[_FIELD], shard)
+        return found
+
+    def shard_for(
+        self, store: Store, root: str, value: bytes, known: Mapping[bytes, uuid.UUID] | None = None
+    ) -> uuid.UUID:
+        """Return the shard of a value; make one if there is none.
+
+        Args:
+            known: what `shards` returned.
+        """
+        present = self.shards(store, root) if known is None else known
+        if value in present:
+            return present[value]
+        shard = uuid.uuid5(_NAMESPACE, f"{self.spec_id}/{self.transform}/{self.num_buckets}/{value.hex()}")
+        create_shard(store, ShardPaths(root, shard), self.spec_id, {_FIELD: value})
+        return shard
+
+
+def value_bytes(value: pa.Scalar) -> bytes:
+    """Return a value as shard manifests have it: little-endian, or UTF-8."""
+    kind = value.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return str(value.as_py()).encode()
+    if pa.types.is_boolean(kind):
+        return bytes([bool(value.as_py())])
+    width = kind.bit_width // 8
+    return int(value.as_py()).to_bytes(width, "little", signed=not pa.types.is_unsigned_integer(kind))

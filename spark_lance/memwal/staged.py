@@ -1,0 +1,267 @@
+"""Rows that tasks leave for the shards, and their way into the logs, once.
+
+    {root}/_wal_staging/{job}/{task}-{shard value, hex}.arrow     an Arrow stream: what a task has for a shard
+    {root}/_wal_staging/{digest of a query's id}/{epoch}.done     all shards have this micro-batch
+
+Tasks write at once, and may be run twice; only what tasks that counted left goes into the logs. Of each shard
+one process appends it then, as the shard's writer, as one entry, which says which query and epoch it is of:
+so a shard has all of a write or nothing, and one that has it is passed over when the work is repeated. Writes
+of more than 256 MB for one shard are several entries; a shard that has a part of these gets all of them
+again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+from spark_lance.io.outputs import OutputFile
+from spark_lance.io.store import Store, join
+from spark_lance.memwal.names import ShardPaths, numbers_in
+from spark_lance.memwal.sharding import Router
+from spark_lance.memwal.writer import ShardWriter
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = [
+    "STAGING_DIR",
+    "Once",
+    "Stage",
+    "StagedPiece",
+    "append_staged",
+    "delete_staged",
+    "has_epoch",
+    "pieces_by_value",
+    "record_epoch",
+]
+
+STAGING_DIR = "_wal_staging"
+_ENTRY_BYTES = 256 << 20
+_HEAD_BYTES = 64 << 10
+# Rows that wait in logs are read again for every micro-batch, so they become an SSTable sooner.
+_STREAM_ROWS = 20_000
+_QUERY, _EPOCH, _LAST = "spark_lance.query", "spark_lance.epoch", "spark_lance.last"
+
+
+@dataclass(frozen=True)
+class Once:
+    """What is written once: the id of a query or job, and the number of this write in it."""
+
+    query: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class StagedPiece:
+    """Rows of one task for one shard.
+
+    Attributes:
+        value: of the shard, as its manifest has it.
+        path: of the file.
+        rows: how many.
+    """
+
+    value: bytes
+    path: str
+    rows: int
+
+
+class _Output:
+    """Makes pyarrow write into an output of a store."""
+
+    def __init__(self, output: OutputFile) -> None:
+        self._output = output
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._output.write(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Stage:
+    """Spreads the rows of a task over a file per shard.
+
+    Args:
+        store, root: the table.
+        router: tells the shards.
+        job: names the directory.
+    """
+
+    def __init__(self, store: Store, root: str, router: Router, job: str) -> None:
+        self._store, self._router = store, router
+        self._directory = join(root, STAGING_DIR, job)
+        self._task = uuid.uuid4().hex
+        self._open: dict[bytes, tuple[pa.RecordBatchWriter, OutputFile, str]] = {}
+        self._rows: dict[bytes, int] = {}
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows, which have the columns that they will have in the log."""
+        for value, part in self._router.split(rows):
+            if value not in self._open:
+                path = join(self._directory, f"{self._task}-{value.hex() or 'empty'}.arrow")
+                output = self._store.create(path)
+                stream = pa.ipc.new_stream(pa.PythonFile(_Output(output), "w"), rows.schema)
+                self._open[value] = stream, output, path
+            self._open[value][0].write_table(part)
+            self._rows[value] = self._rows.get(value, 0) + part.num_rows
+
+    def finish(self) -> list[StagedPiece]:
+        """Make the files visible and return what they hold."""
+        pieces = []
+        for value, (stream, output, path) in self._open.items():
+            stream.close()
+            output.close()
+            pieces.append(StagedPiece(value, path, self._rows[value]))
+        return pieces
+
+    def abort(self) -> None:
+        """Drop what was written."""
+        for _, output, _ in self._open.values():
+            output.abort()
+
+
+def pieces_by_value(pieces: Iterable[StagedPiece]) -> dict[bytes, list[StagedPiece]]:
+    """Return the pieces of each shard, in their order."""
+    found: dict[bytes, list[StagedPiece]] = {}
+    for piece in pieces:
+        found.setdefault(piece.value, []).append(piece)
+    return found
+
+
+def append_staged(
+    snapshot: Snapshot,
+    shard: uuid.UUID,
+    pieces: Sequence[StagedPiece],
+    once: Once | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> int:
+    """Append what tasks left for a shard to its log, and return the rows; 0 if the shard has them already.
+
+    The shard is claimed: a writer that it had is fenced.
+
+    Args:
+        snapshot: the table.
+        pieces: in order.
+        once: what this is a part of; None appends in any case.
+        settings: of the writer.
+
+    Raises:
+        WriterFencedError: another writer claimed the shard meanwhile.
+        CommitError, FormatError, OSError: see `ShardWriter`.
+    """
+    limits = {"max_memtable_rows": _STREAM_ROWS, **(settings or {})}
+    writer = ShardWriter(snapshot, shard, limits)
+    try:
+        if once is not None and _is_logged(snapshot.store, ShardPaths(snapshot.root, shard), once):
+            return 0
+        total = 0
+        held: pa.Table | None = None
+        for table in _tables(snapshot.store, pieces):
+            if held is not None:
+                _put(writer, held, once, last=False)
+            held = table
+            total += table.num_rows
+        if held is not None:
+            _put(writer, held, once, last=True)
+        return total
+    finally:
+        writer.abandon()
+
+
+def _put(writer: ShardWriter, rows: pa.Table, once: Once | None, *, last: bool) -> None:
+    metadata = None
+    if once is not None:
+        metadata = {_QUERY: once.query, _EPOCH: str(once.epoch), _LAST: str(last).lower()}
+    writer.put_logged(rows, metadata)
+
+
+def _tables(store: Store, pieces: Sequence[StagedPiece]) -> Iterator[pa.Table]:
+    """Yield the rows of pieces in tables of about the size of an entry."""
+    held: list[pa.Table] = []
+    size = 0
+    for piece in pieces:
+        data = store.map(piece.path) or pa.py_buffer(store.read(piece.path))
+        rows = 0
+        with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+            for batch in reader:
+                rows += batch.num_rows
+                held.append(pa.Table.from_batches([batch]))
+                size += batch.nbytes
+                if size >= _ENTRY_BYTES:
+                    yield pa.concat_tables(held)
+                    held, size = [], 0
+        if rows != piece.rows:
+            raise FormatError(
+                f"{rows} rows were left for a shard where {piece.rows} were written", piece.path
+            )
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
+    """Whether the log of a shard holds all of a write; looked for from its end, up to one of its query."""
+    for position in reversed(numbers_in(list(store.list(paths.entries)))):
+        path = paths.entry(position)
+        try:
+            size = store.size(path)
+            (head,) = store.read_ranges(path, [(0, min(size, _HEAD_BYTES))])
+            with pa.ipc.open_stream(pa.BufferReader(head)) as reader:
+                metadata = reader.schema.metadata or {}
+        except (FileNotFoundError, pa.ArrowInvalid):
+            continue
+        if metadata.get(_QUERY.encode(), b"").decode() != once.query:
+            continue
+        epoch = int(metadata.get(_EPOCH.encode(), b"-1"))
+        if epoch != once.epoch:
+            return epoch > once.epoch
+        if metadata.get(_LAST.encode()) == b"true":
+            return True
+    return False
+
+
+def _record_directory(root: str, query: str) -> str:
+    return join(root, STAGING_DIR, hashlib.sha256(query.encode()).hexdigest()[:32])
+
+
+def _epochs(store: Store, root: str, query: str) -> list[int]:
+    names = store.list(_record_directory(root, query))
+    return sorted(int(name[:-5]) for name in names if name.endswith(".done") and name[:-5].isdigit())
+
+
+def has_epoch(store: Store, root: str, once: Once) -> bool:
+    """Whether all shards have a write, or a later one of the same query."""
+    return any(epoch >= once.epoch for epoch in _epochs(store, root, once.query))
+
+
+def record_epoch(store: Store, root: str, once: Once) -> None:
+    """Say that all shards have a write; what earlier ones left is deleted."""
+    directory = _record_directory(root, once.query)
+    store.put(join(directory, f"{once.epoch:020d}.done"), b"")
+    earlier = [epoch for epoch in _epochs(store, root, once.query) if epoch < once.epoch]
+    store.delete_many(join(directory, f"{epoch:020d}.done") for epoch in earlier)
+
+
+def delete_staged(store: Store, root: str, job: str) -> None:
+    """Delete what the tasks of a job left."""
+    directory = join(root, STAGING_DIR, job)
+    store.delete_many(found.path for found in store.list_objects(directory))

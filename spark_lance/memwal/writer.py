@@ -1,0 +1,457 @@
+"""The writer of a shard: rows go to its log, and from memory to SSTables.
+
+    open     claim the shard (raise its epoch), put a sentinel at the end of its log, replay it
+    put      one entry of the log; when it returns, every reader sees the rows
+    flush    the rows in memory become an SSTable; then the shard's manifest names it and says that the log is
+             needed only behind it
+    close    flush, wait
+
+Every position of the log is written by whoever creates its file first. A writer that was displaced finds the
+sentinel, or an entry of its successor, where its own next entry should be, looks at the manifest, and stops:
+it is fenced. What it was told is written before that was replayed by its successor. An error of a store whose
+outcome is not known stops the writer, too: opening the shard anew replays what is there. (MemWAL, writer.)
+
+While an SSTable is written in the background, rows go on; there is a limit for what waits (back-pressure).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import (
+    CommitError,
+    OptionError,
+    UnsupportedFormatError,
+    WriterFencedError,
+)
+from spark_lance.file.arrays import join
+from spark_lance.memwal.entries import (
+    WalEntry,
+    by_generation,
+    entry_mark,
+    log_schema,
+    pack_entry,
+    pack_sentinel,
+    read_entry,
+    read_tail,
+    rows_of,
+)
+from spark_lance.memwal.logged import logged_keys, logged_rows, plain_schema
+from spark_lance.memwal.names import ShardPaths, new_sstable_name
+from spark_lance.memwal.puts import put_new
+from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_shard
+from spark_lance.memwal.sstables import check_key, write_sstable
+from spark_lance.memwal.writer_config import WriterConfig, WriterStats
+from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
+from spark_lance.table.operations.mem_wal_marks import mem_wal_details
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.writing.inputs import as_reader
+
+__all__ = ["ShardWriter", "check_epoch", "check_loggable", "place_sentinel"]
+
+logger = logging.getLogger(__name__)
+
+# A log may be collected this long after its rows are in the table, so a writer looks at the manifest again
+# when it did not for a part of it: the entry that would have stopped it may be gone.
+_LOOK_AGAIN_SECONDS = 60.0
+
+
+@dataclass
+class _MemTable:
+    """The rows of one generation."""
+
+    generation: int
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+    last_position: int = 0
+
+    def add(self, table: pa.Table, position: int) -> None:
+        self.tables.append(table)
+        self.rows += table.num_rows
+        self.nbytes += table.nbytes
+        self.last_position = position
+
+
+def check_loggable(snapshot: Snapshot) -> MemWalIndexDetails:
+    """Return what a table's MemWAL says, if rows can be logged for it.
+
+    Raises:
+        OptionError: the table has no MemWAL.
+        SchemaError: the key is of a type that a MemWAL cannot have.
+        UnsupportedFormatError: the table has blobs, is legacy, or has several sharding specs.
+    """
+    details = mem_wal_details(snapshot.manifest.indices)
+    if details is None:
+        raise OptionError(f"{snapshot.root} has no MemWAL: initialize_mem_wal() makes one")
+    if len(details.sharding_specs) > 1:
+        raise UnsupportedFormatError("a MemWAL with several sharding specs", path=snapshot.manifest.path)
+    if any(node.is_blob for node in snapshot.schema.walk()):
+        raise UnsupportedFormatError("writing to a MemWAL of a table with blobs", path=snapshot.manifest.path)
+    if not snapshot.manifest.file_version.writable:
+        raise UnsupportedFormatError("writing legacy files", path=snapshot.manifest.path)
+    check_key(snapshot.schema)
+    return details
+
+
+def place_sentinel(
+    snapshot: Snapshot, paths: ShardPaths, position: int, epoch: int, sync: bool = False
+) -> int:
+    """Put a sentinel at the first free position from one on, and return it.
+
+    Raises:
+        WriterFencedError: another writer has claimed the shard since.
+        CommitOutcomeUnknownError: the store did not say.
+    """
+    data = pack_sentinel(epoch, entry_mark())
+    while not put_new(snapshot.store, paths.entry(position), data, unique=True, sync=sync):
+        check_epoch(snapshot, paths, epoch)
+        position += 1
+    return position
+
+
+def check_epoch(snapshot: Snapshot, paths: ShardPaths, epoch: int) -> None:
+    """Make sure that nobody has claimed a shard since an epoch.
+
+    Raises:
+        WriterFencedError: somebody has.
+    """
+    newest = load_shard(snapshot.store, paths)
+    stored = 0 if newest is None else newest.writer_epoch
+    if stored != epoch:
+        raise WriterFencedError(
+            f"another writer claimed shard {paths.shard} of {paths.root}: epoch {epoch} is over, the shard "
+            f"is at {stored}. What was acknowledged is kept; open a new writer"
+        )
+
+
+class ShardWriter:
+    """Writes rows to one shard, as the only one. Made by `LanceDataset.mem_wal_writer`; a context manager.
+
+    One thread at a time may use it.
+    """
+
+    def __init__(self, snapshot: Snapshot, shard: uuid.UUID, config: Mapping[str, Any] | None = None) -> None:
+        details = check_loggable(snapshot)
+        self._snapshot = snapshot
+        self._store, self._schema = snapshot.store, snapshot.schema
+        self._paths = ShardPaths(snapshot.root, shard)
+        self._config = WriterConfig.of(details, config or {})
+        self._spec_id = details.sharding_specs[0].spec_id if details.sharding_specs else 0
+        self._arrow = log_schema(self._schema)
+        self._plain = plain_schema(self._schema)
+        self._sync = self._config.durability == "synced"
+        self.stats = WriterStats()
+        self._failure: Exception | None = None
+        self._closed = False
+        self._waiting: deque[tuple[int, Future[None]]] = deque()
+        self._lock = threading.Lock()
+        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="lance-memwal")
+        try:
+            self._open(details)
+        except BaseException:
+            self._flusher.shutdown()
+            raise
+
+    @property
+    def shard_id(self) -> str:
+        """The id of the shard."""
+        return str(self._paths.shard)
+
+    @property
+    def epoch(self) -> int:
+        """The number of this claim."""
+        return self._epoch
+
+    @property
+    def generation(self) -> int:
+        """The generation that rows are put into."""
+        return self._memtable.generation
+
+    def _open(self, details: MemWalIndexDetails) -> None:
+        manifest, existed = claim_shard(self._store, self._paths, self._spec_id, self._sync)
+        self._epoch = manifest.writer_epoch
+        self._looked = time.monotonic()
+        after = manifest.replay_after_wal_entry_position
+        tail = read_tail(self._store, self._paths, after, self._schema, accept_loss=self._config.accept_loss)
+        entries = list(tail.entries)
+        self._next = tail.next_position
+        if existed or entries:
+            placed = place_sentinel(self._snapshot, self._paths, self._next, self._epoch, self._sync)
+            # What the writer before put there since the log was read is as good as the rest.
+            entries += [
+                read_entry(self._store, self._paths, position, self._schema)
+                for position in range(self._next, placed)
+            ]
+            self._next = placed + 1
+            self._note_tip(placed)
+        self._replay(entries, manifest, details)
+        if tail.lost:
+            self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Make an SSTable of what is left of a damaged log, and begin a new log behind it."""
+        if self._memtable.rows:
+            self._freeze()
+        self._wait(0)
+
+        def change(message: ShardManifest) -> bool:
+            if message.writer_epoch != self._epoch:
+                self._fence(message.writer_epoch)
+            message.replay_after_wal_entry_position = self._next - 1
+            return True
+
+        change_shard(self._store, self._paths, change, sync=self._sync)
+
+    def _note_tip(self, position: int) -> None:
+        """Tell other writers how far the log goes."""
+
+        def change(message: ShardManifest) -> bool:
+            if message.writer_epoch != self._epoch:
+                self._fence(message.writer_epoch)
+            message.wal_entry_position_last_seen = position
+            return True
+
+        change_shard(self._store, self._paths, change, sync=self._sync)
+
+    def _replay(
+        self, entries: Sequence[WalEntry], manifest: ShardManifest, details: MemWalIndexDetails
+    ) -> None:
+        """Take rows of the log into memory; all but the newest generation become SSTables at once."""
+        current = manifest.current_generation
+        first = self._first_generation(details)
+        self._memtable = _MemTable(max(current, first))
+        for logged, its in by_generation(entries, current):
+            generation = max(logged, first)
+            if generation != self._memtable.generation:
+                if self._memtable.rows:
+                    self._freeze()
+                self._memtable = _MemTable(generation)
+            rows = pa.Table.from_arrays(rows_of(its, self._schema).columns, schema=self._plain)
+            self._memtable.add(rows, its[-1].position)
+        self._wait(0)
+
+    def _first_generation(self, details: MemWalIndexDetails) -> int:
+        """Return the first generation that the table does not have of this shard.
+
+        A branch or clone of a table knows what was compacted there, of shards that it does not have.
+        """
+        marks = {mark.shard_id.uuid: mark.generation for mark in details.compacted_sstables}
+        return 1 + marks.get(self._paths.shard.bytes, 0)
+
+    def put(
+        self, data: Any, *, schema: pa.Schema | None = None, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Insert or update rows; they are in the log, and seen by readers, when this returns.
+
+        Of several rows with one key the last one counts. All rows are one entry of the log, so readers see
+        all of them or none.
+
+        Args:
+            data: what `write_dataset` takes, with the columns of the table.
+            schema: of an iterable of batches.
+            metadata: kept with the entry.
+
+        Raises:
+            SchemaError: the rows do not fit the table, or a key is null.
+            WriterFencedError: another writer has claimed the shard; these rows are not written.
+            CommitOutcomeUnknownError: the rows may be written: open the shard anew and look.
+        """
+        self._log(logged_rows(self._schema, as_reader(data, schema)), metadata)
+
+    def put_logged(self, rows: pa.Table, metadata: Mapping[str, str] | None = None) -> None:
+        """Write rows that `logged_rows` or `logged_keys` made, elsewhere perhaps; errors as `put`."""
+        self._log(pa.Table.from_arrays(rows.columns, schema=self._plain).combine_chunks(), metadata)
+
+    def delete(self, keys: Any, *, schema: pa.Schema | None = None) -> None:
+        """Delete the rows of keys, whether or not there are such rows.
+
+        Args:
+            keys: what `write_dataset` takes, with the columns of the primary key; others are passed over.
+
+        Raises:
+            OptionError: the table has no primary key.
+            SchemaError, WriterFencedError, CommitOutcomeUnknownError: as `put`.
+        """
+        self._log(logged_keys(self._schema, as_reader(keys, schema)), None)
+
+    def _log(self, rows: pa.Table, metadata: Mapping[str, str] | None) -> None:
+        """Write rows as the next entry, and take them into memory."""
+        self._check()
+        if not rows.num_rows:
+            return
+        logged = pa.Table.from_arrays(rows.columns, schema=self._arrow)
+        data = pack_entry(logged, self._arrow, self._epoch, self._memtable.generation, metadata)
+        try:
+            self._append(data)
+        except Exception as error:
+            # Whether or not it is written: only a replay tells, so nothing may come after it.
+            self._failure = error
+            raise
+        self.stats.put_count += 1
+        self.stats.put_rows += rows.num_rows
+        self.stats.wal_entries += 1
+        self.stats.wal_bytes += len(data)
+        table = self._memtable
+        table.add(rows, self._next - 1)
+        config = self._config
+        if (
+            table.rows >= config.max_memtable_rows
+            or table.nbytes >= config.max_memtable_size
+            or len(table.tables) >= config.max_memtable_batches
+        ):
+            self._freeze()
+            self._wait(config.max_unflushed_memtable_bytes)
+
+    def _append(self, data: bytes) -> None:
+        if not put_new(self._store, self._paths.entry(self._next), data, unique=True, sync=self._sync):
+            check_epoch(self._snapshot, self._paths, self._epoch)
+            raise CommitError(
+                f"position {self._next} of the log of shard {self._paths.shard} is taken, though nobody has "
+                "claimed the shard: open a new writer"
+            )
+        if time.monotonic() - self._looked > _LOOK_AGAIN_SECONDS:
+            check_epoch(self._snapshot, self._paths, self._epoch)
+            self._looked = time.monotonic()
+        self._next += 1
+
+    def _freeze(self) -> None:
+        """Hand the rows in memory to the background, and begin the next generation."""
+        full = self._memtable
+        self._memtable = _MemTable(full.generation + 1)
+        self._waiting.append((full.nbytes, self._flusher.submit(self._write, full)))
+
+    def _wait(self, most: int) -> None:
+        """Wait until no more bytes than these are on their way to SSTables.
+
+        Raises:
+            Exception: what a flush raised.
+        """
+        start = time.monotonic()
+        while self._waiting and (
+            self._waiting[0][1].done() or sum(size for size, _ in self._waiting) > most or most == 0
+        ):
+            _, done = self._waiting.popleft()
+            try:
+                done.result()
+            except Exception as error:
+                self._failure = error
+                raise
+        self.stats.waited_seconds += time.monotonic() - start
+
+    def _write(self, full: _MemTable) -> None:
+        """Write an SSTable and name it in the shard's manifest; in the background."""
+        if self._failure is not None:
+            raise self._failure
+        name = new_sstable_name(full.generation)
+        root = self._paths.sstable(name)
+        rows = pa.concat_tables(full.tables)
+        columns = [pa.chunked_array(join(column.chunks), column.type) for column in rows.columns]
+        rows = pa.Table.from_arrays(columns, schema=rows.schema)
+        version = self._snapshot.manifest.file_version
+        key_bytes = write_sstable(self._store, root, rows, self._schema, version, self._sync)
+
+        def change(message: ShardManifest) -> bool:
+            if message.writer_epoch != self._epoch:
+                self._fence(message.writer_epoch)
+            if message.current_generation > full.generation:
+                return False  # an answer was lost: it is there
+            entry = message.sstables.add(
+                generation=full.generation,
+                path=name,
+                in_memory_bytes=full.nbytes,
+                physical_rows=full.rows,
+            )
+            if key_bytes:
+                entry.primary_key_bytes = key_bytes
+            message.current_generation = full.generation + 1
+            message.replay_after_wal_entry_position = full.last_position
+            message.wal_entry_position_last_seen = max(
+                full.last_position, message.wal_entry_position_last_seen
+            )
+            return True
+
+        change_shard(self._store, self._paths, change, sync=self._sync)
+        with self._lock:
+            self.stats.sstables += 1
+            self.stats.sstable_rows += full.rows
+
+    def _fence(self, stored: int) -> None:
+        raise WriterFencedError(
+            f"another writer claimed shard {self._paths.shard} of {self._paths.root}: epoch {self._epoch} is "
+            f"over, the shard is at {stored}. What was acknowledged is kept; open a new writer"
+        )
+
+    def flush(self) -> None:
+        """Make an SSTable of the rows in memory, and wait until all that were begun are there.
+
+        Raises:
+            WriterFencedError: another writer has claimed the shard.
+            CommitOutcomeUnknownError, OSError: the store failed; the rows are in the log.
+        """
+        self._check()
+        if self._memtable.rows:
+            self._freeze()
+        self._wait(0)
+
+    def close(self) -> None:
+        """Flush and end; further calls fail. A writer that failed ends without a flush: its rows are in the
+        log.
+
+        Raises:
+            WriterFencedError, CommitOutcomeUnknownError, OSError: as `flush`, or what the writer failed of.
+        """
+        if self._closed:
+            return
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self.flush()
+        finally:
+            self._closed = True
+            self._flusher.shutdown()
+
+    def abandon(self) -> None:
+        """End without a flush; what was put is in the log."""
+        self._closed = True
+        self._flusher.shutdown(cancel_futures=True)
+
+    def memtable_stats(self) -> dict[str, int]:
+        """Return rows, writes and bytes in memory, the generation, and SSTables on their way."""
+        table = self._memtable
+        return {
+            "row_count": table.rows,
+            "batch_count": len(table.tables),
+            "estimated_size_bytes": table.nbytes,
+            "generation": table.generation,
+            "frozen_count": len(self._waiting),
+            "frozen_bytes": sum(size for size, _ in self._waiting),
+        }
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise OptionError(f"the writer of shard {self._paths.shard} is closed")
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon()

@@ -1,0 +1,106 @@
+// What to write in place of statements of other table formats that are not in Spark's grammar, such as OPTIMIZE and VACUUM.
+//
+// The parser of a session stays what it is; only where it refuses such a statement, the error says what does the same
+// for a Lance table. A format that brings a grammar of its own is asked before.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package spark_lance;
+
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.parser.ParseException;
+import org.apache.spark.sql.catalyst.parser.ParserInterface;
+
+public final class LanceParser extends scala.runtime.AbstractFunction2 implements InvocationHandler {
+  private static final String TABLE = "\\s+(?:TABLE\\s+)?(`[^`]+`(?:\\.(?:`[^`]+`|\\w+))*|[\\w.]+)";
+  // How a statement begins, with its table, and what does the same.
+  private static final String[][] KNOWN = {
+    {"OPTIMIZE" + TABLE + "\\s+(?:.*\\s)?ZORDER\\b", "CALL %1$s.system.zorder('%2$s', 'column, ...')"},
+    {"OPTIMIZE" + TABLE, "CALL %1$s.system.compact('%2$s')"},
+    {"VACUUM" + TABLE, "CALL %1$s.system.vacuum('%2$s')"},
+    {"RESTORE" + TABLE, "CALL %1$s.system.restore('%2$s', version)"},
+    {"DESC(?:RIBE)?\\s+HISTORY" + TABLE, "SELECT * FROM %2$s.history, or CALL %1$s.system.history('%2$s')"},
+    {"ALTER\\s+TABLE" + TABLE + "\\s+CREATE\\s+(?:OR\\s+REPLACE\\s+)?BRANCH\\b",
+      "CALL %1$s.system.create_branch('%2$s', 'branch')"},
+    {"ALTER\\s+TABLE" + TABLE + "\\s+CREATE\\s+(?:OR\\s+REPLACE\\s+)?TAG\\b",
+      "CALL %1$s.system.create_tag('%2$s', 'tag', 'version')"},
+  };
+  private static boolean injected = false;
+
+  private final Object parser;
+  private final String catalog;
+
+  public LanceParser(Object parser, String catalog) {
+    this.parser = parser;
+    this.catalog = catalog;
+  }
+
+  // Lets a session that is there say it.
+  public void enter(Object state) throws IllegalAccessException {
+    Field[] fields = state.getClass().getDeclaredFields();
+    for (int i = 0; i < fields.length; i++) {
+      if (fields[i].getType() == ParserInterface.class) {
+        fields[i].setAccessible(true);
+        fields[i].set(state, around(fields[i].get(state)));
+      }
+    }
+  }
+
+  // Lets all sessions say it that are made from now on.
+  public void inject(Object extensions) {
+    synchronized (LanceParser.class) {
+      if (!injected) {
+        ((SparkSessionExtensions) extensions).injectParser(this);
+        injected = true;
+      }
+    }
+  }
+
+  public Object apply(Object session, Object parser) {
+    return around(parser);
+  }
+
+  private Object around(Object parser) {
+    if (Proxy.isProxyClass(parser.getClass()) && Proxy.getInvocationHandler(parser) instanceof LanceParser) {
+      return parser;
+    }
+    Class[] kinds = {ParserInterface.class};
+    return Proxy.newProxyInstance(ParserInterface.class.getClassLoader(), kinds, new LanceParser(parser, catalog));
+  }
+
+  public Object invoke(Object proxy, Method method, Object[] arguments) throws Throwable {
+    try {
+      return method.invoke(parser, arguments);
+    } catch (InvocationTargetException problem) {
+      Throwable cause = problem.getCause();
+      if (cause instanceof ParseException && arguments[0] instanceof String) {
+        String help = help((String) arguments[0]);
+        if (help != null) {
+          throw new IllegalArgumentException(help, cause);
+        }
+      }
+      throw cause;
+    }
+  }
+
+  private String help(String text) {
+    for (int i = 0; i < KNOWN.length; i++) {
+      Matcher found = Pattern.compile("\\s*(" + KNOWN[i][0] + ").*", Pattern.CASE_INSENSITIVE | Pattern.DOTALL).matcher(text);
+      if (found.matches()) {
+        String table = found.group(2);
+        String said = text.trim().split("\\s+")[0].toUpperCase();
+        Object[] parts = {catalog, table};
+        return said + " of " + table + " is not in Spark's grammar: for a Lance table write "
+            + String.format(KNOWN[i][1], parts);
+      }
+    }
+    return null;
+  }
+}

@@ -1,0 +1,154 @@
+"""Upserts by the table's MemWAL, and its upkeep, by Spark jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pyarrow as pa
+
+from spark_lance.errors import OptionError
+from spark_lance.memwal.compact import (
+    GRACE,
+    WalCollection,
+    WalCompaction,
+    collect_wal,
+    compact_shard,
+    shards_of,
+)
+from spark_lance.memwal.staged import (
+    Once,
+    StagedPiece,
+    append_staged,
+    delete_staged,
+    has_epoch,
+    pieces_by_value,
+    record_epoch,
+)
+from spark_lance.spark.jobs import gather, spread
+from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.streaming.upsert import Staging
+from spark_lance.table.reading.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["UpsertLog", "Upserting"]
+
+
+@dataclass(frozen=True)
+class UpsertLog:
+    """Writes DataFrames to the logs of a table. Made by `LanceTable.upsertLog`.
+
+    Tasks spread the rows over the shards, then one task for each shard appends them to its log. Readers with
+    option `fresh` see them from then on. A shard that another writer holds is taken from it.
+    """
+
+    table: TableBase
+
+    def upsert(self, rows: DataFrame, txnAppId: str | None = None, txnVersion: int | None = None) -> int:
+        """Insert or update rows by the table's primary key; return how many were appended to logs.
+
+        Of several rows with one key any may count, so give each key once.
+
+        Args:
+            rows: columns of the table; those that are missing become null.
+            txnAppId, txnVersion: name of the job and number of this write, which is done once then.
+
+        Raises:
+            OptionError: the table has no MemWAL whose shards follow from the rows.
+            SchemaError: the rows do not fit the table.
+            WriterFencedError: another writer claimed a shard meanwhile.
+        """
+        return self._log(rows, _once(txnAppId, txnVersion), deletes=False)
+
+    def delete(self, keys: DataFrame, txnAppId: str | None = None, txnVersion: int | None = None) -> int:
+        """Delete the rows of keys; return how many keys were appended to logs.
+
+        Args:
+            keys: the columns of the primary key; others are passed over.
+            txnAppId, txnVersion: as for `upsert`.
+
+        Raises:
+            OptionError, SchemaError, WriterFencedError: as `upsert`.
+        """
+        return self._log(keys, _once(txnAppId, txnVersion), deletes=True)
+
+    def _log(self, frame: DataFrame, once: Once | None, *, deletes: bool) -> int:
+        at = self.table._dataset().snapshot
+        if once is not None and has_epoch(at.store, at.root, once):
+            return 0
+        staging = Staging.plan(at, frame.columns, deletes=deletes)
+
+        def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[StagedPiece, ...]]:
+            yield staging.stage(batches)
+
+        try:
+            pieces = [piece for its in gather(frame, stage) for piece in its]
+            shards = staging.router.shards(at.store, at.root)
+            tasks = [
+                (at, staging.router.shard_for(at.store, at.root, value, shards), its, once)
+                for value, its in pieces_by_value(pieces).items()
+            ]
+            rows = sum(spread(self.table.spark, tasks, _append))
+            if once is not None:
+                record_epoch(at.store, at.root, once)
+        finally:
+            delete_staged(at.store, at.root, staging.job)
+        return rows
+
+
+def _append(task: tuple[Snapshot, UUID, list[StagedPiece], Once | None]) -> int:
+    return append_staged(*task)
+
+
+def _once(name: str | None, number: int | None) -> Once | None:
+    if (name is None) != (number is None):
+        raise OptionError("txnAppId and txnVersion come together")
+    return None if name is None or number is None else Once(name, number)
+
+
+class Upserting(TableBase):
+    """Rows go to logs beside the table, and come into it later (MemWAL)."""
+
+    def upsertLog(self) -> UpsertLog:
+        """Return what writes DataFrames to the logs of the table; see `UpsertLog`."""
+        return UpsertLog(self)
+
+    def compactWal(self, flush: bool = False) -> WalCompaction:
+        """Bring the rows of SSTables into the table, a Spark task for each shard; return what was done.
+
+        Args:
+            flush: bring what is only in logs, too. That claims each shard: a writer at work is fenced.
+
+        Raises:
+            OptionError: the table has no MemWAL.
+            CommitError: other writers were in the way; see its subclasses. What was brought in stays.
+        """
+        at = self._dataset().snapshot
+        done = WalCompaction(at.version)
+        tasks = [(at, shard, flush) for shard in shards_of(at)]
+        for its in spread(self.spark, tasks, _compact):
+            done = done.and_also(its)
+        return done
+
+    def collectWal(self, retentionHours: float | None = None, dryRun: bool = False) -> WalCollection:
+        """Delete SSTables, entries of logs and manifests of shards that nobody needs any more.
+
+        Args:
+            retentionHours: only what is older; an hour by default.
+            dryRun: delete nothing.
+
+        Raises:
+            OptionError: the table has no MemWAL.
+        """
+        age = GRACE if retentionHours is None else timedelta(hours=retentionHours)
+        return collect_wal(self._dataset().snapshot, older_than=age, dry_run=dryRun)
+
+
+def _compact(task: tuple[Snapshot, UUID, bool]) -> WalCompaction:
+    snapshot, shard, flush = task
+    return compact_shard(snapshot, shard, flush=flush)

@@ -1,0 +1,103 @@
+"""Reading tables together with the rows that are logged and not in them yet: option `fresh`.
+
+What is read is decided where the driver plans: the base version, SSTables, positions of logs. The rows of the
+base are read as those of any version, without the ones that a shard has a newer state of; each SSTable and
+each log is a partition of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import InputPartition
+
+from spark_lance.io.store import open_store
+from spark_lance.memwal.fresh import ChosenRows, FreshRows, open_fresh
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.scan import rows
+from spark_lance.spark.scan.partitions import share_rows
+from spark_lance.spark.scan.rows import LanceReader
+from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.session.planner_marks import PlannerMarks
+from spark_lance.spark.session.workers import freeze_loaded_modules
+from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.versions.resolve import VersionRef
+
+__all__ = ["FreshPartition", "FreshReader", "describe", "reader"]
+
+
+@dataclass
+class FreshPartition(InputPartition):
+    """Rows of a shard that one Spark task reads."""
+
+    rows: ChosenRows
+
+    def __init__(self, rows: ChosenRows) -> None:
+        self.rows = rows
+
+
+def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
+    """Return the base version and the Spark schema of the columns asked for.
+
+    Raises:
+        TableNotFoundError, UnsupportedFormatError, SchemaError: see `rows.describe`.
+    """
+    return rows.describe(options, ref)
+
+
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> FreshReader:
+    """Return the reader of the columns of `schema`; Spark applies filters itself."""
+    freeze_loaded_modules()
+    ref = rows.pin(options) if ref is None else ref
+    store, _ = open_store(options.path, options.storage)
+    fresh = open_fresh(store, ref.root)
+    return FreshReader(options, schema, VersionRef(ref.root, ref.branch, fresh.base.version), fresh)
+
+
+class FreshReader(LanceReader):
+    """Reads the columns of a Spark schema from a table and its shards.
+
+    Args:
+        options, schema: as of `LanceReader`.
+        ref: the base version.
+        fresh: what is read.
+    """
+
+    def __init__(
+        self, options: ReadOptions, schema: st.StructType, ref: VersionRef, fresh: FreshRows
+    ) -> None:
+        # Marks of limits and filters are for readers that take both over.
+        super().__init__(options, schema, ref, fresh.base, PlannerMarks(alone=False))
+        self._limit = None
+        self._fresh = fresh.scan(self._names)
+        self._scan = self._fresh
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the work of the tasks: that of the base, and one for each part of a shard."""
+        if not self._names and self._condition is None:
+            return share_rows(self._fresh.count())
+        shards = [FreshPartition(part) for part in self._fresh.parts(self._condition)]
+        return [*super().partitions(), *shards]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition in batches."""
+        if not isinstance(partition, FreshPartition):
+            yield from super().read(partition)
+            return
+        with one_line():
+            freeze_loaded_modules()
+            target = arrow_schema(self._schema)
+            convert: BatchConverter | None = None
+            tables = partition.rows.tables(self._condition, self._batch_bytes)
+            if not partition.rows.names:
+                for table in tables:
+                    yield rows_without_columns(table.num_rows)
+                return
+            for batch in in_batches(tables, self._batch_size):
+                convert = convert or BatchConverter.plan(batch.schema, target)
+                yield convert(batch)

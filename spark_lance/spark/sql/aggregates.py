@@ -1,0 +1,226 @@
+"""Aggregates that the driver answers: from the manifest, and from indices that know all rows of a version.
+
+What an index tells of the least and the greatest value is where their rows are: the values are read from
+these rows. Whatever is not certain is left to Spark's tasks: there is no answer then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.types as st
+
+from spark_lance.file.arrays import one_array
+from spark_lance.index.scalar.column_facts import bounds_of, null_count, value_counts
+from spark_lance.spark.options.options import check_batch
+from spark_lance.spark.scan.column_order import is_ordered_alike, is_same_value, spark_type_of
+from spark_lance.spark.scan.rows import LanceReader
+from spark_lance.spark.schema.convert import BatchConverter
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.scans import Read, first_of, local_bounds, reader_of, rows_answer, version_answer
+
+__all__ = ["column_statistics", "push_aggregates"]
+
+# Rows that are looked at for one value: those of a few zones.
+_MOST_LOOKED = 1 << 16
+# What Spark's estimates of a join or a filter can use.
+_ESTIMATED = (st.IntegralType, st.DecimalType, st.DateType, st.TimestampType, st.BooleanType)
+
+
+def push_aggregates(question: Question) -> dict[str, Any] | None:
+    """Return the rows of aggregates, as `plan_scan` returns rows; None if tasks have to find them.
+
+    `groups` are the paths of the columns that rows are grouped by, `aggregates` have a `function`, its `path`
+    (None for all rows), and whether it is `distinct`. Answers have the groups first.
+    """
+    asked = question.asked
+    read = Read(asked["read"])
+    if read.options.kind != "rows":
+        return None
+    check_batch(read.options)
+    facts = _Facts(read, asked)
+    answer = facts.by_group() if asked["groups"] else facts.of_all()
+    if answer is None:
+        return None
+    schema, columns = answer
+    told = rows_answer([pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))], schema)
+    return {**told, "schema": schema.json(), "ref": version_answer(read.opened[0])}
+
+
+def column_statistics(question: Question) -> dict[str, Any]:
+    """Return what indices tell of columns of a scan, for estimates.
+
+    `columns` have `nulls` and `distinct` (None if not known) by name; the two rows are the least and the
+    greatest values, null where they are not known.
+    """
+    asked = question.asked
+    read = Read(asked["read"])
+    found, fields, ends = {}, [], []
+    if read.options.kind == "rows":
+        ref_schema = read.opened[1].schema
+        for column in st.StructType.fromJson(json.loads(asked["columns"])).fields:
+            path = [column.name]
+            known = bounds_of(read.opened[1], path) if is_same_value(path, ref_schema, read.seen) else None
+            if known is None:
+                continue
+            found[column.name] = {"nulls": known.nulls, "distinct": known.distinct}
+            fields.append(st.StructField(column.name, column.dataType, True))
+            ends.append(_ends(known.low, known.high, fields[-1]))
+    schema = st.StructType(fields)
+    answer = rows_answer(
+        [pa.RecordBatch.from_arrays(ends, schema=arrow_schema(schema))] if ends else [], schema
+    )
+    return {**answer, "schema": schema.json(), "columns": found}
+
+
+def _ends(low: pa.Array | None, high: pa.Array | None, field: st.StructField) -> pa.Array:
+    target = arrow_schema(st.StructType([field]))
+    if low is None or high is None or not isinstance(field.dataType, _ESTIMATED):
+        return pa.nulls(2, target.types[0])
+    return _converted(pa.concat_arrays([low, high]), target)
+
+
+def _converted(values: pa.Array, target: pa.Schema) -> pa.Array:
+    source = pa.schema([pa.field(target.names[0], values.type)])
+    return BatchConverter.plan(source, target)(pa.RecordBatch.from_arrays([values], schema=source)).column(0)
+
+
+_Answer = tuple[st.StructType, list[pa.Array]]
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of the rows of a read without tasks."""
+
+    read: Read
+    asked: Mapping[str, Any]
+
+    @cached_property
+    def _reader(self) -> LanceReader:
+        return reader_of(self.read, st.StructType(), self.asked)
+
+    @cached_property
+    def _is_whole(self) -> bool:
+        """Whether all rows of the version are asked for, and the driver may read some."""
+        options = self.read.options
+        return (
+            not self._reader.filters
+            and options.fragments is None
+            and self.asked.get("limit") is None
+            and local_bounds(self.asked)[0] > 0
+        )
+
+    def of_all(self) -> _Answer | None:
+        """Return one row with a value for each aggregate."""
+        fields, columns = [], []
+        for number, one in enumerate(self.asked["aggregates"]):
+            found = self._counted(one) if one["function"] == "count" else self._extreme(one)
+            if found is None:
+                return None
+            kind, values = found
+            fields.append(st.StructField(f"a{number}", kind, one["function"] != "count"))
+            columns.append(values)
+        return st.StructType(fields), columns
+
+    def _counted(self, one: Mapping[str, Any]) -> tuple[st.DataType, pa.Array] | None:
+        path = one["path"]
+        if path is None:
+            rows = self._reader.count(*local_bounds(self.asked))
+        elif not self._is_whole:
+            return None
+        elif one["distinct"]:
+            rows = self._distinct(path)
+        else:
+            snapshot = self.read.opened[1]
+            empty = null_count(snapshot, path) if spark_type_of(path, self.read.seen) else None
+            rows = None if empty is None else snapshot.live_rows() - empty
+        return None if rows is None else (st.LongType(), pa.array([rows], pa.int64()))
+
+    def _distinct(self, path: Sequence[str]) -> int | None:
+        found = self._groups(path)
+        return None if found is None else len(found[0]) - found[0].null_count
+
+    def _groups(self, path: Sequence[str]) -> tuple[pa.Array, Any] | None:
+        snapshot = self.read.opened[1]
+        if not self._is_whole or not is_same_value(path, snapshot.schema, self.read.seen):
+            return None
+        return value_counts(snapshot, path, *local_bounds(self.asked))
+
+    def by_group(self) -> _Answer | None:
+        """Return a row for each value of the one column that rows are grouped by."""
+        aggregates = self.asked["aggregates"]
+        if len(self.asked["groups"]) != 1 or any(one["function"] != "count" for one in aggregates):
+            return None
+        (path,) = self.asked["groups"]
+        kind = spark_type_of(path, self.read.seen)
+        if kind is None or any(one["path"] not in (None, path) or one["distinct"] for one in aggregates):
+            return None
+        found = self._groups(path)
+        if found is None:
+            return None
+        values, counts = found
+        fields = [st.StructField("g0", kind, True)]
+        columns = [_converted(values, arrow_schema(st.StructType(fields)))]
+        rows = pa.array(counts, pa.int64())
+        for number, one in enumerate(aggregates):
+            fields.append(st.StructField(f"a{number}", st.LongType(), False))
+            columns.append(rows if one["path"] is None else pc.if_else(pc.is_null(values), 0, rows))
+        return st.StructType(fields), columns
+
+    def _extreme(self, one: Mapping[str, Any]) -> tuple[st.DataType, pa.Array] | None:
+        """Return the least or greatest value of a column; an index tells where it is read."""
+        path, ref = one["path"], self.read.opened
+        if not self._is_whole or not is_ordered_alike(path, ref[1].schema, self.read.seen):
+            return None
+        is_max = one["function"] == "max"
+        rows = first_of(self.read, {"path": path, "descending": is_max, "nulls": "none", "rows": 1})
+        if rows is None:
+            return None
+        schema = _only(path, self.read.seen)
+        reader = reader_of(self.read, schema, self.asked)
+        reader.keep(rows)
+        most_rows, most_bytes = local_bounds(self.asked)
+        batches = reader.bounded(max(most_rows, _MOST_LOOKED), most_bytes)
+        kind = spark_type_of(path, schema)
+        if batches is None or kind is None:
+            return None
+        values = [_inner(batch.column(0), path[1:]) for batch in batches]
+        empty = arrow_schema(st.StructType([st.StructField("value", kind)])).types[0]
+        found = _least_or_greatest(one_array(pa.chunked_array(values, empty)).drop_null(), is_max)
+        return None if found is None else (kind, found)
+
+
+def _only(path: Sequence[str], seen: st.StructType) -> st.StructType:
+    """Return a schema of one column, of which nothing but the field at the end of a path is left."""
+    field = seen[path[0]]
+    if len(path) == 1:
+        return st.StructType([field])
+    assert isinstance(field.dataType, st.StructType)
+    return st.StructType([st.StructField(field.name, _only(path[1:], field.dataType), field.nullable)])
+
+
+def _inner(values: pa.Array, path: Sequence[str]) -> pa.Array:
+    return pc.struct_field(values, list(path)) if path else values
+
+
+def _least_or_greatest(values: pa.Array, is_max: bool) -> pa.Array | None:
+    """Return one value, null if there is none; None if it is one of 0.0 and -0.0, which are equal."""
+    if pa.types.is_floating(values.type):
+        is_number = pc.invert(pc.is_nan(values))
+        numbers = values.filter(is_number)
+        if len(numbers) and not (is_max and len(numbers) < len(values)):
+            values = numbers
+        elif len(values):
+            return values.filter(pc.invert(is_number)).slice(0, 1)
+    both = pc.min_max(values)
+    found = both["max" if is_max else "min"]
+    if pa.types.is_floating(values.type) and found.is_valid and found.as_py() == 0:
+        return None
+    return pa.repeat(found, 1) if found.is_valid else pa.nulls(1, values.type)

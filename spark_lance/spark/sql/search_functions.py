@@ -1,0 +1,64 @@
+"""The table functions that search: their arguments and options. What they do is in `search`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["HYBRID_KEYS", "SEARCH_FUNCTIONS", "TEXT_KEYS", "VECTOR_KEYS", "SearchFunction"]
+
+VECTOR_KEYS = (
+    "metric",
+    "nprobes",
+    "minimum_nprobes",
+    "maximum_nprobes",
+    "refine_factor",
+    "ef",
+    "use_index",
+    "fast_search",
+    "distance_range",
+)
+TEXT_KEYS = ("operator", "phrase", "fast_search")
+HYBRID_KEYS = ("candidates", "vector_weight", "text_weight", "rank_constant")
+
+
+@dataclass(frozen=True)
+class SearchFunction:
+    """A table function.
+
+    Attributes:
+        parameters: names of the arguments behind the table, in order.
+        optional: how many of the last ones may be left out.
+        keys: what the options may hold beside options of reads.
+        usage: what DESCRIBE FUNCTION tells.
+    """
+
+    parameters: tuple[str, ...]
+    optional: int
+    keys: tuple[str, ...]
+    usage: str
+
+
+SEARCH_FUNCTIONS: Mapping[str, SearchFunction] = {
+    "vector_search": SearchFunction(
+        ("column", "vector", "k", "options"),
+        1,
+        VECTOR_KEYS,
+        "_FUNC_(table, column, vector, k[, options]) - The k rows of a Lance table nearest to a vector, with "
+        "_distance.",
+    ),
+    "text_search": SearchFunction(
+        ("column", "query", "k", "options"),
+        1,
+        TEXT_KEYS,
+        "_FUNC_(table, column, query, k[, options]) - The k rows of a Lance table that answer words best, "
+        "with _score.",
+    ),
+    "hybrid_search": SearchFunction(
+        ("vector_column", "vector", "text_column", "query", "k", "options"),
+        1,
+        (*VECTOR_KEYS, *TEXT_KEYS, *HYBRID_KEYS),
+        "_FUNC_(table, vector_column, vector, text_column, query, k[, options]) - The k rows of a Lance "
+        "table that a vector and words rank best together, with _relevance_score.",
+    ),
+}

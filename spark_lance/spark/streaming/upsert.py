@@ -1,0 +1,183 @@
+"""Streams of upserts: every micro-batch goes to the logs of the table's MemWAL, once.
+
+    write()    task     rows become a file for each shard that they go to
+    commit()   driver   what the tasks left for a shard is appended to its log, by one thread for each shard;
+                        then it is recorded that all shards have the micro-batch
+
+Readers see a micro-batch shard by shard, each as soon as its log has it. After a failure Spark repeats the
+last micro-batch with the same number; shards that have it are passed over.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.index.pruners import indexed_snapshot
+from spark_lance.io.store import open_store
+from spark_lance.memwal.logged import logged_keys, logged_rows
+from spark_lance.memwal.sharding import Router
+from spark_lance.memwal.staged import (
+    Once,
+    Stage,
+    StagedPiece,
+    append_staged,
+    delete_staged,
+    has_epoch,
+    pieces_by_value,
+    record_epoch,
+)
+from spark_lance.memwal.writer import check_loggable
+from spark_lance.spark.compat import DataSourceStreamArrowWriter
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.options import WriteOptions
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.versions.resolve import resolve
+from spark_lance.table.versions.versions import load_latest
+
+__all__ = ["Staging", "UpsertMessage", "UpsertStreamWriter", "append_pieces"]
+
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class UpsertMessage(WriterCommitMessage):
+    """What one task left for the shards."""
+
+    pieces: tuple[StagedPiece, ...]
+
+
+@dataclass(frozen=True)
+class Staging:
+    """How tasks leave rows for the shards. Can be pickled.
+
+    Attributes:
+        snapshot: the table.
+        router: tells the shards.
+        names: the table's name of each column of the rows.
+        job: names what the tasks leave.
+        deletes: whether the rows are keys of rows to delete.
+    """
+
+    snapshot: Snapshot
+    router: Router
+    names: tuple[str, ...]
+    job: str
+    deletes: bool = False
+
+    @classmethod
+    def plan(cls, snapshot: Snapshot, columns: list[str], *, deletes: bool = False) -> Staging:
+        """Plan to leave rows with some columns; names may differ in case.
+
+        Raises:
+            OptionError: the table has no MemWAL, or one whose shards are chosen by hand.
+            SchemaError: the table has no such column.
+        """
+        router = Router.of(check_loggable(snapshot), snapshot.schema)
+        known = {field.name.lower(): field.name for field in snapshot.schema.fields}
+        exact = {field.name for field in snapshot.schema.fields}
+        names = [name if name in exact else known.get(name.lower(), name) for name in columns]
+        if strange := [name for name in names if name not in exact] if not deletes else []:
+            raise SchemaError(f"column {strange[0]!r} is not in the table")
+        return cls(snapshot, router, tuple(names), secrets.token_hex(8), deletes)
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedPiece, ...]:
+        """Leave the rows of a task, and return what was left."""
+        at = self.snapshot
+        logged = logged_keys if self.deletes else logged_rows
+        stage = Stage(at.store, at.root, self.router, self.job)
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    named = batch.rename_columns(list(self.names))
+                    reader = pa.RecordBatchReader.from_batches(named.schema, [named])
+                    stage.write(logged(at.schema, reader))
+            return tuple(stage.finish())
+        except BaseException:
+            stage.abort()
+            raise
+
+
+def append_pieces(snapshot: Snapshot, router: Router, pieces: list[StagedPiece], once: Once | None) -> int:
+    """Append what tasks left to the logs, each shard by a thread; return the rows that were appended."""
+    shards = router.shards(snapshot.store, snapshot.root)
+
+    def append(value: bytes, its: list[StagedPiece]) -> int:
+        shard = router.shard_for(snapshot.store, snapshot.root, value, shards)
+        return append_staged(snapshot, shard, its, once)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        calls = [pool.submit(append, value, its) for value, its in pieces_by_value(pieces).items()]
+        return sum(call.result() for call in calls)
+
+
+def table_to_upsert(options: WriteOptions) -> Snapshot:
+    """Return the newest version of the table that a stream upserts."""
+    store, root = open_store(options.path, options.storage)
+    if options.branch is not None:
+        root = resolve(store, root, (options.branch, None)).root
+    return indexed_snapshot(store, root, load_latest(store, root))
+
+
+if DataSourceStreamArrowWriter is not None:
+
+    class UpsertStreamWriter(DataSourceStreamArrowWriter):
+        """Writes the micro-batches of a stream to the logs of a table.
+
+        Args:
+            options: what the stream was asked for.
+            schema: of the rows.
+            query: the id under which micro-batches are recorded.
+
+        Raises:
+            OptionError: the table has no MemWAL whose shards follow from the rows, or an option is not for
+                upserts.
+            SchemaError: the table lacks a column.
+            TableNotFoundError: there is no table.
+        """
+
+        def __init__(self, options: WriteOptions, schema: st.StructType, query: str) -> None:
+            for name in ("txnAppId", "txnVersion", "replaceWhere"):
+                if getattr(options, name, None) is not None:
+                    raise OptionError(f"option {name!r} is for batch writes, not for streams")
+            if options.mergeSchema:
+                raise OptionError(
+                    "option 'mergeSchema' does not go with upserts: add the columns to the table"
+                )
+            self._query = query
+            self._staging = Staging.plan(table_to_upsert(options), schema.fieldNames())
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> UpsertMessage:
+            """Leave the rows of one task for the shards.
+
+            Raises:
+                SchemaError: a value does not fit its column, or must not be null.
+            """
+            with one_line():
+                return UpsertMessage(self._staging.stage(iterator))
+
+        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+            """Append what the tasks left to the logs, unless they have it; errors as `append_staged`."""
+            done = [message for message in messages if isinstance(message, UpsertMessage)]
+            pieces = [piece for message in done for piece in message.pieces]
+            at, once = self._staging.snapshot, Once(self._query, batchId)
+            with one_line():
+                if not has_epoch(at.store, at.root, once):
+                    append_pieces(at, self._staging.router, pieces, once)
+                    record_epoch(at.store, at.root, once)
+                at.store.delete_many(piece.path for piece in pieces)
+
+        def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+            """Delete what the tasks left: what of it is in logs stays there."""
+            at = self._staging.snapshot
+            delete_staged(at.store, at.root, self._staging.job)
+            for message in messages:
+                if isinstance(message, UpsertMessage):
+                    at.store.delete_many(piece.path for piece in message.pieces)

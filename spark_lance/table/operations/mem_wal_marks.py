@@ -1,0 +1,175 @@
+"""What an operation does to the MemWAL entry of a table: how far the SSTables of each shard have come.
+
+The entry `__lance_mem_wal` holds, for every shard of which SSTables were compacted into the table, the
+highest generation that was (`compacted_sstables`), and for every index the generations whose rows it has
+(`index_catchup`). Both are changed in the same commit as the rows or the index. An entry that changes gets
+another uuid, the version that is made and its time; its place in the list stays. (MemWAL, compaction.)
+
+Pure functions on a serialized IndexSection; the same bytes come back when nothing changes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from google.protobuf.message import DecodeError
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError, IncompatibleConflictError
+from spark_lance.proto import index_pb2, table_pb2
+from spark_lance.table.operations.next_version import Stamp
+from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
+
+__all__ = ["mark_compacted", "mem_wal_details", "with_catchup", "without_catchup"]
+
+_MILLIS = 1_000_000
+
+
+def mem_wal_details(entries: Iterable[table_pb2.IndexMetadata]) -> index_pb2.MemWalIndexDetails | None:
+    """Return what a version's MemWAL entry says; None if it has none.
+
+    Raises:
+        FormatError: the entry cannot be decoded.
+    """
+    entry = next((entry for entry in entries if entry.name == MEM_WAL), None)
+    return None if entry is None else _details(entry)
+
+
+def mark_compacted(
+    section: bytes, marks: Sequence[index_pb2.CompactedSsTable], version: int, stamp: Stamp
+) -> bytes:
+    """Return the section that says that SSTables are in the table now.
+
+    Args:
+        section: the serialized IndexSection of the version before.
+        marks: shard and highest generation of each.
+        version: the version that is made.
+        stamp: of the commit.
+
+    Raises:
+        IncompatibleConflictError: there is no MemWAL entry, or the generation of a shard, or a later one, was
+            compacted by another writer.
+        FormatError: the section or the entry cannot be decoded.
+    """
+    if not marks:
+        return section
+    parsed, entry = _entry(section)
+    if entry is None:
+        raise IncompatibleConflictError(
+            "the table has no MemWAL (any more), so it cannot be recorded which SSTables are in it"
+        )
+    details = _details(entry)
+    known = {mark.shard_id.uuid: mark for mark in details.compacted_sstables}
+    for mark in marks:
+        recorded = known.get(mark.shard_id.uuid)
+        if recorded is not None and recorded.generation >= mark.generation:
+            raise IncompatibleConflictError(
+                f"generation {mark.generation} of shard {uuid.UUID(bytes=mark.shard_id.uuid)} was compacted "
+                f"by another writer: the table has generation {recorded.generation}"
+            )
+        if recorded is None:
+            recorded = details.compacted_sstables.add()
+            known[mark.shard_id.uuid] = recorded
+        recorded.CopyFrom(mark)
+    return _changed(parsed, entry, details, version, stamp)
+
+
+def with_catchup(
+    section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, stamp: Stamp
+) -> bytes:
+    """Return the section after indices were built: those that cover every fragment have all compacted rows.
+
+    Raises:
+        FormatError: the section, the entry or a bitmap cannot be decoded.
+    """
+    if MEM_WAL.encode() not in section:
+        return section
+    parsed, entry = _entry(section)
+    if entry is None:
+        return section
+    details = _details(entry)
+    if not details.compacted_sstables:
+        return section
+    complete = _covering(parsed, fragments)
+    credits = {progress.index_name: progress for progress in details.index_catchup}
+    changed = False
+    for name in complete:
+        progress = credits.get(name)
+        if progress is not None and list(progress.caught_up_generations) == list(details.compacted_sstables):
+            continue
+        if progress is None:
+            progress = details.index_catchup.add(index_name=name)
+        progress.ClearField("caught_up_generations")
+        progress.caught_up_generations.extend(details.compacted_sstables)
+        changed = True
+    return _changed(parsed, entry, details, version, stamp) if changed else section
+
+
+def without_catchup(
+    section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, stamp: Stamp
+) -> bytes:
+    """Return the section after rows moved to other fragments: indices that lost rows are no longer credited.
+
+    Raises:
+        FormatError: the section, the entry or a bitmap cannot be decoded.
+    """
+    if MEM_WAL.encode() not in section:
+        return section
+    parsed, entry = _entry(section)
+    if entry is None:
+        return section
+    details = _details(entry)
+    complete = set(_covering(parsed, fragments))
+    kept = [progress for progress in details.index_catchup if progress.index_name in complete]
+    if len(kept) == len(details.index_catchup):
+        return section
+    copies = index_pb2.MemWalIndexDetails(index_catchup=kept)
+    details.ClearField("index_catchup")
+    details.index_catchup.MergeFrom(copies.index_catchup)
+    return _changed(parsed, entry, details, version, stamp)
+
+
+def _entry(section: bytes) -> tuple[table_pb2.IndexSection, table_pb2.IndexMetadata | None]:
+    try:
+        parsed = table_pb2.IndexSection.FromString(section)
+    except DecodeError as error:
+        raise FormatError(f"undecodable index section: {error}") from error
+    return parsed, next((entry for entry in parsed.indices if entry.name == MEM_WAL), None)
+
+
+def _details(entry: table_pb2.IndexMetadata) -> index_pb2.MemWalIndexDetails:
+    try:
+        return index_pb2.MemWalIndexDetails.FromString(entry.index_details.value)
+    except DecodeError as error:
+        raise FormatError(f"undecodable details of the index entry {MEM_WAL}: {error}") from error
+
+
+def _changed(
+    parsed: table_pb2.IndexSection,
+    entry: table_pb2.IndexMetadata,
+    details: index_pb2.MemWalIndexDetails,
+    version: int,
+    stamp: Stamp,
+) -> bytes:
+    entry.index_details.value = details.SerializeToString(deterministic=True)
+    # Of the commit, so that the same commit makes the same bytes when it is built again.
+    entry.uuid.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"{stamp.transaction_file}/{MEM_WAL}").bytes
+    entry.dataset_version = version
+    entry.created_at = stamp.time_ns // _MILLIS
+    return parsed.SerializeToString()
+
+
+def _covering(parsed: table_pb2.IndexSection, fragments: Iterable[table_pb2.DataFragment]) -> list[str]:
+    """Return the names of the indices whose segments cover every fragment, in the order of the entries."""
+    there = BitMap([fragment.id for fragment in fragments])
+    covered: dict[str, BitMap] = defaultdict(BitMap)
+    for index in parsed.indices:
+        if index.name in (FRAGMENT_REUSE, MEM_WAL) or not index.fragment_bitmap:
+            continue
+        try:
+            covered[index.name] |= BitMap.deserialize(index.fragment_bitmap)
+        except (ValueError, IndexError) as error:
+            raise FormatError(f"undecodable fragment bitmap of index {index.name!r}: {error}") from error
+    return [name for name, fragments_of in covered.items() if there <= fragments_of]

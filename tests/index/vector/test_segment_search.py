@@ -1,0 +1,103 @@
+"""One query in several partitions: the nearest are compared exactly, however rough their estimates are."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import spark_lance
+from spark_lance.datasets.dataset import LanceDataset
+
+
+def indexed(root: Path, vectors: np.ndarray, kind: str = "IVF_FLAT", partitions: int = 8) -> LanceDataset:
+    values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    table = pa.table(
+        {"id": np.arange(len(vectors)), "name": [f"n{i}" for i in range(len(vectors))], "v": values}
+    )
+    dataset = spark_lance.write_dataset(table, root, max_rows_per_file=len(vectors) // 3 + 1)
+    dataset.create_index("v", kind, num_partitions=partitions)
+    return spark_lance.dataset(root)
+
+
+def found(dataset: LanceDataset, query: np.ndarray, k: int = 10, **asked: object) -> pa.Table:
+    return dataset.to_table(["id"], nearest={"column": "v", "q": query, "k": k, **asked})
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0, 1000.0])
+def test_vectors_far_from_zero(offset: float, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    vectors = (offset + random.normal(size=(3000, 24))).astype(np.float32)
+    dataset = indexed(tmp_path / "t", vectors)
+    for query in vectors[:20]:
+        rows = found(dataset, query, nprobes=8)
+        apart = vectors - query
+        true = np.einsum("ij,ij->i", apart, apart)
+        assert np.array_equal(rows["id"].to_numpy(), np.argsort(true, kind="stable")[:10])
+        assert np.allclose(rows["_distance"].to_numpy(), np.sort(true)[:10], rtol=1e-5)
+        assert rows["_distance"][0].as_py() == 0
+
+
+def test_many_equal_vectors_and_deleted_rows(tmp_path: Path) -> None:
+    vectors = np.zeros((2000, 8), np.float32)
+    vectors[1000:] += 1
+    dataset = indexed(tmp_path / "t", vectors, partitions=2)
+    dataset.delete("id < 900")
+    dataset = spark_lance.dataset(tmp_path / "t")
+    rows = found(dataset, np.zeros(8), k=150, nprobes=2)
+    assert rows["_distance"].to_pylist() == [0.0] * 100 + [8.0] * 50
+    assert set(rows["id"].to_pylist()[:100]) == set(range(900, 1000))
+
+
+def test_threads_share_a_dataset(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(2).normal(size=(3000, 16)).astype(np.float32)
+    dataset = indexed(tmp_path / "t", vectors)
+    alone = [found(spark_lance.dataset(tmp_path / "t"), query) for query in vectors[:40]]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda query: found(dataset, query), vectors[:40]))
+    assert together == alone
+
+
+def test_a_dataset_can_be_pickled_after_a_search(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).normal(size=(500, 16)).astype(np.float32)
+    dataset = indexed(tmp_path / "t", vectors)
+    rows = found(dataset, vectors[7], refine_factor=2)
+    assert found(pickle.loads(pickle.dumps(dataset)), vectors[7], refine_factor=2) == rows
+
+
+def test_columns_of_several_searches(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(4).normal(size=(900, 16)).astype(np.float32)
+    dataset = indexed(tmp_path / "t", vectors)
+    asked = {"column": "v", "q": vectors[5], "k": 3}
+    sets = [
+        ["id"],
+        ["name"],
+        ["id", "name"],
+        ["name", "id"],
+        [],
+        ["id", "v"],
+        ["v"],
+        ["name", "v"],
+        ["id"],
+    ] * 2
+    for columns in sets:
+        rows = dataset.to_table(columns, nearest=asked, with_row_id=len(columns) == 1)
+        assert rows.column_names == [*columns, "_distance", *(["_rowid"] if len(columns) == 1 else [])]
+        if "name" in columns:
+            assert rows["name"][0].as_py() == "n5"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are counted by Linux's /proc")
+def test_few_files_stay_open(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(5).normal(size=(600, 4)).astype(np.float32)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 4)
+    table = pa.table({"id": np.arange(600), "v": values})
+    dataset = spark_lance.write_dataset(table, tmp_path / "t", max_rows_per_file=10)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        assert found(dataset, vectors[0], k=600).num_rows == 600
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 40

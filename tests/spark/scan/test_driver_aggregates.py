@@ -1,0 +1,284 @@
+"""Aggregates and first rows that indices answer: what Spark says of all rows, and little is read for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_lance
+from spark_lance.io.store import Store
+from tests.spark.scan.test_driver_planning import values
+from tests.spark.scan.test_pruning import scans
+
+COLUMNS = ("f", "d", "n", "t", "w", "day", "s", "raw", "yes", "i", "st.x")
+# What is told apart by Spark as it is by an index.
+GROUPS = ("n", "t", "day", "s", "raw", "yes", "i", "st.x")
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def driver(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = spark.newSession()
+    # A table of which the driver may not read all rows.
+    session.conf.set("spark.lance.localRows", "50")
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    yield spark_lance.enable(session, root=str(tmp_path_factory.mktemp("aggregates")))
+    spark.newSession()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that this process reads from."""
+    found: list[str] = []
+    for name in ("read", "read_ranges", "map"):
+        original = getattr(Store, name)
+
+        def counted(store: Store, path: str, *rest: Any, _original: Any = original) -> Any:
+            found.append(path)
+            return _original(store, path, *rest)
+
+        monkeypatch.setattr(Store, name, counted)
+    return found
+
+
+def made(place: Path, seed: int, kind: str, *, stable: bool = False) -> None:
+    """A table of several fragments with deleted and changed rows, all of it covered by indices."""
+    rows = values(seed)
+    for part in range(3):
+        piece = rows.slice(part * ROWS // 3, ROWS // 3)
+        spark_lance.write_dataset(piece, str(place), mode="append", enable_stable_row_ids=stable)
+    draw = random.Random(seed)
+    for name in COLUMNS:
+        spark_lance.dataset(str(place)).create_scalar_index(name, kind)
+    dataset = spark_lance.dataset(str(place))
+    dataset.delete(f"id % 7 = {draw.randrange(7)} or i = 2147483647 or raw = X'FF'")
+    if draw.random() < 0.7:
+        dataset.update({"i": "77", "s": "'zz'"}, where=f"id % 9 = {draw.randrange(9)}")
+        dataset.optimize.optimize_indices()
+    if draw.random() < 0.3:
+        dataset.delete("s is null")
+
+
+def plain(session: SparkSession, place: Path) -> DataFrame:
+    """The rows in Spark's memory."""
+    session.conf.set("spark.lance.planInDriver", "false")
+    frame = session.read.format("lance").load(str(place))
+    found = session.createDataFrame(frame.collect(), frame.schema)
+    session.conf.set("spark.lance.planInDriver", "true")
+    return found
+
+
+def told(frame: DataFrame) -> list[str]:
+    return sorted(str(row).replace("-0.0", "0.0") for row in frame.collect())
+
+
+def is_answered(frame: DataFrame) -> bool:
+    """Whether nothing is left to compute."""
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    return "LocalTableScan" in plan and "Aggregate" not in plan and not scans(frame)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "stable"),
+    [
+        ("BTREE", 1, False),
+        ("BTREE", 2, True),
+        ("BITMAP", 3, False),
+        ("BITMAP", 4, True),
+        ("ZONEMAP", 5, False),
+    ],
+)
+def test_answers_are_those_of_all_rows(
+    driver: SparkSession, tmp_path: Path, kind: str, seed: int, stable: bool
+) -> None:
+    place = tmp_path / "t.lance"
+    made(place, seed, kind, stable=stable)
+    plain(driver, place).createOrReplaceTempView("all_rows")
+    driver.read.format("lance").load(str(place)).createOrReplaceTempView("table_rows")
+    queries = [f"SELECT count({c}), min({c}), max({c}), count(*) FROM {{rows}}" for c in COLUMNS]
+    queries += [f"SELECT count({c}) FROM {{rows}}" for c in COLUMNS]
+    queries += [f"SELECT {c}, count(*) AS rows, count({c}) FROM {{rows}} GROUP BY {c}" for c in GROUPS]
+    queries += [f"SELECT DISTINCT {c} FROM {{rows}}" for c in ("s", "f")]
+    queries += [
+        "SELECT count(DISTINCT s), count(DISTINCT i) FROM {rows}",
+        "SELECT d, count(*) FROM {rows} GROUP BY d",
+    ]
+    answered = 0
+    for query in queries:
+        frame = driver.sql(query.format(rows="table_rows"))
+        assert told(frame) == told(driver.sql(query.format(rows="all_rows"))), query
+        answered += is_answered(frame)
+    # Neither floats nor zones tell everything; see the next test for those that have to be answered.
+    assert answered >= {"BTREE": 12, "BITMAP": 5, "ZONEMAP": 0}[kind]
+
+
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP"])
+def test_little_is_read_for_them(driver: SparkSession, tmp_path: Path, kind: str, reads: list[str]) -> None:
+    rows = 100_000
+    table = pa.table({"a": pa.array(range(rows)).cast(pa.int64()), "g": [f"g{i % 5}" for i in range(rows)]})
+    spark_lance.write_dataset(table, str(tmp_path / "t.lance"), max_rows_per_file=20_000)
+    for name in ("a", "g") if kind != "BITMAP" else ("g",):
+        spark_lance.dataset(str(tmp_path / "t.lance")).create_scalar_index(name, kind)
+    spark_lance.dataset(str(tmp_path / "t.lance")).delete("a in (0, 99999) or g = 'g4' and a < 1000")
+    named = driver.sql(f"SELECT * FROM lance.`{tmp_path}/t.lance`")
+    for frame in (named, driver.read.format("lance").load(str(tmp_path / "t.lance"))):
+        frame.createOrReplaceTempView("t")
+        reads.clear()
+        column = "g" if kind == "BITMAP" else "a"
+        found = driver.sql(f"SELECT min({column}), max({column}), count({column}) FROM t")
+        least, greatest = ("g0", "g4") if kind == "BITMAP" else (1, 99998)
+        assert found.collect() == [(least, greatest, rows - 202)]
+        assert is_answered(found)
+        assert len({path for path in reads if "/data/" in path}) <= 2
+        if kind != "BITMAP":
+            continue
+        reads.clear()
+        groups = driver.sql("SELECT g, count(*) FROM t GROUP BY g")
+        assert sorted(groups.collect())[-1] == ("g4", 19_799)
+        assert is_answered(groups)
+        assert sorted(driver.sql("SELECT g, count(*) FROM t GROUP BY g LIMIT 2").collect())[0][1] > 0
+        assert driver.sql("SELECT g, count(*) FROM t GROUP BY g LIMIT 2").count() == 2
+        assert (
+            driver.sql("SELECT g, count(*) AS n FROM t GROUP BY g ORDER BY n, g LIMIT 1").first().n == 19_799
+        )
+        assert driver.sql("SELECT g FROM t GROUP BY g HAVING count(*) < 19900").collect() == [("g4",)]
+        assert driver.sql("SELECT count(DISTINCT g) FROM t").collect() == [(5,)]
+        assert not [path for path in reads if "/data/" in path]
+
+
+def test_what_an_index_does_not_cover_is_left_to_tasks(driver: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "t.lance")
+    spark_lance.write_dataset(pa.table({"a": [5, 6, None]}), place)
+    spark_lance.dataset(place).create_scalar_index("a", "BTREE")
+    query = f"SELECT min(a), max(a), count(a) FROM lance.`{place}`"
+    assert is_answered(driver.sql(query))
+    spark_lance.write_dataset(pa.table({"a": [1, 9, None]}), place, mode="append")
+    assert not is_answered(driver.sql(query))
+    assert driver.sql(query).collect() == [(1, 9, 4)]
+    old = driver.sql(f"SELECT min(a), max(a), count(a) FROM lance.`{place}` VERSION AS OF 2")
+    assert is_answered(old)
+    assert old.collect() == [(5, 6, 2)]
+    # Conditions and parts of a table are other rows than those an index tells of.
+    spark_lance.dataset(place).optimize.optimize_indices()
+    assert driver.sql(f"{query} WHERE a > 5").collect() == [(6, 9, 2)]
+    part = driver.read.format("lance").option("filter", "a < 6").load(place)
+    assert part.selectExpr("max(a)", "count(a)").collect() == [(5, 2)]
+    half = driver.read.format("lance").option("fragments", "0").load(place)
+    assert half.selectExpr("max(a)", "count(a)").collect() == [(6, 2)]
+    assert driver.sql(f"SELECT max(a) FROM (SELECT * FROM lance.`{place}` LIMIT 2)").collect() == [(6,)]
+    assert driver.sql(f"SELECT sum(a), max(a) FROM lance.`{place}`").collect() == [(21, 9)]
+    assert driver.sql(f"SELECT max(a) FILTER (WHERE a < 6) FROM lance.`{place}`").collect() == [(5,)]
+    driver.conf.set("spark.lance.localRows", "0")
+    assert not is_answered(driver.sql(query))
+    driver.conf.set("spark.lance.localRows", "50")
+
+
+def test_an_empty_table_has_no_extremes(driver: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "t.lance")
+    spark_lance.write_dataset(pa.table({"a": pa.array([1, 2], pa.int64())}), place)
+    for kind in ("BTREE", "BITMAP"):
+        spark_lance.dataset(place).create_scalar_index("a", kind, name=kind)
+    spark_lance.dataset(place).delete("a = 1")
+    assert driver.sql(f"SELECT min(a), count(a) FROM lance.`{place}`").collect() == [(2, 1)]
+    spark_lance.dataset(place).delete("true")
+    assert driver.sql(f"SELECT min(a), max(a), count(a) FROM lance.`{place}`").collect() == [(None, None, 0)]
+    assert driver.sql(f"SELECT a, count(*) FROM lance.`{place}` GROUP BY a").collect() == []
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("BTREE", 11), ("BTREE", 12), ("BITMAP", 13)])
+def test_first_rows_are_those_of_the_whole_order(
+    driver: SparkSession, tmp_path: Path, kind: str, seed: int
+) -> None:
+    place = tmp_path / "t.lance"
+    made(place, seed, kind, stable=kind == "BTREE" and seed == 12)
+    plain(driver, place).createOrReplaceTempView("all_rows")
+    driver.read.format("lance").load(str(place)).createOrReplaceTempView("table_rows")
+    draw = random.Random(seed)
+    used = 0
+    for column in COLUMNS:
+        for order in ("", "DESC", "NULLS LAST", "DESC NULLS FIRST"):
+            # Of equal values any row will do, so only these are compared.
+            tail = f"ORDER BY {column} {order} LIMIT {draw.choice([1, 7, 40])}"
+            tail += draw.choice(["", " OFFSET 2"])
+            frame = driver.sql(f"SELECT {column} AS c, id FROM table_rows {tail}")
+            expected = driver.sql(f"SELECT {column} AS c FROM all_rows {tail}")
+            got = frame.collect()
+            assert [str(r.c).replace("-0.0", "0.0") for r in got] == [
+                str(r.c).replace("-0.0", "0.0") for r in expected.collect()
+            ], tail
+            assert len({r.id for r in got}) == len(got)
+            used += not scans(frame)
+    assert used >= 20
+
+
+def test_first_rows_are_read_alone(driver: SparkSession, tmp_path: Path, reads: list[str]) -> None:
+    place = str(tmp_path / "t.lance")
+    rows = 60_000
+    table = pa.table({"a": [(i * 7919) % rows for i in range(rows)], "b": [str(i) for i in range(rows)]})
+    spark_lance.write_dataset(table, place, max_rows_per_file=10_000)
+    spark_lance.dataset(place).create_scalar_index("a", "BTREE")
+    for frame in (driver.table(f"lance.`{place}`"), driver.read.format("lance").load(place)):
+        reads.clear()
+        top = frame.orderBy(frame.a.desc()).limit(3)
+        assert [row.a for row in top.collect()] == [rows - 1, rows - 2, rows - 3]
+        assert not scans(top)
+        assert len({path for path in reads if "/data/" in path}) <= 3
+        # By tasks, they are all that these read.
+        driver.conf.set("spark.lance.localRows", "0")
+        by_tasks = frame.orderBy("a").limit(5)
+        assert [row.a for row in by_tasks.collect()] == [0, 1, 2, 3, 4]
+        (scan,) = scans(by_tasks)
+        assert int(scan.metrics().apply("numOutputRows").value()) == 5
+        driver.conf.set("spark.lance.localRows", "50")
+        # Two columns, a condition, a computed order: Spark reads all of it.
+        assert [row.a for row in frame.orderBy("a", "b").limit(2).collect()] == [0, 1]
+        assert [row.a for row in frame.where("b > '5'").orderBy("a").limit(2).collect()] == sorted(
+            a for a, b in zip(*table.to_pydict().values(), strict=True) if b > "5"
+        )[:2]
+        assert [row.a for row in frame.orderBy(-frame.a).limit(1).collect()] == [rows - 1]
+        assert frame.orderBy("a").limit(rows).count() == rows
+
+
+def test_columns_have_statistics_where_an_index_has_them(driver: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "t.lance")
+    rows = 20_000
+    table = pa.table(
+        {"a": range(rows), "g": [None if i % 4 == 0 else i % 5 for i in range(rows)], "x": range(rows)}
+    )
+    spark_lance.write_dataset(table, place)
+    spark_lance.dataset(place).create_scalar_index("a", "BTREE")
+    spark_lance.dataset(place).create_scalar_index("g", "BITMAP")
+
+    def statistics() -> dict[str, Any]:
+        frame = driver.table(f"lance.`{place}`").where("x >= 0")
+        plan = frame._jdf.queryExecution().optimizedPlan()
+        while plan.children().size():
+            plan = plan.children().apply(0)
+        stats = plan.stats().attributeStats()
+        found = {}
+        for i in range(plan.output().size()):
+            column = plan.output().apply(i)
+            if stats.contains(column):
+                one = stats.apply(column)
+                found[column.name()] = [
+                    str(part.get()) if part.isDefined() else None
+                    for part in (one.distinctCount(), one.nullCount(), one.min(), one.max())
+                ]
+        return found
+
+    assert statistics() == {}
+    driver.conf.set("spark.sql.cbo.enabled", "true")
+    try:
+        assert statistics() == {
+            "a": [None, "0", "0", str(rows - 1)],
+            "g": ["5", str(rows // 4), "0", "4"],
+        }
+        assert driver.table(f"lance.`{place}`").where("a < 3").count() == 3
+    finally:
+        driver.conf.unset("spark.sql.cbo.enabled")

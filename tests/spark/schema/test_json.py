@@ -1,0 +1,101 @@
+"""JSON columns in Spark: strings in, strings or variants out, and documents in the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+import spark_lance
+from spark_lance.spark.lance_table.table import LanceTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = [(1, '{"b":1,"a":[1,2.5]}', ['{"x":1}', "2"]), (2, None, None), (3, "null", [])]
+SCHEMA = "i int, j string, arr array<string>"
+FIRST = '{"a":[1,2.5],"b":1}'
+
+
+@pytest.fixture
+def path(spark: SparkSession, tmp_path: Path) -> str:
+    frame = spark.createDataFrame(ROWS, SCHEMA)
+    writer = frame.write.format("lance").mode("append")
+    writer.option("j.lance.json", "true").option("arr.element.lance.json", "true").save(str(tmp_path / "t"))
+    return str(tmp_path / "t")
+
+
+def test_strings_in_and_out(spark: SparkSession, path: str) -> None:
+    theirs = lance.dataset(path)
+    assert theirs.schema.field("j").type == pa.json_()
+    assert theirs.schema.field("arr").type.value_type == pa.json_()
+    read = spark.read.format("lance").load(path)
+    assert read.schema["j"].dataType == t.StringType()
+    assert read.schema["arr"].dataType == t.ArrayType(t.StringType())
+    wanted = [(1, FIRST, ['{"x":1}', "2"]), (2, None, None), (3, "null", [])]
+    assert sorted(map(tuple, read.collect())) == wanted
+    assert read.filter("j is null").count() == 1
+    assert [row.i for row in read.filter(F.col("j") == FIRST).collect()] == [1]
+    assert read.filter("get_json_object(j, '$.b') = '1'").count() == 1
+    # What was read knows that it is JSON, and makes another JSON column; so do appends.
+    copy = path + "_copy"
+    read.write.format("lance").mode("append").save(copy)
+    spark.createDataFrame(ROWS, SCHEMA).write.format("lance").mode("append").save(copy)
+    assert lance.dataset(copy).schema.field("j").type == pa.json_()
+    assert lance.dataset(copy).to_table()["j"].to_pylist().count(FIRST) == 2
+    spark.createDataFrame(ROWS, SCHEMA).write.format("lance").mode("overwrite").save(copy)
+    assert lance.dataset(copy).schema.field("j").type == pa.json_()
+    plain = read.write.format("lance").mode("overwrite").option("j.lance.json", "false")
+    plain.option("overwriteSchema", "true").save(copy)
+    assert lance.dataset(copy).schema.field("j").type == pa.string()
+
+
+def test_variants_on_request(spark: SparkSession, path: str) -> None:
+    read = spark.read.format("lance").option("json_as", "variant").load(path)
+    assert read.schema["j"].dataType == t.VariantType()
+    found = read.select("i", F.expr("variant_get(j, '$.a[1]', 'double') x"), F.expr("j is null n")).collect()
+    assert sorted(map(tuple, found)) == [(1, 2.5, False), (2, None, True), (3, None, False)]
+    asked = spark.read.format("lance").schema("i int, j variant").load(path).filter("i = 1").collect()
+    assert json.loads(asked[0].j.toJson()) == {"a": [1, 2.5], "b": 1}
+
+
+def test_rows_are_changed(spark: SparkSession, path: str) -> None:
+    table = LanceTable.forPath(spark, path)
+    table.update("i = 2", {"j": F.lit('{"z": 9}')})
+    source = spark.createDataFrame([(1, '{"m":1}'), (7, "[7]")], "i int, j string")
+    merge = LanceTable.forPath(spark, path).alias("t").merge(source.alias("s"), "t.i = s.i")
+    merge.whenMatchedUpdate({"j": "s.j"}).whenNotMatchedInsert({"i": "s.i", "j": "s.j"}).execute()
+    LanceTable.forPath(spark, path).delete("get_json_object(j, '$.z') = 9")
+    found = {row["i"]: row["j"] for row in lance.dataset(path).to_table().to_pylist()}
+    assert found == {1: '{"m":1}', 3: "null", 7: "[7]"}
+
+
+def test_what_is_refused(spark: SparkSession, path: str) -> None:
+    frame = spark.createDataFrame([(1, '{"m":')], "i int, j string")
+    with pytest.raises(PySparkException, match=r"column .j.: .* is no JSON"):
+        frame.write.format("lance").mode("append").save(path)
+    with pytest.raises(PySparkException, match="is not text, so it cannot be stored as JSON"):
+        frame.write.format("lance").mode("append").option("i.lance.json", "true").save(path + "_new")
+    with pytest.raises(PySparkException, match="only an overwrite changes that"):
+        frame.write.format("lance").mode("append").option("j.lance.json", "false").save(path)
+
+
+def test_in_sql(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.sql("CREATE TABLE lance.d (i INT, j STRING) TBLPROPERTIES ('j.lance.json' = 'true')")
+    session.sql("""INSERT INTO lance.d VALUES (1, '{"a": 1}'), (2, '{"a": 2}'), (3, NULL)""")
+    session.sql("""UPDATE lance.d SET j = '[3]' WHERE i = 3""")
+    session.sql("""DELETE FROM lance.d WHERE get_json_object(j, '$.a') = '1'""")
+    found = session.sql("SELECT i, j, get_json_object(j, '$.a') FROM lance.d ORDER BY i").collect()
+    assert list(map(tuple, found)) == [(2, '{"a":2}', "2"), (3, "[3]", None)]
+    assert lance.dataset(str(tmp_path / "d.lance")).schema.field("j").type == pa.json_()
+    changes = session.read.format("lance").option("readChangeFeed", "true")
+    rows = changes.option("startingVersion", 1).load(str(tmp_path / "d.lance")).collect()
+    assert {row.j for row in rows} >= {'{"a":1}', '{"a":2}'}
