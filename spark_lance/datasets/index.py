@@ -406,17 +406,23 @@ def _text_query(request: ScanRequest) -> dict[str, Any]:
 
 
 def known_indices(manifest: Manifest) -> list[str]:
-    """Return the names of the indices that are known here."""
+    """Return the names of the indices that are known here, and can be extended."""
     names = dict.fromkeys(entry.name for entry in manifest.indices)
     return [name for name in names if _kind_or_none(manifest, name) is not None]
 
 
 def _kind_or_none(manifest: Manifest, name: str) -> str | None:
-    labels = {index.label: "scalar" for index in SCALAR_INDICES.values()} | {VECTOR_LABEL: "vector"}
+    kinds = {kind.label: kind for kind in SCALAR_INDICES.values()}
+    fields = {field.id: field for field in manifest.schema.walk()}
     for entry in manifest.indices:
-        label = label_of(entry)
-        if entry.name == name and label in labels:
-            return labels[label]
+        if entry.name != name:
+            continue
+        if label_of(entry) == VECTOR_LABEL:
+            return "vector"
+        kind = kinds.get(label_of(entry))
+        field = fields.get(entry.fields[0]) if entry.fields else None
+        if kind is not None and (field is None or kind.extends(entry, field)):
+            return "scalar"
     return None
 
 

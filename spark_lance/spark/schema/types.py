@@ -380,10 +380,11 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
             found[key] = raw_value.decode("utf-8", "replace")
     if pa.types.is_fixed_size_list(field.type):
         found[VECTOR_SIZE] = field.type.list_size
-    if pa.types.is_list(field.type) and pa.types.is_fixed_size_list(field.type.value_type):
-        found[INNER + VECTOR_SIZE] = field.type.value_type.list_size
     if is_json_text(field):
         found[AS_JSON] = True
+    if pa.types.is_list(field.type):
+        inside = _spark_metadata(field.type.value_field)
+        found |= {INNER + key: inside[key] for key in (VECTOR_SIZE, AS_JSON) if key in inside}
     return found
 
 

@@ -49,6 +49,7 @@ def test_strings_in_and_out(spark: SparkSession, path: str) -> None:
     read.write.format("lance").mode("append").save(copy)
     spark.createDataFrame(ROWS, SCHEMA).write.format("lance").mode("append").save(copy)
     assert lance.dataset(copy).schema.field("j").type == pa.json_()
+    assert lance.dataset(copy).schema.field("arr").type.value_type == pa.json_()
     assert lance.dataset(copy).to_table()["j"].to_pylist().count(FIRST) == 2
     spark.createDataFrame(ROWS, SCHEMA).write.format("lance").mode("overwrite").save(copy)
     assert lance.dataset(copy).schema.field("j").type == pa.json_()
