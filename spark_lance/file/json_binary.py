@@ -37,7 +37,7 @@ JSON_EXTENSION = "lance.json"
 _MAX_DEPTH = 128
 # Bytes of documents that are worked on at once.
 _WINDOW_BYTES = 8 << 20
-_NAMES = pa.array(["null", "false", "true", None], pa.string())
+_NAMES = ("null", "false", "true", None)
 _NAME_PLACES = {NULL: 0, FALSE: 1, TRUE: 2, MISSING: 3}
 _SPECIAL = r'[\x00-\x1f"\\]'
 
@@ -84,7 +84,7 @@ def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
         elif kind == CONTAINER:
             texts.append(_container_texts(part, depth))
         elif kind in _NAME_PLACES:
-            texts.append(_NAMES.take(pa.array(np.full(len(here), _NAME_PLACES[kind]))))
+            texts.append(pa.array(_NAMES, pa.string()).take(pa.array(np.full(len(here), _NAME_PLACES[kind]))))
         else:
             raise UnsupportedFormatError(f"a JSON value of kind {kind}")
         places.append(here)
