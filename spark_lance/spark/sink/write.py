@@ -71,8 +71,8 @@ class LanceWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: st.StructType, overwrite: bool) -> None:
         if options.mode == "upsert":
             raise OptionError(
-                "option 'mode' = 'upsert' is for streams: LanceTable.upsertLog().upsert(frame) upserts a batch, "
-                "and so do df.mergeInto and LanceTable.merge, without logs"
+                "option 'mode' = 'upsert' is for streams: LanceTable.upsertLog().upsert(frame) upserts a "
+                "batch, and so do df.mergeInto and LanceTable.merge, without logs"
             )
         self._store, self._root = open_store(options.path, options.storage)
         _check_store(self._store)
