@@ -20,6 +20,7 @@ from spark_lance.memwal.names import list_shards
 from spark_lance.memwal.sharding import buckets
 from spark_lance.memwal.staged import append_staged
 from spark_lance.spark.options.options import read_options, write_options
+from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.streaming import upsert
 from tests.memwal.tables import SCHEMA, Rows, as_rows, plain, rows, seen
 
@@ -224,6 +225,12 @@ def test_options_that_do_not_go_together() -> None:
             read_options({"path": "p", "fresh": "true", name: value})
     with pytest.raises(OptionError, match="append or upsert"):
         write_options({"path": "p", "mode": "replace"})
+
+
+def test_a_batch_does_not_append_what_was_to_be_upserted(path: Path) -> None:
+    options = write_options({"path": str(path), "mode": "upsert"})
+    with pytest.raises(OptionError, match="is for streams: LanceTable"):
+        LanceWriter(options, STREAM, False)
 
 
 def test_nearest_rows(spark: SparkSession, tmp_path: Path) -> None:
