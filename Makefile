@@ -25,7 +25,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-write bench-compact bench-scale bench-changes bench-upserts bench-start bench-delta
+.PHONY: bench-transport bench-write bench-compact bench-scale bench-changes bench-upserts bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -135,6 +135,9 @@ bench-scale: $(VENV)/.installed-bench ## measure tables of up to a million fragm
 
 bench-spark: $(VENV)/.installed-bench ## measure queries of Spark against Parquet and the fastest a source can be
 	$(BIN)/python -m benchmarks.bench_spark $(ARGS)
+
+bench-transport: $(VENV)/.installed-bench ## measure what a scan by Spark costs, stage by stage
+	$(BIN)/python -m benchmarks.bench_transport $(ARGS)
 
 bench-latency: $(VENV)/.installed-bench ## measure small questions through Spark, and what stays behind after many
 	$(BIN)/python -m benchmarks.bench_latency $(ARGS)

@@ -148,6 +148,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         name: str | None = None,
         *,
         replace: bool = True,
+        train: bool = True,
         **options: Any,
     ) -> SameDataset:
         """Build an index over the values of a column and return the version that has it.
@@ -160,6 +161,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
                 NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
                 values) or INVERTED (words, for `full_text_query`).
             name, replace: see `create_index`.
+            train: false makes an index of no rows, which `optimize.optimize_indices` fills.
             options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
                 `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words` (True),
                 `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
@@ -172,6 +174,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
             name=name,
             replace=replace,
             options=options,
+            train=train,
         )
         return self._at(manifest)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,6 @@ from spark_lance.errors import (
 )
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
-from spark_lance.memwal import puts
 from spark_lance.memwal.compact import compact_wal
 from spark_lance.memwal.puts import put_new
 from spark_lance.memwal.writer import ShardWriter
@@ -28,7 +28,7 @@ from tests.memwal.tables import SHARD, Rows, as_rows, rows
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(puts.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,7 +14,6 @@ import pytest
 
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import CommitOutcomeUnknownError, StoreError, WriterFencedError
-from spark_lance.memwal import puts
 from tests import object_store
 from tests.memwal.tables import OTHER, SHARD, Rows, as_rows, rows
 from tests.object_store import (
@@ -114,7 +114,7 @@ def test_faults_that_pass_change_nothing(
 def test_an_outcome_that_stays_unknown(
     uri: str, options: dict[str, Any], server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(puts.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     write_dataset(rows((1, "base")), uri, storage_options=options).initialize_mem_wal()
     log = opened(uri, options).mem_wal_writer(SHARD)
     server.fault(server_error, "PUT", "/wal/", times=99)

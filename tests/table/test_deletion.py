@@ -165,6 +165,13 @@ def test_more_rows_than_there_are_bytes_are_not_read() -> None:
         _parse_arrow(data.replace(length, struct.pack("<q", told)))
 
 
+def test_a_bitmap_of_more_rows_than_there_are_is_not_unpacked(tmp_path: Path) -> None:
+    many = BitMap(range(2**24))
+    many.run_optimize()
+    with pytest.raises(FormatError, match="16777216 deleted rows in a fragment of 100"):
+        read(tmp_path, BITMAP, many.serialize(), 100)
+
+
 def test_all_rows_of_a_fragment_may_be_deleted(tmp_path: Path) -> None:
     every = list(range(100))
     assert read(tmp_path, BITMAP, BitMap(every).serialize(), 100) == every

@@ -109,7 +109,8 @@ def _jieba(model: str, home: str | None) -> Any:
     try:
         tokenizer = jieba.Tokenizer(str(paths[0])) if main else jieba.Tokenizer()
         for path in paths[1 if main else 0 :]:
-            tokenizer.load_userdict(str(path))
+            with path.open("rb") as words:
+                tokenizer.load_userdict(words)
         tokenizer.initialize()
     except (ValueError, UnicodeDecodeError) as error:
         raise FormatError(f"a dictionary of jieba/{model} is damaged: {error}", str(folder)) from error

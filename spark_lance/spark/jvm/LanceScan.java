@@ -2,7 +2,7 @@
 //
 // What Spark pushes down (columns, filters, limits, counts) goes to Python as JSON, and comes back as rows, where
 // little has to be read for them, or as tasks. Rows become a local scan: no job of Spark's, or one without Python.
-// Tasks are what Spark's own reader of Python data sources takes, so executors need none of these classes.
+// Tasks are what Spark's own reader of Python data sources takes, which LanceTransport may put another one around.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -606,6 +606,8 @@ public final class LanceScan {
     // What joins have found, and the plan with it.
     private List found = new ArrayList();
     private Map planned;
+    // How rows come from the workers, once somebody has asked: see LanceTransport.
+    private String transport = null;
 
     Tasks(String shown, Map question, Map answer, StructType schema) {
       this.shown = shown;
@@ -626,7 +628,15 @@ public final class LanceScan {
 
     // Spark would plan all partitions to find out by itself.
     public Scan.ColumnarSupportMode columnarSupportMode() {
-      return Scan.ColumnarSupportMode.UNSUPPORTED;
+      return transport().equals("rows") ? Scan.ColumnarSupportMode.UNSUPPORTED : Scan.ColumnarSupportMode.SUPPORTED;
+    }
+
+    // It stays what it was when the query was planned.
+    private synchronized String transport() {
+      if (transport == null) {
+        transport = LanceTransport.kind(schema);
+      }
+      return transport;
     }
 
     public Statistics estimateStatistics() {
@@ -697,7 +707,11 @@ public final class LanceScan {
       return partitions;
     }
 
-    public synchronized PartitionReaderFactory createReaderFactory() {
+    public PartitionReaderFactory createReaderFactory() {
+      return LanceTransport.factory(rows(), transport());
+    }
+
+    private synchronized PartitionReaderFactory rows() {
       byte[] function = bytes(planned.get("function"));
       Method setter = Bridge.readInfoSetter();
       try {

@@ -3,7 +3,7 @@
 // An address of the form lance-units:/ is added to the driver's class loader. When a class of the package
 // spark_lance.sql is first asked for, the unit (one source file) that holds it is compiled by Janino, which comes
 // with Spark, for the release of Spark that runs, and kept in a folder for the next session. Whoever uses none of
-// these classes compiles nothing. Executors need none of them.
+// these classes compiles nothing. Executors are sent those that they need (LanceTransport).
 //
 // Compiled in the driver by Janino itself; hence no generics, no lambdas.
 

@@ -27,6 +27,8 @@ UNITS = (
     "Bridge",
     "LanceCatalog",
     "LanceProcedures",
+    "LanceColumns",
+    "LanceTransport",
     "LanceSaveModes",
     "LanceAmount",
     "LanceScan",
