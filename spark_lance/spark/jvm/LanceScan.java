@@ -658,7 +658,9 @@ public final class LanceScan {
       return this;
     }
 
-    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    public synchronized MicroBatchStream toMicroBatchStream(String checkpoint) {
+      // It is read by Spark's own reader.
+      transport = "rows";
       return stream(question, schema, checkpoint);
     }
 
