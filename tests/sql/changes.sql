@@ -55,7 +55,7 @@ ALTER TABLE lance.nested ADD COLUMN st.k INT NOT NULL;
 ALTER TABLE lance.nested ADD COLUMN st.k INT FIRST;
 ! adds columns at the end
 ALTER TABLE lance.nested DROP COLUMN st.nope;
-! FIELD_NOT_FOUND
+! cannot be resolved
 ALTER TABLE lance.nested DROP COLUMN IF EXISTS st.nope;
 CREATE TABLE lance.older (st STRUCT<x: INT>) TBLPROPERTIES ('data_storage_version' = '2.0');
 INSERT INTO lance.older VALUES (named_struct('x', 1));

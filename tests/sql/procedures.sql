@@ -52,8 +52,6 @@ VACUUM db.t RETAIN 7 HOURS;
 ! for a Lance table write CALL lance.system.vacuum('db.t')
 RESTORE TABLE t TO VERSION AS OF 1;
 ! CALL lance.system.restore('t', version)
-DESCRIBE HISTORY db.t;
-! SELECT * FROM db.t.history
 ALTER TABLE db.t CREATE BRANCH dev;
 ! CALL lance.system.create_branch('db.t', 'branch')
 SELEC 1;

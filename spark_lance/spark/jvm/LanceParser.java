@@ -26,7 +26,6 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     {"OPTIMIZE" + TABLE, "CALL %1$s.system.compact('%2$s')"},
     {"VACUUM" + TABLE, "CALL %1$s.system.vacuum('%2$s')"},
     {"RESTORE" + TABLE, "CALL %1$s.system.restore('%2$s', version)"},
-    {"DESC(?:RIBE)?\\s+HISTORY" + TABLE, "SELECT * FROM %2$s.history, or CALL %1$s.system.history('%2$s')"},
     {"ALTER\\s+TABLE" + TABLE + "\\s+CREATE\\s+(?:OR\\s+REPLACE\\s+)?BRANCH\\b",
       "CALL %1$s.system.create_branch('%2$s', 'branch')"},
     {"ALTER\\s+TABLE" + TABLE + "\\s+CREATE\\s+(?:OR\\s+REPLACE\\s+)?TAG\\b",

@@ -56,13 +56,13 @@ def made(place: Path, seed: int, kind: str, *, stable: bool = False) -> None:
     draw = random.Random(seed)
     for name in COLUMNS:
         spark_lance.dataset(str(place)).create_scalar_index(name, kind)
-    dataset = spark_lance.dataset(str(place))
-    dataset.delete(f"id % 7 = {draw.randrange(7)} or i = 2147483647 or raw = X'FF'")
+    spark_lance.dataset(str(place)).delete(f"id % 7 = {draw.randrange(7)} or i = 2147483647 or raw = X'FF'")
     if draw.random() < 0.7:
-        dataset.update({"i": "77", "s": "'zz'"}, where=f"id % 9 = {draw.randrange(9)}")
-        dataset.optimize.optimize_indices()
+        which = f"id % 9 = {draw.randrange(9)}"
+        spark_lance.dataset(str(place)).update({"i": "77", "s": "'zz'"}, where=which)
+        spark_lance.dataset(str(place)).optimize.optimize_indices()
     if draw.random() < 0.3:
-        dataset.delete("s is null")
+        spark_lance.dataset(str(place)).delete("s is null")
 
 
 def plain(session: SparkSession, place: Path) -> DataFrame:
@@ -86,13 +86,7 @@ def is_answered(frame: DataFrame) -> bool:
 
 @pytest.mark.parametrize(
     ("kind", "seed", "stable"),
-    [
-        ("BTREE", 1, False),
-        ("BTREE", 2, True),
-        ("BITMAP", 3, False),
-        ("BITMAP", 4, True),
-        ("ZONEMAP", 5, False),
-    ],
+    [("BTREE", 1, True), ("BITMAP", 3, False), ("ZONEMAP", 5, False)],
 )
 def test_answers_are_those_of_all_rows(
     driver: SparkSession, tmp_path: Path, kind: str, seed: int, stable: bool
@@ -102,7 +96,7 @@ def test_answers_are_those_of_all_rows(
     plain(driver, place).createOrReplaceTempView("all_rows")
     driver.read.format("lance").load(str(place)).createOrReplaceTempView("table_rows")
     queries = [f"SELECT count({c}), min({c}), max({c}), count(*) FROM {{rows}}" for c in COLUMNS]
-    queries += [f"SELECT count({c}) FROM {{rows}}" for c in COLUMNS]
+    queries += [f"SELECT count({c}) FROM {{rows}}" for c in COLUMNS[::3]]
     queries += [f"SELECT {c}, count(*) AS rows, count({c}) FROM {{rows}} GROUP BY {c}" for c in GROUPS]
     queries += [f"SELECT DISTINCT {c} FROM {{rows}}" for c in ("s", "f")]
     queries += [
@@ -115,7 +109,7 @@ def test_answers_are_those_of_all_rows(
         assert told(frame) == told(driver.sql(query.format(rows="all_rows"))), query
         answered += is_answered(frame)
     # Neither floats nor zones tell everything; see the next test for those that have to be answered.
-    assert answered >= {"BTREE": 12, "BITMAP": 5, "ZONEMAP": 0}[kind]
+    assert answered >= {"BTREE": 8, "BITMAP": 8, "ZONEMAP": 0}[kind]
 
 
 @pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP"])
@@ -191,7 +185,7 @@ def test_an_empty_table_has_no_extremes(driver: SparkSession, tmp_path: Path) ->
     assert driver.sql(f"SELECT a, count(*) FROM lance.`{place}` GROUP BY a").collect() == []
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("BTREE", 11), ("BTREE", 12), ("BITMAP", 13)])
+@pytest.mark.parametrize(("kind", "seed"), [("BTREE", 12), ("BITMAP", 13)])
 def test_first_rows_are_those_of_the_whole_order(
     driver: SparkSession, tmp_path: Path, kind: str, seed: int
 ) -> None:
@@ -202,7 +196,7 @@ def test_first_rows_are_those_of_the_whole_order(
     draw = random.Random(seed)
     used = 0
     for column in COLUMNS:
-        for order in ("", "DESC", "NULLS LAST", "DESC NULLS FIRST"):
+        for order in draw.sample(("", "DESC", "NULLS LAST", "DESC NULLS FIRST"), 2):
             # Of equal values any row will do, so only these are compared.
             tail = f"ORDER BY {column} {order} LIMIT {draw.choice([1, 7, 40])}"
             tail += draw.choice(["", " OFFSET 2"])
@@ -214,7 +208,7 @@ def test_first_rows_are_those_of_the_whole_order(
             ], tail
             assert len({r.id for r in got}) == len(got)
             used += not scans(frame)
-    assert used >= 20
+    assert used >= 8
 
 
 def test_first_rows_are_read_alone(driver: SparkSession, tmp_path: Path, reads: list[str]) -> None:
