@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -21,7 +22,7 @@ def test_distances_are_those_of_the_reference(
     spark: SparkSession, tmp_path: Path, metric: str, kind: pa.DataType, dtype: type
 ) -> None:
     draw = np.random.default_rng(4)
-    vectors = draw.normal(size=(200, 12)).astype(dtype)
+    vectors: np.ndarray[Any, Any] = draw.normal(size=(200, 12)).astype(dtype)
     vectors[:3] = [[0] * 12, [1e-20] * 12, [1e4] * 12]
     query = draw.normal(size=12).astype(np.float32)
     array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), kind), 12)

@@ -119,13 +119,13 @@ def check(snapshot: Snapshot, path: list[str], live: list[Any]) -> set[str]:
 
 
 def live_values(place: Path, path: list[str]) -> list[Any]:
-    values = spark_lance.dataset(str(place)).to_table(columns=[path[0]])[path[0]].to_pylist()
+    values: list[Any] = spark_lance.dataset(str(place)).to_table(columns=[path[0]])[path[0]].to_pylist()
     for name in path[1:]:
         values = [None if value is None else value[name] for value in values]
     return values
 
 
-def index_all(place: Path, kind: str, by_reference: bool) -> None:
+def index_all(place: Path, kind: Any, by_reference: bool) -> None:
     for name in (*VALUES, "st.y"):
         if kind == "ZONEMAP" and name == "yes" and by_reference:
             continue
