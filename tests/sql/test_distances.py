@@ -7,6 +7,7 @@ from typing import Any
 
 import lance
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -22,7 +23,7 @@ def test_distances_are_those_of_the_reference(
     spark: SparkSession, tmp_path: Path, metric: str, kind: pa.DataType, dtype: type
 ) -> None:
     draw = np.random.default_rng(4)
-    vectors: np.ndarray[Any, Any] = draw.normal(size=(200, 12)).astype(dtype)
+    vectors: npt.NDArray[Any] = draw.normal(size=(200, 12)).astype(dtype)
     vectors[:3] = [[0] * 12, [1e-20] * 12, [1e4] * 12]
     query = draw.normal(size=12).astype(np.float32)
     array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), kind), 12)
