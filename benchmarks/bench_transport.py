@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,9 +168,12 @@ def bench(spark: SparkSession, results: Results, name: str, one: str, path: str,
     def parquet() -> Any:
         return spark.read.parquet(f"{path}.parquet")
 
+    def ask(query: Callable[[Any], object], kind: str) -> object:
+        return query(lance(kind))
+
     def measured(query: Callable[[Any], object]) -> dict[str, float]:
         actions: list[Callable[[], float]] = [
-            lambda kind=kind: task_time(spark, lambda: query(lance(kind))) for kind in KINDS
+            partial(task_time, spark, partial(ask, query, kind)) for kind in KINDS
         ]
         actions.append(lambda: task_time(spark, lambda: query(parquet())))
         for action in actions:

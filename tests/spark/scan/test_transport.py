@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,7 @@ def test_whatever_is_done_with_the_rows(session: SparkSession, path: str, modes:
         return found
 
     for query in QUERIES:
-        each_way(session, lambda query=query: ask(query))
+        each_way(session, partial(ask, query))
         assert allocated(session) == 0, query
 
 
@@ -321,7 +322,8 @@ def test_names_and_views_and_caches(session: SparkSession, path: str) -> None:
 
 
 def test_python_functions_over_batches(session: SparkSession, path: str) -> None:
-    from pyspark.sql.functions import pandas_udf, udf
+    from pyspark.sql.functions import udf
+    from pyspark.sql.pandas.functions import pandas_udf
 
     session.udf.register("longer", udf(lambda text: None if text is None else text + "!", "string"))
 
