@@ -50,11 +50,11 @@ while end.recv_into(room):
 _BUFFER = 65536
 
 
-def thread_time(action: Callable[[], object]) -> float:
-    """Return the processor time of this thread for an action, in seconds."""
-    start = time.thread_time()
+def own_time(action: Callable[[], object]) -> float:
+    """Return the processor time of this process, all threads, for an action, in seconds."""
+    start = time.process_time()
     action()
-    return time.thread_time() - start
+    return time.process_time() - start
 
 
 class Stages:
@@ -102,7 +102,7 @@ class Stages:
         server = socket.create_server(("127.0.0.1", 0))
         drain = subprocess.Popen([sys.executable, "-c", _DRAIN, str(server.getsockname()[1])])
         end, _ = server.accept()
-        self._sent = thread_time(lambda: self._send(end))
+        self._sent = own_time(lambda: self._send(end))
         end.close()
         server.close()
         drain.wait()
@@ -119,10 +119,8 @@ class Stages:
             self.send()
             return self._sent
 
-        alone = [lambda action=action: thread_time(action) for action in (self.read, self.decode, self.fit)]
-        read, decode, fit, serialize, send = in_turns(
-            repeat, *alone, lambda: thread_time(self.serialize), sent
-        )
+        alone = [lambda action=action: own_time(action) for action in (self.read, self.decode, self.fit)]
+        read, decode, fit, serialize, send = in_turns(repeat, *alone, lambda: own_time(self.serialize), sent)
         return {
             "read": read,
             "decode": decode - read,
@@ -168,12 +166,12 @@ def bench(spark: SparkSession, results: Results, name: str, one: str, path: str,
     def parquet() -> Any:
         return spark.read.parquet(f"{path}.parquet")
 
-    def asked(query: Callable[[Any], object], kind: str) -> object:
+    def ask(query: Callable[[Any], object], kind: str) -> object:
         return query(lance(kind))
 
     def measured(query: Callable[[Any], object]) -> dict[str, float]:
         actions: list[Callable[[], float]] = [
-            partial(task_time, spark, partial(asked, query, kind)) for kind in KINDS
+            partial(task_time, spark, partial(ask, query, kind)) for kind in KINDS
         ]
         actions.append(lambda: task_time(spark, lambda: query(parquet())))
         for action in actions:

@@ -323,7 +323,9 @@ def test_names_and_views_and_caches(session: SparkSession, path: str) -> None:
 
 def test_python_functions_over_batches(session: SparkSession, path: str) -> None:
     from pyspark.sql.functions import udf
-    from pyspark.sql.pandas.functions import pandas_udf
+    from pyspark.sql.pandas import functions
+
+    pandas_udf: Any = functions.pandas_udf
 
     session.udf.register("longer", udf(lambda text: None if text is None else text + "!", "string"))
 
