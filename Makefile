@@ -24,8 +24,8 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-spark bench-latency bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-write bench-compact bench-scale bench-changes bench-start bench-delta
+.PHONY: bench bench-report bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench-transport bench-write bench-compact bench-scale bench-changes bench-upserts bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -124,6 +124,9 @@ bench-start: $(VENV)/.installed-bench ## measure the import and the first rows o
 bench-changes: $(VENV)/.installed-bench ## measure changes of single rows against reading them
 	$(BIN)/python -m benchmarks.bench_changes $(ARGS)
 
+bench-upserts: $(VENV)/.installed-bench ## measure small upserts by logs and by merges
+	$(BIN)/python -m benchmarks.bench_upserts $(ARGS)
+
 bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small files against pylance
 	$(BIN)/python -m benchmarks.bench_compact $(ARGS)
 
@@ -133,8 +136,14 @@ bench-scale: $(VENV)/.installed-bench ## measure tables of up to a million fragm
 bench-spark: $(VENV)/.installed-bench ## measure queries of Spark against Parquet and the fastest a source can be
 	$(BIN)/python -m benchmarks.bench_spark $(ARGS)
 
+bench-transport: $(VENV)/.installed-bench ## measure what a scan by Spark costs, stage by stage
+	$(BIN)/python -m benchmarks.bench_transport $(ARGS)
+
 bench-latency: $(VENV)/.installed-bench ## measure small questions through Spark, and what stays behind after many
 	$(BIN)/python -m benchmarks.bench_latency $(ARGS)
+
+bench-stream: $(VENV)/.installed-bench ## measure micro-batches of 1,000 rows, into tables and out of them
+	$(BIN)/python -m benchmarks.bench_stream $(ARGS)
 
 bench-plan: $(VENV)/.installed-bench ## measure the planning of tables of many fragments
 	$(BIN)/python -m benchmarks.bench_plan $(ARGS)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_BYTES = 1_000_000
+MOST_BYTES = 1_500_000
 WHEEL_HAS = (
     "pyspark_lance.py",
     "spark_lance/py.typed",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
     from spark_lance.spark.lance_table.table import LanceTable
+    from spark_lance.spark.session.builder import session_builder
     from spark_lance.spark.source import LanceDataSource
     from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
@@ -44,6 +45,7 @@ __all__ = [
     "enable",
     "errors",
     "query",
+    "session_builder",
     "write_dataset",
     "write_fragments",
 ]
@@ -63,6 +65,7 @@ _HOMES = {
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.datasets.dataset",
     "enable": "spark_lance.spark.enable",
+    "session_builder": "spark_lance.spark.session.builder",
     "write_dataset": "spark_lance.datasets.dataset",
     "write_fragments": "spark_lance.datasets.building",
 }

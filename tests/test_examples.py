@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
+# These always run as programs: the demo, one whose tasks break down, and one without Spark.
+PROGRAMS = ("add_embeddings", "quickstart", "train_digits")
+ALWAYS_AND_SOMETIMES = [
+    pytest.param(path, id=path.stem, marks=() if path.stem in PROGRAMS else pytest.mark.slow)
+    for path in EXAMPLES
+]
+IN_A_SESSION = [pytest.param(path, id=path.stem) for path in EXAMPLES if path.stem not in PROGRAMS]
 
 
-@pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("program", IN_A_SESSION)
+def test_steps_of_an_example_pass(
+    program: Path,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A process with a JVM takes longer than the steps: here they run in the session that the tests share."""
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", spark.newSession())
+    monkeypatch.setattr(sys, "argv", [str(program), "--dir", str(tmp_path)])
+    monkeypatch.syspath_prepend(str(program.parent))
+    monkeypatch.delitem(sys.modules, "_steps", raising=False)  # it counts what failed of one program
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(program), run_name="__main__")
+    sys.modules.pop("_steps", None)
+    said = capsys.readouterr().out
+    assert not ended.value.code, said
+    assert "All checks passed." in said
+
+
+@pytest.mark.parametrize("program", ALWAYS_AND_SOMETIMES)
 def test_example_runs_and_its_checks_pass(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     inherited = os.environ.get("PYTHONPATH")

@@ -13,6 +13,7 @@ from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.index.vector.kinds import is_multi
 from spark_lance.io.progress import reporting
 from spark_lance.table.features import feature_names
 from spark_lance.table.metadata import metadata_table
@@ -165,11 +166,14 @@ def doctor(arguments: Arguments) -> int:
     ]
     verdicts = [judge(engine, *flags, versions) for engine in ENGINES]
     advice = list(advice_for(dataset))
+    columns = dict(_special_columns(dataset))
     if arguments.json:
-        shown = {"features": features, "file_versions": sorted(versions)}
+        shown = {"features": features, "file_versions": sorted(versions), "columns": columns}
         say(as_json({**shown, "engines": verdicts, "advice": advice}))
         return 0
     print_pairs([("file versions", sorted(versions)), ("manifest names", dataset.manifest.naming.name)])
+    if columns:
+        print_pairs(list(columns.items()))
     say()
     if features:
         print_table(("feature", "for reading", "for writing"), [tuple(row.values()) for row in features])
@@ -217,6 +221,18 @@ def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
             f'spark_lance.write_dataset({opened}.to_table(), "NEW_PATH")',
             "legacy files can only be read: write the rows to a new table",
         )
+
+
+def _special_columns(dataset: LanceDataset) -> Iterator[tuple[str, str]]:
+    """Yield columns that are more than their Arrow type tells, and what they are."""
+    schema = dataset.lance_schema
+    for field in schema.walk():
+        if field.is_json:
+            yield schema.path_of(field.id), "JSON documents (lance.json)"
+        elif field.is_blob:
+            yield schema.path_of(field.id), "blobs"
+        elif is_multi(field.arrow_type()):
+            yield schema.path_of(field.id), "several vectors in a row (list of fixed-size lists)"
 
 
 def _file_versions(dataset: LanceDataset) -> Iterator[str]:

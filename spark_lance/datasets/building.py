@@ -23,7 +23,7 @@ from spark_lance.index.scalar.parts import fill_entry
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join, open_store
-from spark_lance.proto import table_pb2
+from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.inserts.write_plan import find_latest, plan_write
@@ -188,7 +188,7 @@ def commit(
         raise OptionError("read_version is needed: the version that the operation was computed from")
     base = latest if read_version in (None, 0) else load_version(store, root, read_version or 0)
     message = operation.message(base)
-    if isinstance(operation, LanceOperation.CreateIndex):
+    if isinstance(message, transaction_pb2.Transaction.CreateIndex):
         snapshot = Snapshot(store, root, base)
         for entry in message.new_indices:
             fill_entry(snapshot, entry)

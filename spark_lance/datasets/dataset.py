@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase
-from spark_lance.datasets.building import commit, merge_appends, place_of
+from spark_lance.datasets.building import Place, commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
 from spark_lance.datasets.hybrid import HybridMixin
@@ -29,7 +29,7 @@ from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
+from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard, find_latest, plan_write
 from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 from spark_lance.table.versions.resolve import Reference, version_at
 from spark_lance.table.versions.versions import load_latest, load_version
@@ -229,29 +229,21 @@ def write_dataset(
     reader = as_reader(data, schema)
     place = place_of(uri, storage_options, commit_lock)
     store, root = place.store, place.root
-    properties = dict(transaction_properties or {})
-    if commit_message is not None:
-        properties[COMMIT_MESSAGE] = commit_message
+    message = {} if commit_message is None else {COMMIT_MESSAGE: commit_message}
+    properties = {**(transaction_properties or {}), **message}
     latest = find_latest(store, root)
-    plan = plan_write(
-        store,
-        root,
-        latest,
-        reader.schema,
-        mode,
-        data_storage_version=data_storage_version,
-        stable_row_ids=enable_stable_row_ids,
-        bases=[base.stored() for base in initial_bases or ()],
-    )
+    asked: dict[str, Any] = {
+        "data_storage_version": data_storage_version,
+        "stable_row_ids": enable_stable_row_ids,
+    }
+    new_bases = [base.stored() for base in initial_bases or ()]
+    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **asked)
     bases = plan.places(store, root, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
-    aligner = Aligner(reader.schema, plan.schema)
-    fragments = write_fragments(
-        (aligner.align(batch) for batch in reader),
-        store,
-        root,
-        plan.schema,
-        version=plan.version,
+    fragments = _written(
+        reader,
+        place,
+        plan,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
         held=isinstance(data, pa.Table | pa.RecordBatch),
@@ -259,3 +251,10 @@ def write_dataset(
     )
     version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))
+
+
+def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:
+    """Write rows as data files; return the messages of their fragments."""
+    aligner = Aligner(reader.schema, plan.schema)
+    batches = (aligner.align(batch) for batch in reader)
+    return write_fragments(batches, place.store, place.root, plan.schema, version=plan.version, **how)

@@ -136,7 +136,7 @@ class FreshDataset(Readable):
         ).to_table()
 
     def _measured(self, request: ScanRequest) -> pa.Schema:
-        return measured_schema(request)
+        return measured_schema(request, self.snapshot.schema)
 
     def _searched(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
         nearest = dict(request.nearest or {})
@@ -161,7 +161,7 @@ class FreshDataset(Readable):
             nearest_rows(self.rows, query, names, condition if request.prefilter else None)
         ):
             rows = found.rows.append_column("_distance", pa.array(found.distances, pa.float32()))
-            if len(query.vectors) > 1:
+            if "query_index" in measured:
                 rows = rows.append_column("query_index", pa.array(np.full(rows.num_rows, number, np.int32)))
             if condition is not None and later:
                 rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))

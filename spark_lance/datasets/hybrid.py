@@ -13,6 +13,7 @@ import pyarrow as pa
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.datasets.index_parts import IndexPartsMixin
 from spark_lance.errors import OptionError
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.fusion import RANK_CONSTANT, reciprocal_rank_fusion
 from spark_lance.index.search_rows import Addresses, allowed_rows
 from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
@@ -85,7 +86,7 @@ class HybridQuery:
                     f"k stands beside {name} in a hybrid search: how many rows each ranks is candidates"
                 )
         vector = VectorQuery.parse({**nearest, "k": candidates})
-        if len(vector.vectors) > 1:
+        if vector.answers(leaf_field(manifest.schema, vector.column).arrow_type()) > 1:
             raise OptionError("a hybrid search is for one vector")
         words = {"query": words} if isinstance(words, str) else words
         column, text = parse_text_query(manifest, words, candidates)

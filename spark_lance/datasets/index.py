@@ -21,6 +21,8 @@ from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
+from spark_lance.file.schema import Schema as LanceSchema
+from spark_lance.index.columns import leaf_field
 from spark_lance.index.entries import segments_of
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.remap import SegmentRemap
@@ -52,7 +54,7 @@ __all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices",
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Sets of columns whose files stay open between searches.
-_KEPT_COLUMN_SETS = 8
+_KEPT_COLUMN_SETS = 4
 
 
 @both_spellings_of_methods
@@ -146,6 +148,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         name: str | None = None,
         *,
         replace: bool = True,
+        train: bool = True,
         **options: Any,
     ) -> SameDataset:
         """Build an index over the values of a column and return the version that has it.
@@ -158,6 +161,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
                 NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
                 values) or INVERTED (words, for `full_text_query`).
             name, replace: see `create_index`.
+            train: false makes an index of no rows, which `optimize.optimize_indices` fills.
             options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
                 `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words` (True),
                 `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
@@ -170,6 +174,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
             name=name,
             replace=replace,
             options=options,
+            train=train,
         )
         return self._at(manifest)
 
@@ -273,7 +278,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         return (indexed,) if complete or fast else (indexed, exact)
 
     def _measured(self, request: ScanRequest) -> pa.Schema:
-        return measured_schema(request)
+        return measured_schema(request, self.lance_schema)
 
     def _nearest(
         self,
@@ -379,13 +384,14 @@ class IndexMixin(ReadMixin, MaintainMixin):
         return {}
 
 
-def measured_schema(request: ScanRequest) -> pa.Schema:
-    """Return the columns that a search adds to rows."""
+def measured_schema(request: ScanRequest, schema: LanceSchema) -> pa.Schema:
+    """Return the columns that a search adds to rows of a schema."""
     if request.full_text_query is not None:
         return pa.schema([(SCORE, pa.float32())])
     if request.nearest is None:
         return pa.schema([])
-    several = len(request.vector_query.vectors) > 1
+    kind = leaf_field(schema, request.vector_query.column).arrow_type()
+    several = request.vector_query.answers(kind) > 1
     first = [pa.field(QUERY_INDEX, pa.int32())] if several else []
     return pa.schema([*first, pa.field(DISTANCE, pa.float32())])
 
@@ -400,17 +406,23 @@ def _text_query(request: ScanRequest) -> dict[str, Any]:
 
 
 def known_indices(manifest: Manifest) -> list[str]:
-    """Return the names of the indices that are known here."""
+    """Return the names of the indices that are known here, and can be extended."""
     names = dict.fromkeys(entry.name for entry in manifest.indices)
     return [name for name in names if _kind_or_none(manifest, name) is not None]
 
 
 def _kind_or_none(manifest: Manifest, name: str) -> str | None:
-    labels = {index.label: "scalar" for index in SCALAR_INDICES.values()} | {VECTOR_LABEL: "vector"}
+    kinds = {kind.label: kind for kind in SCALAR_INDICES.values()}
+    fields = {field.id: field for field in manifest.schema.walk()}
     for entry in manifest.indices:
-        label = label_of(entry)
-        if entry.name == name and label in labels:
-            return labels[label]
+        if entry.name != name:
+            continue
+        if label_of(entry) == VECTOR_LABEL:
+            return "vector"
+        kind = kinds.get(label_of(entry))
+        field = fields.get(entry.fields[0]) if entry.fields else None
+        if kind is not None and (field is None or kind.extends(entry, field)):
+            return "scalar"
     return None
 
 

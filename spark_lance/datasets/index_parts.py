@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.index import IndexMixin
-from spark_lance.datasets.operations import Index
+from spark_lance.datasets.index_segment import Index
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.index.columns import leaf_field
 from spark_lance.index.entries import check_name
@@ -67,8 +67,8 @@ class IndexPartsMixin(IndexMixin):
         number = None if index_uuid is None else _uuid(index_uuid)
         if index_type.upper() in INDEX_TYPES:
             metric = options.pop("metric", "l2")
-            figures = [options.pop(argument, None) for argument in _VECTOR_ARGUMENTS]
-            recipe = recipe_with(index_type, metric, *figures, options)
+            partitions, sub_vectors, bits = (options.pop(argument, None) for argument in _VECTOR_ARGUMENTS)
+            recipe = recipe_with(index_type, metric, partitions, sub_vectors, bits, options)
             entry = write_vector_segment(self.snapshot, column, recipe, name, fragments, number)
         else:
             kind = scalar_kind(index_type)

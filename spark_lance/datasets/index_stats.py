@@ -37,10 +37,10 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
     label = index.type_url.rpartition(".")[2].lower()
     kind = next((each for each in SCALAR_INDICES.values() if each.label == label), None)
     if kind is not None:
-        for segment in segments_of(snapshot, label, kind.newest):
-            for figures in plain if segment.name == index.name else ():
-                if figures["uuid"].replace("-", "") == segment.entry.uuid.uuid.hex():
-                    figures |= kind(segment).figures()
+        for usable in segments_of(snapshot, label, kind.newest):
+            for figures in plain if usable.name == index.name else ():
+                if figures["uuid"].replace("-", "") == usable.entry.uuid.uuid.hex():
+                    figures |= kind(usable).figures()
     if label != VECTOR_LABEL:
         return plain
     known = {
@@ -49,9 +49,10 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
         if segment.name == index.name
     }
     for figures in plain:
-        segment = known.get(figures["uuid"].replace("-", ""))
-        if segment is None:
+        number = figures["uuid"].replace("-", "")
+        if number not in known:
             continue
+        segment = known[number]
         try:
             opened = open_segment(segment)
             centroids = opened.ivf.centroids

@@ -12,7 +12,8 @@ from spark_lance.datasets.projection import Projection
 from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.proto import table_pb2
 from spark_lance.table.predicates.predicate import Condition
-from spark_lance.table.predicates.texts import expression_text
+from spark_lance.table.predicates.texts import condition_text
+from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan
 
 __all__ = ["analyzed", "explained"]
@@ -70,7 +71,7 @@ def analyzed(plan: str, parts: Iterable[pa.Table]) -> str:
 def _search_steps(request: ScanRequest, condition: Condition | None, searched: Sequence[str]) -> list[str]:
     steps = []
     if condition is not None and not request.prefilter:
-        steps.append(f"FilterExec: {_text_of(condition)}")
+        steps.append(f"FilterExec: {condition_text(condition)}")
     if request.nearest is not None:
         asked = {name: value for name, value in request.nearest.items() if name != "q" and value is not None}
         probes = asked.pop("nprobes", None)
@@ -97,7 +98,7 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
     line += f", version={scan.manifest.version}, rows={rows}"
     if condition is None:
         return [f"{line}, full_filter=--"]
-    line += f", full_filter={_text_of(condition)}"
+    line += f", full_filter={condition_text(condition)}"
     if len(tasks) < asked:
         left = [fragment.id for fragment in scan.fragments if fragment.id not in kept]
         line += f", pruned_fragments={_shown(left)} of {asked}"
@@ -108,16 +109,9 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
         line += f", page_ranges={ranges}"
     steps = [line]
     for pruner in scan.pruners:
-        for text, name, kind in _uses(pruner, condition):
+        for text, name, kind in uses_of(pruner, condition):
             steps.append(f"ScalarIndexQuery: query=[{text}]@{name}({kind})")
     return steps
-
-
-def _uses(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:
-    """Return what a pruner says that it uses; those of row numbers say nothing."""
-    explain = getattr(pruner, "explain", None)
-    found: Sequence[tuple[str, str, str]] = explain(condition) if explain is not None else ()
-    return found
 
 
 def _page_ranges(tasks: Sequence[Any], condition: Condition) -> str:
@@ -140,8 +134,3 @@ def _number(fragment: table_pb2.DataFragment) -> int:
 def _shown(numbers: Sequence[int]) -> str:
     more = f", and {len(numbers) - _SHOWN_FRAGMENTS} more" if len(numbers) > _SHOWN_FRAGMENTS else ""
     return f"[{', '.join(map(str, numbers[:_SHOWN_FRAGMENTS]))}{more}]"
-
-
-def _text_of(condition: Condition) -> str:
-    trees = condition.trees()
-    return " AND ".join(expression_text(tree) for tree in trees) if trees else condition.text

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.file.extensions import known_schema
+from spark_lance.file.json_columns import holds_json, is_json_field
 from spark_lance.file.schema import Schema
 from spark_lance.table.predicates.predicate import compile_expression
 from spark_lance.table.reading.system_columns import nameable, system_field, system_names
@@ -109,7 +110,11 @@ def _expression(name: str, text: str, schema: pa.Schema) -> Output:
     if not isinstance(text, str):
         raise OptionError(f"the column {name!r} is to be an SQL expression, not {text!r}")
     made = compile_expression(text, schema)
-    return Output(pa.field(name, made.type), made.columns, made.evaluate, f"{text} as {name}")
+    # A column under another name stays JSON; what functions make of one is plain.
+    same = text in schema.names and is_json_field(schema.field(text))
+    metadata = schema.field(text).metadata if same else None
+    field = pa.field(name, made.type, metadata=metadata)
+    return Output(field, made.columns, made.evaluate, f"{text} as {name}")
 
 
 def _named(name: str, schema: Schema, tops: set[str], system: tuple[str, ...], extra: pa.Schema) -> Output:
@@ -120,7 +125,9 @@ def _named(name: str, schema: Schema, tops: set[str], system: tuple[str, ...], e
         elif name in system:
             kind = system_field(name)
         else:
-            kind = known_schema(pa.schema([schema.field(name).described().arrow_field()])).field(0)
+            kind = schema.field(name).described().arrow_field()
+            if not holds_json(kind):
+                kind = known_schema(pa.schema([kind])).field(0)
         return Output(kind, (name,), lambda table: table[name], name)
     path = schema.find(name)
     kind = path[-1].arrow_field()

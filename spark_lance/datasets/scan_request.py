@@ -90,7 +90,7 @@ class ScanRequest:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise OptionTypeError(f"{name} must be a whole number, not {value!r}")
             if value is not None and value < 0:
-                raise OptionError(f"{name} must be non-negative, not {value}")
+                raise OptionError(f"{name.capitalize()} must be non-negative, not {value}")
         for name in ("batch_size", "batch_bytes"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1")

@@ -256,7 +256,9 @@ class LanceScanner:
         """Yield the rows as tables of about `target_bytes`."""
         request = self.request
         if request.include_deleted_rows and ROW_ID not in (*self._flags, *(self._projection.reads or ())):
-            raise OptionError("include_deleted_rows needs with_row_id=True: deleted rows have a null there")
+            raise OptionError(
+                "include_deleted_rows is true and with_row_id is false: deleted rows are told by a null there"
+            )
         offset, limit = request.offset or 0, request.limit
         if request.is_search:
             rows = [self.source._searched(request, self._reads)]

@@ -37,7 +37,7 @@ JSON_EXTENSION = "lance.json"
 _MAX_DEPTH = 128
 # Bytes of documents that are worked on at once.
 _WINDOW_BYTES = 8 << 20
-_NAMES = pa.array(["null", "false", "true", None], pa.string())
+_NAMES = ("null", "false", "true", None)
 _NAME_PLACES = {NULL: 0, FALSE: 1, TRUE: 2, MISSING: 3}
 _SPECIAL = r'[\x00-\x1f"\\]'
 
@@ -84,7 +84,7 @@ def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
         elif kind == CONTAINER:
             texts.append(_container_texts(part, depth))
         elif kind in _NAME_PLACES:
-            texts.append(_NAMES.take(pa.array(np.full(len(here), _NAME_PLACES[kind]))))
+            texts.append(pa.array(_NAMES, pa.string()).take(pa.array(np.full(len(here), _NAME_PLACES[kind]))))
         else:
             raise UnsupportedFormatError(f"a JSON value of kind {kind}")
         places.append(here)
@@ -169,7 +169,7 @@ class _UnfitError(ValueError):
 def _document(text: str) -> bytes:
     try:
         kind, data = _entry(_decoder.decode(text))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, OverflowError) as error:
         shown = text if len(text) <= 60 else f"{text[:60]}..."
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise SchemaError(f"{shown!r} is no JSON that can be stored: {reason}") from None
@@ -180,44 +180,62 @@ def _document(text: str) -> bytes:
 
 def _entry(value: Any) -> tuple[int, bytes]:
     """Return kind and bytes of a value as the decoder yields it."""
-    if isinstance(value, str):
-        try:
-            return STRING, value.encode()
-        except UnicodeEncodeError:
-            raise _UnfitError("half of a surrogate pair stands alone") from None
-    if isinstance(value, _Stored):
+    kind = type(value)
+    if kind is str:
+        return STRING, _utf8(value)
+    if kind is int:
+        return NUMBER, _integer(value) if -(2**63) <= value < 2**64 else _double(float(value))
+    if kind is float:
+        return NUMBER, _double(value)
+    if kind is _Stored:
         return CONTAINER, value
-    if isinstance(value, bool):
-        return (TRUE if value else FALSE), b""
+    if kind is list:
+        return CONTAINER, _container(struct.pack(">I", ARRAY | len(value)), b"", value)
     if value is None:
         return NULL, b""
-    if isinstance(value, list):
-        return CONTAINER, _container(ARRAY, len(value), [_entry(item) for item in value])
-    return NUMBER, _number(value)
+    return (TRUE if value else FALSE), b""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Stored:
-    members = sorted((_entry(key), _entry(value)) for key, value in pairs)
-    keys = [key for key, _ in members]
-    if len(set(keys)) < len(keys):
+    if not pairs:
+        return _container(struct.pack(">I", OBJECT), b"", [])
+    names, values = zip(*pairs, strict=True)
+    order, head, texts = _keys(names)
+    return _container(head, texts, [values[place] for place in order])
+
+
+@lru_cache(maxsize=1024)
+def _keys(names: tuple[str, ...]) -> tuple[tuple[int, ...], bytes, bytes]:
+    """Return the order of the keys of an object, the header with their entries, and their bytes."""
+    texts = [_utf8(name) for name in names]
+    if len(set(texts)) < len(texts):
         raise _UnfitError("an object has a key twice")
-    return _container(OBJECT, len(keys), keys + [value for _, value in members])
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    words = [STRING << 28 | len(texts[place]) for place in order]
+    head = struct.pack(f">{1 + len(words)}I", OBJECT | len(words), *words)
+    return tuple(order), head, b"".join([texts[place] for place in order])
 
 
-def _container(kind: int, count: int, entries: list[tuple[int, bytes]]) -> _Stored:
-    words = [kind | count, *(part << 28 | len(data) for part, data in entries)]
-    stored = _Stored(struct.pack(f">{len(words)}I", *words) + b"".join([data for _, data in entries]))
-    stored.depth = 1 + max([data.depth for _, data in entries if isinstance(data, _Stored)], default=0)
+def _container(head: bytes, texts: bytes, values: list[Any]) -> _Stored:
+    """Return a container of its header with the entries of keys, the bytes of the keys, and its values."""
+    entries = [_entry(value) for value in values]
+    words = [kind << 28 | len(data) for kind, data in entries]
+    parts = [data for _, data in entries]
+    stored = _Stored(b"".join([head, struct.pack(f">{len(words)}I", *words), texts, *parts]))
+    stored.depth = 1 + max([data.depth for data in parts if type(data) is _Stored], default=0)
     if stored.depth > _MAX_DEPTH:
         raise _UnfitError(f"it is nested more than {_MAX_DEPTH} levels deep")
     return stored
 
 
-def _number(value: int | float) -> bytes:
-    if isinstance(value, int):
-        if -(2**63) <= value < 2**64:
-            return _integer(value)
-        value = float(value)
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _UnfitError("half of a surrogate pair stands alone") from None
+
+
+def _double(value: float) -> bytes:
     if not math.isfinite(value):
         raise _UnfitError("a number is beyond the range of doubles")
     return struct.pack(">Bd", 0x60, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -48,7 +49,7 @@ class Numbers:
             special: write NaN and the infinities by their names; otherwise as null, as JSON has none of them.
         """
         out = np.empty(len(self.which), object)
-        parts = (
+        parts: tuple[tuple[str, Callable[[Any], pa.Array]], ...] = (
             ("i", lambda at: pc.cast(pa.array(self.signed[at]), pa.string())),
             ("u", lambda at: pc.cast(pa.array(self.unsigned[at]), pa.string())),
             ("f", lambda at: double_texts(self.doubles[at], special)),

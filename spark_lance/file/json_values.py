@@ -191,7 +191,7 @@ class JsonValues:
 
     def are(self, text: bytes) -> Bools:
         """Return which values have just these bytes."""
-        found = self.lengths == len(text)
+        found: Bools = self.lengths == len(text)
         places = np.flatnonzero(found)
         rows = self.data[self.starts[places, None] + np.arange(len(text))]
         found[places] = (rows == np.frombuffer(text, np.uint8)).all(axis=1)
@@ -239,4 +239,5 @@ class Children:
 def big_endian(data: npt.NDArray[np.uint8], positions: Ints) -> Ints:
     """Return the 32-bit numbers at some positions."""
     rows = data[positions[:, None] + np.arange(4)]
-    return rows.view(">u4").reshape(-1).astype(np.int64)
+    numbers: Ints = rows.view(">u4").reshape(-1).astype(np.int64)
+    return numbers

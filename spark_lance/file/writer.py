@@ -88,6 +88,8 @@ class _Column:
 class FileWriter:
     """Writes a data file; memory is bounded by `page_bytes` per column and `buffer_bytes` in all.
 
+    Beside that, as many pages as there are threads, and two more, are under way to the file.
+
     Args:
         store: where to write.
         path: the new object; it becomes visible with `finish`.

@@ -50,6 +50,8 @@ __all__ = ["OutputFile", "Store", "StoredObject", "join", "open_store"]
 
 Result = TypeVar("Result")
 
+# The end of the name of a directory bucket of S3, which lists names in no order.
+_UNORDERED_BUCKET = "--x-s3"
 _PARALLEL_REQUESTS = 16
 _DELETES_PER_REQUEST = 1000
 _MAKING = frozenset({"writing", "creating"})
@@ -213,9 +215,8 @@ class Store:
             # Of a missing object s3fs would ask whether it is a directory.
             bucket, _, key = path.partition("/")
             head = self._s3("head_object", path, Bucket=bucket, Key=key)
-            return StoredObject(
-                path, int(head["ContentLength"]), head["LastModified"].astimezone(timezone.utc)
-            )
+            modified = head["LastModified"].astimezone(timezone.utc)
+            return StoredObject(path, int(head["ContentLength"]), modified, head.get("ETag"))
         found = self._call("looking up", path, lambda fs: fs.info(path))
         if found["type"] == "directory":
             raise FileNotFoundError(f"{path} is a directory")
@@ -298,6 +299,27 @@ class Store:
                 seen += 1
                 (waiting if is_directory else names).append(f"{below}{name}{'/' if is_directory else ''}")
         return names
+
+    @property
+    def tells_tags(self) -> bool:
+        """Whether `first_listed` tells tags of objects."""
+        return self.protocol in S3
+
+    def first_listed(self, directory: str, limit: int) -> Sequence[StoredObject] | None:
+        """Return the objects in a directory and below whose names are the least, by one request.
+
+        None where that takes more: only S3 lists names in order, but for its directory buckets.
+        """
+        bucket, _, key = directory.partition("/")
+        if not self.tells_tags or bucket.endswith(_UNORDERED_BUCKET):
+            return None
+        prefix = f"{key.rstrip('/')}/"
+        answer = self._s3("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
+        found = answer.get("Contents") or ()
+        return [
+            StoredObject(f"{bucket}/{one['Key']}", int(one["Size"]), one["LastModified"], one.get("ETag"))
+            for one in found
+        ]
 
     def _entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Return some entries of a directory: the name, and whether it is a directory."""

@@ -20,11 +20,13 @@ class StoredObject:
         path: inside the store.
         size: in bytes.
         modified: when it was written, in UTC; None if the store does not say.
+        tag: changes with the content of the object; None if it is not told.
     """
 
     path: str
     size: int
     modified: datetime | None
+    tag: str | None = None
 
     @property
     def name(self) -> str:

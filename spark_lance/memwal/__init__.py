@@ -1,2 +1,1 @@
-"""The write-ahead layer of a table (MemWAL): shards with logs and small tables of rows that are not in it
-yet."""
+"""The write-ahead layer of a table (MemWAL): shards with logs and SSTables of rows that are not in it yet."""

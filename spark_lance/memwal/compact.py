@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import IncompatibleConflictError, OptionError
@@ -38,6 +37,7 @@ from spark_lance.memwal.names import ShardPaths, list_shards, numbers_in, sstabl
 from spark_lance.memwal.newest import choose
 from spark_lance.memwal.parts import SstablePart, open_sstable
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
+from spark_lance.memwal.staged import STAGING_DIR
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import CompactedSsTable, ShardManifest, SsTable
@@ -48,6 +48,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import DATA_DIR, deletion_path
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
+from spark_lance.table.rows.row_keys import KeyIndex
 from spark_lance.table.rows.row_rewrites import commit_moves
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.versions import load_latest
@@ -251,9 +252,8 @@ def _fold(at: Snapshot, parts: Sequence[SstablePart], mark: CompactedSsTable) ->
 
 def _without(keys: pa.Table, live: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return the keys that no live row has."""
-    marked = live.append_column("__live", pa.array(np.ones(live.num_rows, np.bool_)))
-    both = keys.join(marked, list(names), join_type="left outer", use_threads=False)
-    return both.filter(both["__live"].is_null()).select(list(names))
+    index = KeyIndex([live[name] for name in names])
+    return keys.filter(pa.array(index.lookup([keys[name] for name in names]) < 0))
 
 
 def _append(at: Snapshot, rows: pa.Table, mark: CompactedSsTable) -> Manifest:
@@ -311,6 +311,7 @@ def collect_wal(
     for shard in shards_of(latest, shards):
         its = _collectable(latest, ShardPaths(latest.root, shard), limit)
         found = found.and_also(its)
+    found = found.and_also(_left_by_tasks(latest, limit))
     if not dry_run:
         snapshot.store.delete_many(found.paths)
         _remove_empty(snapshot.store, found.paths)
@@ -344,6 +345,15 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
         len(manifests),
         sum(found.size for found in everything),
         tuple(found.path for found in everything),
+    )
+
+
+def _left_by_tasks(at: Snapshot, limit: datetime) -> WalCollection:
+    """Return what tasks left for shards whose job never came to an end."""
+    staged = at.store.list_objects(join(at.root, STAGING_DIR), recursive=True)
+    gone = [found for found in staged if found.name.endswith(".arrow") and _is_old(found, limit)]
+    return WalCollection(
+        bytes_removed=sum(found.size for found in gone), paths=tuple(found.path for found in gone)
     )
 
 

@@ -1,10 +1,9 @@
 """WAL entries: one Arrow IPC stream per write of a shard, in a file that is created only if it is absent.
 
-    stream      schema message | record batches | end of stream           uncompressed, or LZ4 or ZSTD bodies
+    stream      schema message | record batches | end of stream        uncompressed, or LZ4 or ZSTD bodies
     metadata    writer_epoch    decimal, of the writer; mandatory
-    of schema   generation      decimal, of the SSTable that the rows will be in; the shard's current one if
-                absent fence_sentinel  "true": a mark without fields and rows that a new writer puts at the
-                end
+    of schema   generation      decimal, of the SSTable that the rows will be in; absent: the current one
+                fence_sentinel  "true": a mark without fields and rows that a new writer puts at the end
 
 The fields are the table's columns in its order, those outside the key nullable, and `_tombstone: bool`, which
 is true in rows that stand for a deleted key; their other columns are null. Field metadata `lance:field_id` is

@@ -2,10 +2,9 @@
 
 Shards are looked at first and the base version is loaded after them, so that an SSTable which is no longer
 listed is in the base. Of those that are still listed, the ones that the base version has
-(`compacted_sstables`) are left
-out: else they would hide what was changed in the table since. When everything was read the shards are looked
-at
-again: if entries of a log became an SSTable and were collected meanwhile, all begins anew.
+(`compacted_sstables`) are left out: else they would hide what was changed in the table since. When all was
+read the shards are looked at again: if entries of a log became an SSTable and were collected meanwhile, all
+begins anew.
 
     hidden rows of the base     those with a key of any row of a shard, live or not
     rows of a shard             the newest of each key, see `newest`
@@ -315,8 +314,7 @@ class FreshScan(Scan):
             yield from part.tables(condition, target_bytes)
 
     def parts(self, condition: Condition | None = None) -> list[ChosenRows]:
-        """Return the rows of the shards that count, part by part; the filter is applied when they are
-        read."""
+        """Return the rows of the shards that count, part by part; the filter is for their reading."""
         return [self.rows_of(chosen, condition) for chosen in self.fresh.chosen]
 
     def rows_of(self, chosen: Chosen, condition: Condition | None = None) -> ChosenRows:

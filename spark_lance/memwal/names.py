@@ -41,8 +41,7 @@ def _reversed(number: int) -> str:
 
 
 def numbers_in(names: list[str]) -> list[int]:
-    """Return the numbers that the names of manifests or of WAL entries have, ascending; other names have
-    none."""
+    """Return the numbers in names of manifests or of WAL entries, ascending; other names have none."""
     found = (_NAME.fullmatch(name) for name in names)
     return sorted(int(match[1][::-1], 2) for match in found if match is not None)
 

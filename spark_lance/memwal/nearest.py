@@ -16,8 +16,9 @@ import pyarrow as pa
 from spark_lance.file.arrays import pick_rows
 from spark_lance.index.columns import column_values, top_column
 from spark_lance.index.search_rows import contains
-from spark_lance.index.vector.build import as_matrix
-from spark_lance.index.vector.metrics import Metric, Vectors, exact_distances
+from spark_lance.index.vector.kinds import is_multi
+from spark_lance.index.vector.metrics import exact_distances
+from spark_lance.index.vector.multi import flat_vectors, row_distances
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.memwal.fresh import FreshRows, FreshScan
@@ -51,8 +52,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class _Found:
-    """Candidates: the part that each is in (-1: the base), its address or its place in the part, its
-    distance."""
+    """Candidates: the part of each (-1: the base), its address or its place in the part, its distance."""
 
     part: Numbers
     place: npt.NDArray[np.uint64]
@@ -93,18 +93,19 @@ def nearest_rows(
     scan = fresh.scan([top])
     for number, part in enumerate(scan.parts(condition)):
         for table, places in part.numbered(condition):
-            matrix, there = as_matrix(column_values(table, query.column))
-            if len(matrix):
+            matrix, owners = flat_vectors(column_values(table, query.column))
+            if len(matrix) and is_multi(search.kind):
+                rows, distances = row_distances(query.vectors, matrix, owners, metric, exactly=True)
+                found[0].append(_kept(number, places[rows], distances, query))
+            elif len(matrix):
                 for own, vector in zip(found, query.vectors, strict=True):
-                    own.append(_compared(number, places[there], vector, matrix, metric, query))
+                    distances = exact_distances(vector, matrix, metric)
+                    own.append(_kept(number, places[owners], distances, query))
     wanted = fresh.scan(names)
     return [_fetched(wanted, _Found.best(own, query.k)) for own in found]
 
 
-def _compared(
-    number: int, places: Numbers, vector: Vectors, matrix: Vectors, metric: Metric, query: VectorQuery
-) -> _Found:
-    distances = exact_distances(vector, matrix, metric)
+def _kept(number: int, places: Numbers, distances: Distances, query: VectorQuery) -> _Found:
     low, high = query.distance_range
     keep = np.ones(len(distances), np.bool_)
     if low is not None:

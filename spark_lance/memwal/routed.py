@@ -1,5 +1,4 @@
-"""Writing rows to the shards that they belong to, in one process: a writer per shard, opened when it is
-needed."""
+"""Writing rows to the shards that they belong to, in one process: a writer per shard."""
 
 from __future__ import annotations
 

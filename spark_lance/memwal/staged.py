@@ -12,10 +12,12 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +31,12 @@ from spark_lance.memwal.writer import ShardWriter
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
+    "STAGING_DIR",
     "Once",
     "Stage",
     "StagedPiece",
     "append_staged",
+    "delete_pieces",
     "delete_staged",
     "has_epoch",
     "pieces_by_value",
@@ -263,4 +267,17 @@ def record_epoch(store: Store, root: str, once: Once) -> None:
 def delete_staged(store: Store, root: str, job: str) -> None:
     """Delete what the tasks of a job left."""
     directory = join(root, STAGING_DIR, job)
-    store.delete_many(found.path for found in store.list_objects(directory))
+    _delete(store, [found.path for found in store.list_objects(directory)], {directory})
+
+
+def delete_pieces(store: Store, pieces: Iterable[StagedPiece]) -> None:
+    """Delete pieces, which are in the logs now."""
+    paths = [piece.path for piece in pieces]
+    _delete(store, paths, {path.rpartition("/")[0] for path in paths})
+
+
+def _delete(store: Store, paths: Sequence[str], directories: Iterable[str]) -> None:
+    store.delete_many(paths)
+    for directory in directories if store.is_local else ():
+        with contextlib.suppress(OSError):  # not empty, or not there
+            Path(directory).rmdir()

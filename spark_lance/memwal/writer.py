@@ -1,7 +1,7 @@
 """The writer of a shard: rows go to its log, and from memory to SSTables.
 
-    open     claim the shard (raise its epoch), put a sentinel at the end of its log, replay what is in no
-    SSTable put      one entry of the log; when it returns, every reader sees the rows
+    open     claim the shard (raise its epoch), put a sentinel at the end of its log, replay it
+    put      one entry of the log; when it returns, every reader sees the rows
     flush    the rows in memory become an SSTable; then the shard's manifest names it and says that the log is
              needed only behind it
     close    flush, wait
@@ -159,7 +159,7 @@ class ShardWriter:
         self._lock = threading.Lock()
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="lance-memwal")
         try:
-            self._open()
+            self._open(details)
         except BaseException:
             self._flusher.shutdown()
             raise
@@ -179,7 +179,7 @@ class ShardWriter:
         """The generation that rows are put into."""
         return self._memtable.generation
 
-    def _open(self) -> None:
+    def _open(self, details: MemWalIndexDetails) -> None:
         manifest, existed = claim_shard(self._store, self._paths, self._spec_id, self._sync)
         self._epoch = manifest.writer_epoch
         self._looked = time.monotonic()
@@ -196,7 +196,7 @@ class ShardWriter:
             ]
             self._next = placed + 1
             self._note_tip(placed)
-        self._replay(entries, manifest)
+        self._replay(entries, manifest, details)
         if tail.lost:
             self._leave_behind()
 
@@ -225,12 +225,15 @@ class ShardWriter:
 
         change_shard(self._store, self._paths, change, sync=self._sync)
 
-    def _replay(self, entries: Sequence[WalEntry], manifest: ShardManifest) -> None:
-        """Take rows of the log into memory; all but those of the newest generation become SSTables at
-        once."""
+    def _replay(
+        self, entries: Sequence[WalEntry], manifest: ShardManifest, details: MemWalIndexDetails
+    ) -> None:
+        """Take rows of the log into memory; all but the newest generation become SSTables at once."""
         current = manifest.current_generation
-        self._memtable = _MemTable(max(current, 1))
-        for generation, its in by_generation(entries, current):
+        first = self._first_generation(details)
+        self._memtable = _MemTable(max(current, first))
+        for logged, its in by_generation(entries, current):
+            generation = max(logged, first)
             if generation != self._memtable.generation:
                 if self._memtable.rows:
                     self._freeze()
@@ -238,6 +241,14 @@ class ShardWriter:
             rows = pa.Table.from_arrays(rows_of(its, self._schema).columns, schema=self._plain)
             self._memtable.add(rows, its[-1].position)
         self._wait(0)
+
+    def _first_generation(self, details: MemWalIndexDetails) -> int:
+        """Return the first generation that the table does not have of this shard.
+
+        A branch or clone of a table knows what was compacted there, of shards that it does not have.
+        """
+        marks = {mark.shard_id.uuid: mark.generation for mark in details.compacted_sstables}
+        return 1 + marks.get(self._paths.shard.bytes, 0)
 
     def put(
         self, data: Any, *, schema: pa.Schema | None = None, metadata: Mapping[str, str] | None = None
@@ -417,8 +428,7 @@ class ShardWriter:
         self._flusher.shutdown(cancel_futures=True)
 
     def memtable_stats(self) -> dict[str, int]:
-        """Return what is in memory: rows, writes, bytes, generation, and SSTables on their way with their
-        bytes."""
+        """Return rows, writes and bytes in memory, the generation, and SSTables on their way."""
         table = self._memtable
         return {
             "row_count": table.rows,

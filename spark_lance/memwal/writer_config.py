@@ -66,8 +66,7 @@ class WriterConfig:
 
 @dataclass
 class WriterStats:
-    """What a writer has done: writes and rows, entries of the log and their bytes, SSTables and their rows,
-    and the seconds that puts waited for SSTables."""
+    """What a writer did: calls, rows, entries, bytes, SSTables, and seconds that puts waited for them."""
 
     put_count: int = 0
     put_rows: int = 0

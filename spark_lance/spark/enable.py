@@ -6,9 +6,12 @@ This module stands to the right of all others of the Spark layer, as it brings b
 
 from __future__ import annotations
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
+from spark_lance.spark.interpreters import check_workers
 from spark_lance.spark.session.enable import enable as enable_planning
+from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.sql.register import register, take_save_modes
 
 __all__ = ["enable"]
@@ -42,9 +45,20 @@ def enable(
     Returns:
         The session, which is the calling thread's active one now.
     """
+    if hasattr(spark, "_jvm") and not check_workers(spark):
+        _register_format(spark)
     enable_planning(spark, new_sessions=new_sessions)
     if hasattr(spark, "_jvm"):
         register(spark, catalog, root, new_sessions=new_sessions)
         if save_modes:
             take_save_modes(spark)
     return spark
+
+
+def _register_format(spark: SparkSession) -> None:
+    """Let a session find the format though Spark's own search for it fails."""
+    try:
+        spark.dataSource.register(LanceDataSource)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise

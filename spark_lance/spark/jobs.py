@@ -11,17 +11,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
+from spark_lance.errors import OptionError
 from spark_lance.spark.failures import one_line
+from spark_lance.spark.interpreters import lacks_package
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["gather", "scatter", "spread"]
+__all__ = ["gather", "local_bytes", "scatter", "spread"]
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
+
+# Settings of a session: whether its driver does small work itself, and the bytes up to which work is small.
+_PLANS = "spark.lance.planInDriver"
+_BYTES = "spark.lance.localBytes"
+_USUAL_BYTES = 8 << 20
 
 _ANSWER = pa.schema([pa.field("answer", pa.binary())])
 
@@ -43,8 +51,30 @@ def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable
             for answer in work(iter(batches)):
                 yield pa.record_batch([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ANSWER)
 
-    rows = frame.mapInArrow(run, "answer binary").collect()
+    try:
+        rows = frame.mapInArrow(run, "answer binary").collect()
+    except PySparkException as error:
+        if (problem := lacks_package(error)) is not None:
+            raise problem from error
+        raise
     return [pickle.loads(row.answer) for row in rows]
+
+
+def local_bytes(spark: SparkSession) -> int:
+    """Return how many stored bytes the driver works on itself where it would otherwise start tasks.
+
+    None in a session that leaves all to tasks, and in Spark Connect, whose client may be far from the store.
+
+    Raises:
+        OptionError: the setting is no number.
+    """
+    if not hasattr(spark, "_jvm") or spark.conf.get(_PLANS, "false") != "true":
+        return 0
+    value = spark.conf.get(_BYTES, str(_USUAL_BYTES))
+    try:
+        return int(value or "")
+    except ValueError:
+        raise OptionError(f"{_BYTES} is a whole number, not {value!r}") from None
 
 
 def scatter(

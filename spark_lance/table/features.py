@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 from google.protobuf.message import DecodeError
 
@@ -53,6 +55,10 @@ _PART_FLAGS = {
     "column_last_updated_at_versions": SPILLED_LINEAGE,
     "column_created_at_versions": SPILLED_LINEAGE,
 }
+
+# What is asked of all fragments with every commit; a table may have many.
+_FILES = attrgetter("files")
+_FILE_VERSION = attrgetter("file_major_version", "file_minor_version")
 
 STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
 
@@ -112,11 +118,7 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
     ):
         raise FormatError("a table with stable row ids has a fragment without them", path=path)
     # Lance 0.16 called tables 0.1 whatever files it wrote; readers go by the files.
-    if (
-        not reader & MIXED_FILE_VERSIONS
-        and message.data_format.version != _LEGACY
-        and _is_foreign(_file_versions(message), message)
-    ):
+    if not reader & MIXED_FILE_VERSIONS and message.data_format.version != _LEGACY and _is_foreign(message):
         raise FormatError(
             f"a data file is not of the table's version {message.data_format.version}, "
             "and the flag for mixed versions is not set",
@@ -149,7 +151,7 @@ def recompute(message: table_pb2.Manifest, index_section: bytes) -> None:
     both |= _fragment_flags(message)
     if message.base_paths:
         both |= BASE_PATHS
-    if _is_foreign(_file_versions(message), message):
+    if _is_foreign(message):
         both |= MIXED_FILE_VERSIONS
     if _has_covering_index(index_section):
         both |= COVERING_INDICES
@@ -207,17 +209,15 @@ def _fragment_flags(message: table_pb2.Manifest) -> int:
 
 
 def _file_versions(message: table_pb2.Manifest) -> set[tuple[int, int]]:
-    return {
-        (file.file_major_version, file.file_minor_version)
-        for fragment in message.fragments
-        for file in fragment.files
-    }
+    return set(map(_FILE_VERSION, chain.from_iterable(map(_FILES, message.fragments))))
 
 
-def _is_foreign(versions: set[tuple[int, int]], message: table_pb2.Manifest) -> bool:
+def _is_foreign(message: table_pb2.Manifest) -> bool:
     """Whether a data file has another version than the one the manifest names; False if it names none."""
     expected = message.data_format.version
-    return bool(expected) and any(_version_text(major, minor) != expected for major, minor in versions)
+    if not expected:
+        return False
+    return any(_version_text(major, minor) != expected for major, minor in _file_versions(message))
 
 
 def _version_text(major: int, minor: int) -> str:

@@ -184,17 +184,26 @@ class Manifest:
         return entries
 
 
-def read_manifest(store: Store, path: str, naming: Naming) -> Manifest:
+def read_manifest(
+    store: Store, path: str, naming: Naming, size: int | None = None, data: bytes | None = None
+) -> Manifest:
     """Read a manifest with its index section: one request for up to 64 KiB, few more beyond that.
+
+    Args:
+        size: of the file in bytes, if it is known; one more request without it.
+        data: the file, if it need not be read.
 
     Raises:
         FileNotFoundError: there is no such object.
         FormatError: the bytes are not a manifest file.
     """
-    size = store.size(path)
+    if data is not None:
+        size = len(data)
+    elif size is None:
+        size = store.size(path)
     if size < _FOOTER.size:
         raise FormatError(f"a manifest of {size} bytes is too short", path=path)
-    window = _Window(store, path, size)
+    window = _Window(store, path, size, data)
     position, _, _, magic = _FOOTER.unpack(window.footer())
     if magic != _MAGIC:
         raise FormatError("the manifest does not end with its magic number", path=path, place="footer")
@@ -279,12 +288,12 @@ def _section_end(message: table_pb2.Manifest, position: int, manifest_position: 
 class _Window:
     """A manifest file of which the end is in memory; sections before it are read when asked for."""
 
-    def __init__(self, store: Store, path: str, size: int) -> None:
+    def __init__(self, store: Store, path: str, size: int, data: bytes | None = None) -> None:
         self._store = store
         self._path = path
         self.size = size
-        self.start = max(0, size - _TAIL)
-        self._tail = self._read(self.start, size)
+        self.start = max(0, size - _TAIL) if data is None else 0
+        self._tail = self._read(self.start, size) if data is None else data
 
     def footer(self) -> bytes:
         """Return the last bytes of the file."""

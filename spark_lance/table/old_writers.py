@@ -60,7 +60,7 @@ def completed(store: Store, root: str, manifest: Manifest) -> Manifest:
         FormatError, UnsupportedFormatError: a file that is needed for it is damaged or not supported.
     """
     message = manifest.message
-    uncounted = [place for place, each in enumerate(message.fragments) if _is_uncounted(message, each)]
+    uncounted = _uncounted(message)
     version = _real_version(manifest)
     if uncounted or version is not None:
         message = table_pb2.Manifest()
@@ -90,10 +90,19 @@ def _in_parallel(do: Callable[[int], None], places: Sequence[int]) -> None:
                 pass
 
 
-def _is_uncounted(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> bool:
-    if not fragment.physical_rows or not message.HasField("writer_version"):
-        return bool(fragment.files)
-    return fragment.HasField("deletion_file") and not fragment.deletion_file.num_deleted_rows
+def _uncounted(message: table_pb2.Manifest) -> list[int]:
+    """Return the places of the fragments that do not say how many rows they have, or lack."""
+    if not message.HasField("writer_version"):
+        return [place for place, each in enumerate(message.fragments) if each.files]
+    return [
+        place
+        for place, each in enumerate(message.fragments)
+        if (
+            each.HasField("deletion_file") and not each.deletion_file.num_deleted_rows
+            if each.physical_rows
+            else each.files
+        )
+    ]
 
 
 def _count(bases: Bases, fragment: table_pb2.DataFragment, recount: bool) -> None:

@@ -19,7 +19,7 @@ from spark_lance.proto import transaction_pb2
 from spark_lance.table.manifest import Manifest, read_inline_transaction
 from spark_lance.table.paths import TRANSACTIONS_DIR, transaction_name
 
-__all__ = ["Transaction", "read_transaction", "write_transaction"]
+__all__ = ["Transaction", "delete_transaction", "read_transaction", "write_transaction"]
 
 # Operation message type -> its name in the transaction.
 _OPERATION_NAMES = {
@@ -153,3 +153,8 @@ def _read_file(store: Store, root: str, manifest: Manifest) -> Transaction:
 def write_transaction(store: Store, root: str, transaction: Transaction) -> None:
     """Write the transaction's file. It means nothing until a manifest names it."""
     store.put(join(root, TRANSACTIONS_DIR, transaction.file_name), transaction.pack())
+
+
+def delete_transaction(store: Store, root: str, transaction: Transaction) -> None:
+    """Delete the file of a transaction that no manifest names and none can come to name."""
+    store.delete(join(root, TRANSACTIONS_DIR, transaction.file_name))

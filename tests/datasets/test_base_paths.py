@@ -60,7 +60,7 @@ def test_files_go_where_pylance_puts_them(
     ds = write_dataset(rows(0, 20), tmp_path / "ours", initial_bases=places, **options)
     assert bases_of(ds) == bases_of(written)
     assert known(ds.base_paths()) == known(written._ds.base_paths().values())
-    read = lance.dataset(str(tmp_path / "ours"))
+    read: Any = lance.dataset(str(tmp_path / "ours"))
     read.validate()
     assert ids(read) == ids(ds) == ids(spark_lance.dataset(tmp_path / "theirs")) == list(range(20))
 
@@ -142,12 +142,12 @@ def test_a_lost_commit_deletes_its_files_in_every_place(
 
 def test_fragments_and_their_commit_name_the_places(tmp_path: Path, places: list[DatasetBasePath]) -> None:
     path = str(tmp_path / "t")
-    made = spark_lance.write_fragments(
+    made: Any = spark_lance.write_fragments(
         rows(0, 4), path, mode="create", initial_bases=places, target_bases=["two"], return_transaction=True
     )
     ds = LanceDataset.commit(path, made)
     assert bases_of(ds) == [2]
-    more = spark_lance.write_fragments(rows(4, 4), ds, target_bases=["one"])
+    more: Any = spark_lance.write_fragments(rows(4, 4), ds, target_bases=["one"])
     ds = LanceDataset.commit(ds, LanceOperation.Append(more), ds.version)
     assert bases_of(ds) == [2, 1]
     assert ids(lance.dataset(path)) == list(range(8))

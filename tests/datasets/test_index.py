@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -134,3 +135,44 @@ def test_filters_use_scalar_indices(path: Path) -> None:
         table.create_scalar_index("id", "BTREES")
     with pytest.raises(SchemaError, match="LABEL_LIST"):
         table.create_scalar_index("id", "LABEL_LIST")
+
+
+@pytest.mark.parametrize("size", [64, 1000, 8192])
+def test_zones_of_another_size(tmp_path: Path, size: int) -> None:
+    ds = write_dataset({"n": range(3000)}, tmp_path / "t", max_rows_per_file=2000)
+    ds = ds.create_scalar_index("n", "ZONEMAP", rows_per_zone=size)
+    (figures,) = ds.index_statistics("n_idx")["indices"]
+    assert (figures["rows_per_zone"], figures["num_zones"]) == (size, -(-2000 // size) + -(-1000 // size))
+    for table in (ds, lance.dataset(ds.uri)):
+        assert table.count_rows("n in (5, 1999, 2000, 2999)") == 4
+    ds = ds.insert({"n": range(3000, 3500)})
+    ds.optimize.optimize_indices(num_indices_to_merge=0)
+    sizes = {each["rows_per_zone"] for each in ds.checkout_latest().index_statistics("n_idx")["indices"]}
+    assert sizes == {size}
+    with pytest.raises(OptionError, match="rows_per_zone must be a number"):
+        ds.create_scalar_index("n", "ZONEMAP", rows_per_zone=0)
+
+
+def test_figures_of_filters_and_of_text_are_those_of_pylance(tmp_path: Path) -> None:
+    rows = pa.table({"n": range(9000), "t": ["some words"] * 9000})
+    ds = write_dataset(rows, tmp_path / "t")
+    ds = ds.create_scalar_index("n", "BLOOMFILTER").create_scalar_index("t", "INVERTED", stem=False)
+    theirs: Any = lance.dataset(ds.uri).stats
+    for name in ("n_idx", "t_idx"):
+        (ours,), (figures,) = (s["indices"] for s in (ds.index_statistics(name), theirs.index_stats(name)))
+        same = {
+            key
+            for key in ours.keys() & figures.keys()
+            if key in ("num_blocks", "number_of_items", "probability", "params")
+        }
+        assert len(same) == (3 if name == "n_idx" else 1)
+        for key in same - {"params"}:
+            assert ours[key] == figures[key]
+        for key, value in ours.get("params", {}).items():
+            assert figures["params"].get(key, value) == value
+
+
+def test_searches_leave_out_deleted_rows(path: Path) -> None:
+    nearest = {"column": "v", "q": QUERY, "k": 5}
+    with pytest.raises(OptionError, match="Cannot include deleted rows"):
+        dataset(path).to_table(nearest=nearest, with_row_id=True, include_deleted_rows=True)

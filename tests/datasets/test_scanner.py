@@ -170,7 +170,7 @@ def test_mistakes_are_answered_in_one_line(ds: LanceDataset) -> None:
         ds.to_table("n")
     with pytest.raises(ColumnNotFoundError, match=r"s.z"):
         ds.to_table(["s.z"])
-    with pytest.raises(OptionError, match="limit must be non-negative"):
+    with pytest.raises(OptionError, match="Limit must be non-negative"):
         ds.to_table(limit=-1)
     with pytest.raises(OptionTypeError, match="offset must be a whole number"):
         ds.to_table(offset="3")  # type: ignore[arg-type]

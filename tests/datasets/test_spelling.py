@@ -42,7 +42,7 @@ def test_tables_in_spark_take_either_spelling() -> None:
         def createIndex(self, column: str, *, numPartitions: int = 0, **options: Any) -> None:  # noqa: N802, N803
             taken.update(options, column=column, numPartitions=numPartitions)
 
-    Table().createIndex("v", num_partitions=7, sampleRate=5)  # type: ignore[call-arg]
+    Table().createIndex("v", num_partitions=7, sampleRate=5)
     assert taken == {"column": "v", "numPartitions": 7, "sample_rate": 5}
     for name in ("createIndex", "merge", "searchBatch", "compact_files"):
         method = getattr(spark_lance.LanceTable, name)

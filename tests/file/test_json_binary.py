@@ -107,6 +107,8 @@ def test_numbers_that_are_not_written(number: str, text: str) -> None:
         "NaN",
         "-Infinity",
         "1e400",
+        "1" + "0" * 400,
+        "1" * 5000,
         "{'a':1}",
         "{a:1}",
         "[1,]",

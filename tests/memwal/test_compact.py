@@ -24,7 +24,7 @@ from spark_lance.table.commits.conflict_rules import RULES, Verdict
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.transaction import read_transaction
-from tests.memwal.tables import OTHER, SHARD, Rows, by_pylance, files, make, plain, rows, seen
+from tests.memwal.tables import OTHER, SHARD, Rows, as_rows, by_pylance, files, make, plain, rows, seen
 
 
 def details_of(path: Path) -> MemWalIndexDetails:
@@ -52,7 +52,8 @@ def test_the_commit_records_what_was_compacted(tmp_path: Path) -> None:
     spark_lance.dataset(tmp_path).compact_wal([SHARD])
     table = spark_lance.dataset(tmp_path)
     transaction = read_transaction(table.store, table.root, table.manifest)
-    (mark,) = transaction.operation.compacted_sstables
+    operation: Any = transaction.operation
+    (mark,) = operation.compacted_sstables
     assert (mark.shard_id.uuid, mark.generation) == (SHARD.bytes, 2)
     entry = entry_of(tmp_path)
     assert entry.uuid.uuid != before.uuid.uuid
@@ -64,7 +65,7 @@ def test_the_commit_records_what_was_compacted(tmp_path: Path) -> None:
     table.compact_wal()
     assert compacted_generations(spark_lance.dataset(tmp_path).snapshot) == {SHARD: 2, OTHER: 1}
     theirs = lance.dataset(str(tmp_path))
-    assert theirs.mem_wal_index_details()["maintain_all_indexes"] is False
+    assert (theirs.mem_wal_index_details() or {})["maintain_all_indexes"] is False
     # pylance knows what was compacted.
     merge = theirs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     with pytest.raises(OSError, match="Stale SSTable compaction"):
@@ -106,7 +107,12 @@ def test_folds_of_any_size_end_in_the_same_rows(tmp_path: Path, monkeypatch: pyt
     generations(tmp_path, SHARD, {1: "b", 2: "b"}, {1: "c"}, {3: "d"})
     folds: list[Any] = []
     real = compact_module._fold
-    monkeypatch.setattr(compact_module, "_fold", lambda *given: (folds.append(given), real(*given))[1])
+
+    def counted(*given: Any) -> Any:
+        folds.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(compact_module, "_fold", counted)
     snapshot = spark_lance.dataset(tmp_path).snapshot
     done = compact_module.compact_wal(snapshot, max_bytes=1)
     assert (len(folds), done.sstables) == (3, 3)
@@ -224,3 +230,28 @@ def test_marks_of_others_that_came_in_between() -> None:
         theirs = Transaction.UpdateMemWalState(compacted_sstables=marks(*recorded))
         assert RULES["w"](ours, theirs) is verdict
     assert RULES["w"](Transaction.Update(), Transaction.UpdateMemWalState()) is Verdict.FINE
+
+
+def test_a_branch_has_shards_of_its_own(tmp_path: Path) -> None:
+    make(tmp_path, (1, "a"))
+    generations(tmp_path, SHARD, {1: "b"}, {2: "b"})
+    spark_lance.dataset(tmp_path).compact_wal()
+    branch = spark_lance.dataset(tmp_path).create_branch("dev")
+    # It knows that two generations of the shard are in it, and begins with the third.
+    with branch.mem_wal_writer(SHARD) as log:
+        log.put(rows((1, "on dev")))
+        assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
+    assert log.stats.sstables == 1
+    assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
+    assert branch.compact_wal().sstables == 1
+    assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
+    assert seen(tmp_path) == plain(tmp_path) == {1: "b", 2: "b"}
+
+
+def test_what_tasks_left_behind_is_collected(tmp_path: Path) -> None:
+    dataset = make(tmp_path, (1, "a"))
+    left = tmp_path / "_wal_staging" / "job" / "task-00.arrow"
+    dataset.store.put(str(left), b"rows")
+    assert dataset.collect_wal().paths == ()
+    assert dataset.collect_wal(older_than=timedelta(0)).bytes_removed == 4
+    assert not left.exists()

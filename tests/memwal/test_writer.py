@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from spark_lance.errors import (
     WalHoleError,
     WriterFencedError,
 )
-from spark_lance.io import atomic
 from spark_lance.memwal import sstables, writer
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
@@ -251,7 +251,12 @@ def test_back_pressure_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     log.put(rows((2, "a")))  # two SSTables wait, and there is room
     assert log.memtable_stats()["frozen_count"] == 2
     assert seen(tmp_path) == {1: "a", 2: "a"}
-    waiting = threading.Thread(target=lambda: [log.put(rows((key, "a"))) for key in range(3, 8)])
+
+    def more() -> None:
+        for key in range(3, 8):
+            log.put(rows((key, "a")))
+
+    waiting = threading.Thread(target=more)
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive(), "nobody held the writer back"
@@ -284,8 +289,13 @@ def test_a_failed_flush_stops_the_writer_and_loses_nothing(
 
 def test_durability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forced: list[int] = []
-    real = atomic.os.fsync
-    monkeypatch.setattr(atomic.os, "fsync", lambda descriptor: (forced.append(descriptor), real(descriptor)))
+    real = os.fsync
+
+    def noted(descriptor: int) -> None:
+        forced.append(descriptor)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
     dataset = make(tmp_path)
     with dataset.mem_wal_writer(SHARD) as log:
         log.put(rows((1, "a")))

@@ -12,11 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOB = """
 import sys
-from pyspark.sql import SparkSession
-from spark_lance.spark.java import prepare_environment
+import spark_lance
 
-prepare_environment()
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = spark_lance.session_builder().master("local[1]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.python.daemon.module", sys.argv[1]).getOrCreate()
 
 def loaded(_):
@@ -31,12 +29,20 @@ spark.stop()
 """
 
 
+def test_what_is_forked_has_its_modules_and_no_thread() -> None:
+    program = (
+        "import sys, threading; from spark_lance.spark import daemon; daemon.preload(); "
+        "print(set(daemon._MODULES) <= set(sys.modules), callable(daemon.manager), threading.active_count())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "True", "1"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "loaded"),
-    [
-        ("spark_lance.spark.daemon", True),
-        pytest.param("pyspark.daemon", False, marks=pytest.mark.slow),
-    ],
+    ("module", "loaded"), [("spark_lance.spark.daemon", True), ("pyspark.daemon", False)]
 )
 def test_workers_are_forked_with_their_modules(module: str, loaded: bool, tmp_path: Path) -> None:
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 
 import lance
@@ -17,7 +18,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import keep_mask, pack_deletions, read_deletions
+from spark_lance.table.deletion import _parse_arrow, keep_mask, pack_deletions, read_deletions
 from spark_lance.table.paths import deletion_path
 from spark_lance.table.versions.versions import load_latest
 
@@ -153,6 +154,28 @@ def test_damage_is_an_error_or_another_set(tmp_path: Path, kind: int) -> None:
             assert found[-1] < 100
         except FormatError:
             pass
+
+
+def test_more_rows_than_there_are_bytes_are_not_read() -> None:
+    rows, told = 0x777, 0x777000
+    data = arrow_bytes(list(range(rows)), compression=None)
+    length = struct.pack("<q", rows)
+    assert length in data
+    with pytest.raises(FormatError, match="undecodable deletion file"):
+        _parse_arrow(data.replace(length, struct.pack("<q", told)))
+
+
+def test_a_bitmap_of_more_rows_than_there_are_is_not_unpacked(tmp_path: Path) -> None:
+    many = BitMap(range(2**24))
+    many.run_optimize()
+    with pytest.raises(FormatError, match="16777216 deleted rows in a fragment of 100"):
+        read(tmp_path, BITMAP, many.serialize(), 100)
+
+
+def test_all_rows_of_a_fragment_may_be_deleted(tmp_path: Path) -> None:
+    every = list(range(100))
+    assert read(tmp_path, BITMAP, BitMap(every).serialize(), 100) == every
+    assert read(tmp_path, ARROW, arrow_bytes(every), 100) == every
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

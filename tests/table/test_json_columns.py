@@ -9,10 +9,11 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import spark_lance
-from spark_lance.errors import SchemaError
+from spark_lance.errors import ExpressionError, SchemaError
 
 DOCUMENTS = ['{"b":1,"a":[1,2.5,"x"]}', None, "null", '"s"', " 7 "]
 
@@ -152,3 +153,28 @@ def same_column(path: Path, name: str) -> list[Any]:
     assert found.type == pa.json_()
     assert found.to_pylist() == lance.dataset(str(path)).to_table([name])[name].to_pylist()
     return list(found.to_pylist())
+
+
+def test_expressions_of_pyarrow_see_text(tmp_path: Path) -> None:
+    ours = spark_lance.write_dataset(table().select(["i", "j"]), tmp_path / "t")
+    column = pc.field("j")
+    assert ours.to_table(["i"], filter=column == "7")["i"].to_pylist() == [4]
+    assert ours.to_table(["i"], filter=column.is_null())["i"].to_pylist() == [1]
+    assert ours.to_table(["i"], filter=pc.match_substring(column, "2.5"))["i"].to_pylist() == [0]
+    with pytest.raises(ExpressionError):
+        ours.to_table(filter="j = '7'")
+    frame = ours.to_table().to_pandas()
+    assert frame["j"].tolist() == ours.to_table()["j"].to_pylist()
+
+
+def test_chosen_columns_stay_json(tmp_path: Path) -> None:
+    ours = spark_lance.write_dataset(table(), tmp_path / "t")
+    theirs = lance.dataset(str(tmp_path / "t"))
+    columns = {"x": "j", "a": "json_extract(j, '$.a')"}
+    found, wanted = ours.to_table(columns), theirs.to_table(columns=columns)
+    assert found.equals(wanted)
+    assert found.schema.field("x").type == pa.json_()
+    mixed = ours.to_table(["j", "s.k", "l"])
+    assert mixed["s.k"].to_pylist() == mixed["j"].to_pylist()
+    assert mixed.schema.types[0] == mixed.schema.types[1] == pa.json_()
+    assert ours.scanner(["j", "s.k"]).projected_schema == ours.to_table(["j", "s.k"]).schema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import uuid
@@ -12,10 +13,12 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyspark.sql.types as st
 import pytest
 
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
+    CommitError,
     CommitOutcomeUnknownError,
     LocationInUseError,
     StoreAccessError,
@@ -26,6 +29,8 @@ from spark_lance.errors import (
 )
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
+from spark_lance.spark.options.options import write_options
+from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path
@@ -44,6 +49,7 @@ from tests.object_store import (
     throttled,
 )
 
+_SPARK_ROWS = st.StructType().add("a", st.LongType()).add("b", st.StringType())
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64()), "b": ["x", "y", "z"]})
 Options = dict[str, Any]
 
@@ -389,3 +395,89 @@ def test_a_new_table_looks_once_at_what_is_there(
     write_dataset(ROWS, uri, mode="append", storage_options=options)
     assert server.count("GET", looks) == 0
     assert ours(uri, options).count_rows() == 6
+
+
+def append_by_dataset(uri: str, options: Options) -> None:
+    write_dataset(ROWS, uri, mode="append", storage_options=options)
+
+
+def append_by_sink(uri: str, options: Options) -> None:
+    """As the driver of Spark does."""
+    given = {"path": uri, **{f"storage.{key}": _as_text(value) for key, value in options.items()}}
+    writer = LanceWriter(write_options(given, False), _SPARK_ROWS, False)
+    writer.commit([writer.write(iter(ROWS.to_batches()))])
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("append", "others"),
+    # A data set that is returned is looked up, and is known already.
+    [pytest.param(append_by_dataset, ["HEAD"], id="dataset"), pytest.param(append_by_sink, [], id="sink")],
+)
+def test_an_append_waits_for_few_requests(
+    append: Callable[[str, Options], None],
+    others: list[str],
+    options: Options,
+    services: tuple[Server, Any, Any],
+) -> None:
+    """Beside its data file and manifest, an append lists twice; the transaction goes with the second."""
+    server = services[0]
+    uri = f"s3://bucket/{uuid.uuid4()}"
+    for _ in range(4):
+        append(uri, options)
+    costs = []
+    for _ in range(12):
+        server.forget()
+        append(uri, options)
+        costs.append([(method, path) for method, path, _ in server.seen])
+    assert ours(uri, options).version == 16
+    assert ours(uri, options).count_rows() == 48
+    for requests in costs:
+        lists = [path for method, path in requests if method == "GET"]
+        assert len(lists) == 2, requests
+        assert all("list-type=2" in path and "max-keys=8" in path for path in lists)
+        puts = [path for method, path in requests if method == "PUT"]
+        for folder in ("data", "_transactions", "_versions"):
+            assert [f"/{folder}/" in path for path in puts].count(True) == 1
+        rest = [method for method, _ in requests if method not in ("GET", "PUT")]
+        assert rest == others, requests
+
+
+def test_a_table_in_the_place_of_another_is_not_taken_for_it(
+    options: Options, services: tuple[Server, Any, Any]
+) -> None:
+    """Its versions have the same numbers, and this process has written those of the first."""
+    _, s3, _ = services
+    name = str(uuid.uuid4())
+    uri = f"s3://bucket/{name}"
+    write_dataset(ROWS, uri, storage_options=options)
+    write_dataset(ROWS, uri, mode="append", storage_options=options)
+    for found in s3.list_objects_v2(Bucket="bucket", Prefix=name)["Contents"]:
+        s3.delete_object(Bucket="bucket", Key=found["Key"])
+    other = pa.table({"c": pa.array([1.5, 2.5])})
+    for mode in ("create", "append"):
+        lance.write_dataset(other, uri, mode=mode, storage_options=options)
+    write_dataset(other, uri, mode="append", storage_options=options)
+    table = ours(uri, options)
+    assert table.version == 3
+    assert table.to_table().to_pydict() == {"c": [1.5, 2.5] * 3}
+    assert theirs(uri, options).to_table().to_pydict() == {"c": [1.5, 2.5] * 3}
+
+
+def test_a_refused_commit_leaves_no_transaction_behind(
+    options: Options, services: tuple[Server, Any, Any]
+) -> None:
+    """It was sent while the newest version was looked for."""
+    _, s3, _ = services
+    name = str(uuid.uuid4())
+    uri = f"s3://bucket/{name}"
+    write_dataset(ROWS, uri, storage_options=options)
+    stale = ours(uri, options)
+    write_dataset(ROWS, uri, mode="overwrite", storage_options=options)
+    before = s3.list_objects_v2(Bucket="bucket", Prefix=f"{name}/_transactions/")["KeyCount"]
+    with pytest.raises(CommitError):
+        stale.delete("a > 1")
+    assert s3.list_objects_v2(Bucket="bucket", Prefix=f"{name}/_transactions/")["KeyCount"] == before

@@ -5,6 +5,7 @@ Datasets change in place, as pylance's do. What is not here is listed in docs/py
 
 from __future__ import annotations
 
+from spark_lance.compat.lance import util
 from spark_lance.compat.lance.blob import BlobColumn
 from spark_lance.compat.lance.dataset import (
     DatasetBasePath,
@@ -47,5 +48,6 @@ __all__ = [
     "__version__",
     "batch_udf",
     "dataset",
+    "util",
     "write_dataset",
 ]

@@ -188,7 +188,7 @@ def cast(arr: pa.Array, target_type: pa.DataType | str) -> pa.Array:
         arr: the numbers.
         target_type: a type of Arrow, or "bfloat16".
     """
-    kind = BFloat16Type() if target_type in ("bfloat16", "bf16") else target_type
+    kind: Any = BFloat16Type() if target_type in ("bfloat16", "bf16") else target_type
     if isinstance(kind, pa.DataType) and pa.types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(cast(arr.values, kind.value_type), kind.list_size)
     if isinstance(kind, BFloat16Type):

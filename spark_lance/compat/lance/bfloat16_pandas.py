@@ -16,7 +16,7 @@ __all__ = ["PandasBFloat16Array", "PandasBFloat16Type"]
 
 
 @register_extension_dtype
-class PandasBFloat16Type(ExtensionDtype):
+class PandasBFloat16Type(ExtensionDtype):  # type: ignore[misc]
     """The type in pandas."""
 
     name = "lance.bfloat16"
@@ -24,7 +24,7 @@ class PandasBFloat16Type(ExtensionDtype):
     na_value = None
 
     @classmethod
-    def construct_array_type(cls) -> type[PandasBFloat16Array]:
+    def construct_array_type(cls) -> Any:
         """Return the class of its arrays."""
         return PandasBFloat16Array
 
@@ -32,12 +32,12 @@ class PandasBFloat16Type(ExtensionDtype):
         return PandasBFloat16Array(array.to_pylist())
 
 
-class PandasBFloat16Array(ExtensionArray):
+class PandasBFloat16Array(ExtensionArray):  # type: ignore[misc]
     """Numbers, None for null."""
 
     dtype = PandasBFloat16Type()
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Sequence[Any] | np.ndarray[Any, Any]) -> None:
         self._values = np.empty(len(values), object)
         for place, value in enumerate(values):
             missing = value is None or value is pd.NA

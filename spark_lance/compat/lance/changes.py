@@ -14,7 +14,7 @@ from spark_lance.compat.lance.base import DatasetBase
 from spark_lance.compat.lance.indices import IndexConfig
 from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
-from spark_lance.datasets.operations import Index
+from spark_lance.datasets.index_segment import Index
 from spark_lance.table.versions.cleanup import CleanupStats
 from spark_lance.table.versions.versions import load_version
 
@@ -134,8 +134,9 @@ class Changes(DatasetBase):
         """Build an index of values; with `fragment_ids` a part of one, which `merge_index_metadata` ends."""
         if isinstance(index_type, IndexConfig):
             index_type, options = index_type.index_type, {**options, **index_type.parameters}
-        options = _meant(options)
+        options = {**_meant(options), "train": options.get("train", True)}
         if fragment_ids is not None:
+            options.pop("train")
             self.value.create_index_part(
                 _only(column),
                 index_type,
@@ -154,6 +155,8 @@ class Changes(DatasetBase):
     ) -> Any:
         """Build an index of vectors; with `fragment_ids` a segment of one, which is not committed."""
         given = self._sized(_meant(options))
+        if options.get("train") is False:
+            raise NotImplementedError("Creating empty vector indices with train=False is not yet implemented")
         if "fragment_ids" in given:
             return self.create_index_uncommitted(column, index_type, name, **given)
         given.pop("index_uuid", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -179,6 +180,8 @@ class LanceDataset(Reading, Changes):
             raise
         files = [found.path for found in store.list_objects(root, recursive=True)]
         store.delete_many(files)
+        if store.is_local:
+            shutil.rmtree(root, ignore_errors=True)  # The folders, which hold nothing any more.
 
     @staticmethod
     def commit(

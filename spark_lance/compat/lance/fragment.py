@@ -10,7 +10,7 @@ import pyarrow.dataset
 
 from spark_lance.compat.lance.answers import writing_options
 from spark_lance.compat.lance.progress import FragmentWriteProgress
-from spark_lance.compat.lance.scanning import LanceScanner, scan_arguments
+from spark_lance.compat.lance.scanning import LanceScanner, exact_rows, scan_arguments
 from spark_lance.datasets import building
 from spark_lance.datasets import read as values
 from spark_lance.datasets.fragment_metadata import (
@@ -158,7 +158,8 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
 
     def scanner(self, columns: Any = None, **options: Any) -> LanceScanner:
         """Describe a read."""
-        return LanceScanner(self.value.scanner(columns, **scan_arguments(options)), self._ds)
+        read = self.value.scanner(columns, **scan_arguments(options))
+        return LanceScanner(read, self._ds, exact_rows(options))
 
     def to_table(self, columns: Any = None, **options: Any) -> pa.Table:
         """Read rows into memory."""

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,19 +38,27 @@ class ImageArray(pa.ExtensionArray):  # type: ignore[misc]
         if isinstance(images, ImageArray):
             return images
         if isinstance(images, pa.StringArray | pa.LargeStringArray):
-            return _made(ImageURIType(images.type), images)
+            return _made(ImageURIType(images.type), images, ImageURIArray)
         if isinstance(images, pa.BinaryArray | pa.LargeBinaryArray):
-            return _made(EncodedImageType(images.type), images)
+            return _made(EncodedImageType(images.type), images, EncodedImageArray)
         if isinstance(images, pa.FixedShapeTensorArray):
             kind = FixedShapeImageTensorType(images.type.value_type, images.type.shape)
-            return _made(kind, images.storage)
+            return _made(kind, images.storage, FixedShapeImageTensorArray)
         if isinstance(images, Iterable) and not isinstance(images, pa.Array):
-            return _made(ImageURIType(), pa.array([str(image) for image in images], pa.string()))
+            return _made(
+                ImageURIType(), pa.array([str(image) for image in images], pa.string()), ImageURIArray
+            )
         raise OptionTypeError(f"an array of {type(images).__name__} cannot hold images")
 
 
-def _made(kind: pa.ExtensionType, storage: pa.Array) -> Any:
-    return pa.ExtensionArray.from_storage(kind, storage)
+_Images = TypeVar("_Images", bound="ImageArray")
+
+
+def _made(kind: pa.ExtensionType, storage: pa.Array, made: type[_Images]) -> _Images:
+    """Return storage as an array of a type whose arrays are of the class `made`."""
+    found = pa.ExtensionArray.from_storage(kind, storage)
+    assert isinstance(found, made)
+    return found
 
 
 class ImageURIArray(ImageArray):
@@ -61,7 +69,7 @@ class ImageURIArray(ImageArray):
         """Return images by their URIs or paths: an Arrow array of text, or an iterable."""
         if not isinstance(uris, pa.StringArray | pa.LargeStringArray):
             uris = pa.array([None if uri is None else str(uri) for uri in uris], pa.string())
-        return _made(ImageURIType(uris.type), uris)  # type: ignore[no-any-return]
+        return _made(ImageURIType(uris.type), uris, ImageURIArray)
 
     def read_uris(self, storage_type: pa.DataType | None = None) -> EncodedImageArray:
         """Read the images and return their bytes; null where there is no URI.
@@ -70,14 +78,14 @@ class ImageURIArray(ImageArray):
             FileNotFoundError, OSError: an image cannot be read.
         """
         kind = storage_type or pa.binary()
-        found = []
+        found: list[bytes | None] = []
         for uri in self.storage.to_pylist():
             if uri is None:
                 found.append(None)
                 continue
             store, path = open_store(uri)
             found.append(store.read(path))
-        return _made(EncodedImageType(kind), pa.array(found, kind))  # type: ignore[no-any-return]
+        return _made(EncodedImageType(kind), pa.array(found, kind), EncodedImageArray)
 
 
 class EncodedImageArray(ImageArray):
@@ -96,7 +104,11 @@ class EncodedImageArray(ImageArray):
         pixels = np.asarray(_decoded(self.storage) if decoder is None else decoder(self.storage))
         kind = FixedShapeImageTensorType(pa.from_numpy_dtype(pixels.dtype), pixels.shape[1:])
         flat = pa.array(np.ascontiguousarray(pixels).reshape(-1))
-        return _made(kind, pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type))  # type: ignore[no-any-return]
+        return _made(
+            kind,
+            pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type),
+            FixedShapeImageTensorArray,
+        )
 
 
 class FixedShapeImageTensorArray(ImageArray):
@@ -117,7 +129,7 @@ class FixedShapeImageTensorArray(ImageArray):
             OptionError: Pillow is needed and not installed.
         """
         found = _encoded(self.to_numpy()) if encoder is None else encoder(self.to_numpy())
-        return _made(EncodedImageType(found.type), found)  # type: ignore[no-any-return]
+        return _made(EncodedImageType(found.type), found, EncodedImageArray)
 
 
 def _pillow() -> Any:

@@ -44,11 +44,12 @@ class DatasetOptimizer:
 
     def enable_auto_cleanup(self, auto_cleanup_config: Mapping[str, int], **_: Any) -> None:
         """Let the table clean up by itself."""
-        self._dataset.value = self._dataset.value.enable_auto_cleanup(auto_cleanup_config)
+        latest = self._dataset.value.checkout_latest()
+        self._dataset.value = latest.enable_auto_cleanup(auto_cleanup_config)
 
     def disable_auto_cleanup(self, **_: Any) -> None:
         """Let the table clean up no more by itself."""
-        self._dataset.value = self._dataset.value.disable_auto_cleanup()
+        self._dataset.value = self._dataset.value.checkout_latest().disable_auto_cleanup()
 
 
 class Compaction:

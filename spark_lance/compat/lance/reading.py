@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_lance.compat.lance.base import DatasetBase
 from spark_lance.compat.lance.fragment import LanceFragment
-from spark_lance.compat.lance.scanning import LanceScanner, scan_arguments
+from spark_lance.compat.lance.scanning import LanceScanner, exact_rows, scan_arguments
 from spark_lance.compat.lance.sql import SqlQueryBuilder
 
 __all__ = ["Reading"]
@@ -24,7 +24,7 @@ class Reading(DatasetBase):
         given = {"columns": columns, "filter": filter, **dict(zip(names, args, strict=False)), **options}
         defaults = self._default_scan_options or {}
         given = {**defaults, **{name: value for name, value in given.items() if value is not None}}
-        return LanceScanner(self.value.scanner(**scan_arguments(given)), self)
+        return LanceScanner(self.value.scanner(**scan_arguments(given)), self, exact_rows(given))
 
     def to_table(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> pa.Table:
         """Read rows into memory."""

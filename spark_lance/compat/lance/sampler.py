@@ -145,11 +145,15 @@ class _Ranked:
         """Let another epoch have another order."""
         self._epoch = epoch
 
-    def _share(self, items: list[T]) -> list[T]:
+    def _shuffled(self, items: list[T]) -> list[T]:
+        """Return items in the order of this epoch."""
         if self._randomize:
             items = list(items)
             random.Random(f"{self._seed}-{self._epoch}").shuffle(items)
-        return items[self._rank :: self._world_size]
+        return items
+
+    def _share(self, items: list[T]) -> list[T]:
+        return self._shuffled(items)[self._rank :: self._world_size]
 
 
 class ShardedFragmentSampler(_Ranked, FragmentSampler):
@@ -174,7 +178,7 @@ class ShardedBatchSampler(_Ranked, Sampler):
         with_row_id: bool = False,
         **_: Any,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches; with a filter, every n-th of those that the rows which pass it make."""
+        """Yield batches; with a filter, those that every n-th row makes which passes it."""
         if filter is not None:
             yield from self._filtered(ds, batch_size, columns, filter, with_row_id)
             return
@@ -188,8 +192,9 @@ class ShardedBatchSampler(_Ranked, Sampler):
     ) -> Iterator[pa.RecordBatch]:
         """Yield full batches of the rank's share of the rows that pass a filter."""
         found = ds.to_table([], filter, with_row_id=True)["_rowid"].to_numpy()
-        for number in self._share(list(range(0, len(found), batch_size))):
-            ids = found[number : number + batch_size]
+        own = found[self._rank :: self._world_size]
+        for start in self._shuffled(list(range(0, len(own), batch_size))):
+            ids = own[start : start + batch_size]
             rows = ds._take_rows(ids, columns)
             if with_row_id:
                 rows = rows.append_column("_rowid", pa.array(ids, pa.uint64()))
@@ -233,8 +238,5 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
         return -(-len(self._own) // self._batch_size) if self._rows else 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        starts = [first * self._batch_size for first in range(len(self))]
-        if self._randomize:
-            random.Random(f"{self._seed}-{self._epoch}").shuffle(starts)
-        for start in starts:
+        for start in self._shuffled([first * self._batch_size for first in range(len(self))]):
             yield list(self._own[start : start + self._batch_size])

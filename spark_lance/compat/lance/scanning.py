@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +13,10 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from spark_lance.datasets import scanner as values
-from spark_lance.datasets.scan_request import check_hints
+from spark_lance.datasets.scan_request import BATCH_ROWS, check_hints
 from spark_lance.errors import OptionError
 
-__all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "scan_arguments"]
+__all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "exact_rows", "scan_arguments"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ def scan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError("index_segments is not supported: leave it out to search all segments of an index")
     if found.pop("scan_stats_callback", None) is not None:
         logger.debug("scan_stats_callback is not called: reads do not count requests")
+    if "batch_size" not in found and (rows := os.environ.get("LANCE_DEFAULT_BATCH_SIZE")):
+        found["batch_size"] = int(rows)
     check_hints({name: value for name, value in found.items() if name not in _TAKEN})
     return {name: value for name, value in found.items() if name in _TAKEN}
 
@@ -76,12 +79,15 @@ def scan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
     """A read that can be run, counted and explained."""
 
-    def __init__(self, scanner: values.LanceScanner, dataset: Any = None) -> None:
+    def __init__(
+        self, scanner: values.LanceScanner, dataset: Any = None, exact_rows: int | None = None
+    ) -> None:
         self._scanner = scanner
         self._dataset = dataset
+        self._exact_rows = exact_rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._scanner, self._dataset)
+        return type(self), (self._scanner, self._dataset, self._exact_rows)
 
     @property
     def dataset_schema(self) -> pa.Schema:
@@ -108,7 +114,10 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Stream the rows as a RecordBatchReader."""
-        return self._scanner.to_reader()
+        reader = self._scanner.to_reader()
+        if self._exact_rows is None:
+            return reader
+        return pa.RecordBatchReader.from_batches(reader.schema, _of_rows(reader, self._exact_rows))
 
     def to_pandas(self, **options: Any) -> Any:
         """Read the rows into a DataFrame."""
@@ -138,6 +147,29 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows by Arrow's C stream interface."""
         return self._scanner.__arrow_c_stream__(requested_schema)
+
+
+def _of_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches of `size` rows; the last may have fewer."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        while rows >= size:
+            table = pa.Table.from_batches(held)
+            yield from table.slice(0, size).combine_chunks().to_batches()
+            held = table.slice(size).to_batches()
+            rows -= size
+    if rows:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+
+
+def exact_rows(given: Mapping[str, Any]) -> int | None:
+    """Return the rows that every batch of a scan must have, if it asks for batches of one size."""
+    if not given.get("strict_batch_size"):
+        return None
+    return int(given.get("batch_size") or BATCH_ROWS)
 
 
 class ScannerBuilder:

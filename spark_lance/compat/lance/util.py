@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from spark_lance.compat.lance.kmeans import KMeans
 from spark_lance.table.predicates.moments import parse_moment
 
-__all__ = ["sanitize_ts", "td_to_micros", "validate_vector_index"]
+__all__ = ["KMeans", "sanitize_ts", "td_to_micros", "validate_vector_index"]
 
 
 def sanitize_ts(ts: Any) -> datetime:

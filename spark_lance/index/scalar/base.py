@@ -17,6 +17,7 @@ from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.probe import Probe
+from spark_lance.proto import table_pb2
 
 __all__ = ["ScalarIndex", "moved_sets", "united"]
 
@@ -70,6 +71,14 @@ class ScalarIndex(ABC):
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
         """Return whether a column whose values are of a type can be indexed."""
         return not field.is_json and cls.fits(kind)
+
+    @classmethod
+    def extends(cls, entry: table_pb2.IndexMetadata, field: Field) -> bool:
+        """Return whether an index of a column, which others may have made, can be extended here.
+
+        Others index documents of JSON as what they are stored as, or as texts, which is not done here.
+        """
+        return not field.is_json
 
     @classmethod
     @abstractmethod

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,14 +24,13 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from spark_lance.file.arrays import one_array
-from spark_lance.index.resolve import RowResolver
-from spark_lance.index.row_sets import unpack_rows
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree, value_order
+from spark_lance.index.scalar.covering import LONGEST_RUN, Covering
 from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.index.scalar.zone_map import ZoneMap
-from spark_lance.table.addresses import Addresses, row_addresses, rows_by_fragment
+from spark_lance.table.addresses import Addresses, rows_by_fragment
 from spark_lance.table.reading.pruning import RowSelection
 from spark_lance.table.reading.snapshot import Snapshot
 
@@ -41,7 +39,7 @@ __all__ = ["Bounds", "bounds_of", "leading_rows", "null_count", "value_counts"]
 # Entries of an index that are looked at for one answer, and the values that one may have.
 _MOST_ENTRIES = 1 << 20
 _MOST_VALUES = 1 << 16
-_FIRST_RUN, _LONGEST_RUN = 4096, 1 << 18
+_FIRST_RUN = 4096
 # Rows of which a larger share of the table has to be read are not worth looking for.
 _MOST_SHARE = 0.5
 
@@ -136,51 +134,12 @@ def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Covering:
-    """The segments of one index; together they cover every fragment, each of them once."""
-
-    snapshot: Snapshot
-    resolver: RowResolver
-    kind: Any
-    segments: tuple[Any, ...]
-
-    @property
-    def names_addresses(self) -> bool:
-        stable = self.snapshot.manifest.uses_stable_row_ids
-        return not stable or all(segment.has_addresses for segment in self.segments)
-
-    @cached_property
-    def live(self) -> int:
-        return self.snapshot.live_rows()
-
-    def alive(self, segment: ScalarIndex, numbers: Addresses) -> Addresses:
-        """Return the addresses of those entries of a segment that are rows of the version."""
-        addresses, counts = self.found(segment, numbers)
-        return addresses[counts]
-
-    def found(self, segment: ScalarIndex, numbers: Addresses) -> tuple[Addresses, npt.NDArray[np.bool_]]:
-        """Return the addresses of entries, and which of them are rows of the version."""
-        if not len(numbers):
-            return np.empty(0, np.uint64), np.empty(0, np.bool_)
-        return self.resolver.addresses(numbers, segment.segment.covered, are_addresses=segment.has_addresses)
-
-    def numbers(self, stored: bytes) -> Iterator[Addresses]:
-        """Yield the entries of a stored set of rows, in pieces."""
-        physical = {fragment.id: fragment for fragment in self.snapshot.fragments}
-        for fragment, rows in unpack_rows(stored).items():
-            if rows is None and fragment not in physical:
-                continue
-            held = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows
-            for start in range(0, len(held), _LONGEST_RUN):
-                yield row_addresses(fragment, np.array(held[start : start + _LONGEST_RUN], np.uint64))
-
-
-def _covering(snapshot: Snapshot, path: Sequence[str]) -> Iterator[_Covering]:
+def _covering(snapshot: Snapshot, path: Sequence[str]) -> Iterator[Covering]:
     """Yield the indices on a column that cover the whole version."""
     fields = snapshot.schema.along(path)
     pruner = next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
-    if fields is None or pruner is None:
+    # Documents of JSON are read as text, which has another order than their bytes.
+    if fields is None or pruner is None or fields[-1].is_json:
         return
     present = BitMap(fragment.id for fragment in snapshot.fragments)
     by_name: dict[tuple[Any, str], list[ScalarIndex]] = {}
@@ -191,14 +150,14 @@ def _covering(snapshot: Snapshot, path: Sequence[str]) -> Iterator[_Covering]:
         covered = BitMap.union(*(part.segment.covered for part in parts))
         once = sum(len(part.segment.covered) for part in parts) == len(covered)
         if once and covered >= present:
-            yield _Covering(snapshot, pruner.resolver, kind, tuple(parts))
+            yield Covering(snapshot, pruner.resolver, kind, tuple(parts))
 
 
 # B-trees
 
 
 def _leading_of_btree(
-    index: _Covering, count: int, descending: bool, nulls: str
+    index: Covering, count: int, descending: bool, nulls: str
 ) -> dict[int, BitMap | None] | None:
     if count > index.live * _MOST_SHARE:
         return None
@@ -212,7 +171,7 @@ def _leading_of_btree(
 
 
 def _first_alive(
-    index: _Covering, segment: BTree, count: int, descending: bool, nulls: str
+    index: Covering, segment: BTree, count: int, descending: bool, nulls: str
 ) -> Addresses | None:
     nothing, total = segment.null_entries, segment.entries
     if nothing is None or (segment.is_floating and not segment.has_numbers_first):
@@ -231,14 +190,14 @@ def _first_alive(
             ids = segment.ids(first, last)
             alive = index.alive(segment, ids[::-1] if backward else ids)[:count]
             found.append(alive)
-            seen, count, length = seen + last - first, count - len(alive), min(2 * length, _LONGEST_RUN)
+            seen, count, length = seen + last - first, count - len(alive), min(2 * length, LONGEST_RUN)
             start, stop = (start, first) if backward else (last, stop)
     rows = np.concatenate([np.empty(0, np.uint64), *found])
     # A row that the index names twice would stand for two.
     return rows if len(np.unique(rows)) == len(rows) else None
 
 
-def _nulls_of_btree(index: _Covering) -> int | None:
+def _nulls_of_btree(index: Covering) -> int | None:
     total = 0
     for segment in index.segments:
         nothing = segment.null_entries
@@ -248,7 +207,7 @@ def _nulls_of_btree(index: _Covering) -> int | None:
     return total
 
 
-def _bounds_of_btree(index: _Covering) -> Bounds | None:
+def _bounds_of_btree(index: Covering) -> Bounds | None:
     ends = []
     nulls = 0
     for segment in index.segments:
@@ -263,8 +222,8 @@ def _bounds_of_btree(index: _Covering) -> Bounds | None:
 
 def _bounds(pairs: Sequence[tuple[Any, Any]], nulls: int, distinct: int | None) -> Bounds:
     chunks = [chunk for pair in pairs for part in pair for chunk in _chunks(part)]
-    values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else pa.array([])
-    if not len(values):
+    values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else None
+    if values is None or not len(values):
         return Bounds(None, None, nulls, distinct)
     order = value_order(pa.chunked_array([values]))
     ends = [values.slice(int(order[end]), 1) for end in (0, -1)]
@@ -279,7 +238,7 @@ def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _leading_of_bitmap(
-    index: _Covering, count: int, descending: bool, nulls: str
+    index: Covering, count: int, descending: bool, nulls: str
 ) -> dict[int, BitMap | None] | None:
     if count > index.live * _MOST_SHARE:
         return None
@@ -309,7 +268,7 @@ def _has_nan(values: pa.Array) -> bool:
     return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values), min_count=0).as_py())
 
 
-def _nulls_of_bitmap(index: _Covering) -> int | None:
+def _nulls_of_bitmap(index: Covering) -> int | None:
     total = 0
     for segment in index.segments:
         keys = segment.keys(_MOST_VALUES)
@@ -323,7 +282,7 @@ def _nulls_of_bitmap(index: _Covering) -> int | None:
 
 
 def _counts_of(
-    index: _Covering, most_values: int, most_bytes: int
+    index: Covering, most_values: int, most_bytes: int
 ) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     if sum(segment.num_bytes for segment in index.segments) > most_bytes:
         return None
@@ -348,11 +307,11 @@ def _counts_of(
     return one_array(table["value"]), table["rows"].to_numpy()
 
 
-def _set_sizes(index: _Covering, segment: Bitmap, keys: int) -> npt.NDArray[np.int64]:
+def _set_sizes(index: Covering, segment: Bitmap, keys: int) -> npt.NDArray[np.int64]:
     """Return how many rows of the version each set of a segment has."""
     sizes = np.zeros(keys, np.int64)
     held: list[tuple[int, Addresses]] = []
-    room = _LONGEST_RUN
+    room = LONGEST_RUN
 
     def count() -> None:
         owners = np.repeat([place for place, _ in held], [len(part) for _, part in held])
@@ -365,13 +324,13 @@ def _set_sizes(index: _Covering, segment: Bitmap, keys: int) -> npt.NDArray[np.i
             room -= len(part)
             if room <= 0:
                 count()
-                held, room = [], _LONGEST_RUN
+                held, room = [], LONGEST_RUN
     if held:
         count()
     return sizes
 
 
-def _bounds_of_bitmap(index: _Covering) -> Bounds | None:
+def _bounds_of_bitmap(index: Covering) -> Bounds | None:
     parts = [segment.keys(_MOST_VALUES) for segment in index.segments]
     if any(keys is None or pa.types.is_floating(keys.type) for keys in parts) or not parts:
         return None
@@ -384,7 +343,7 @@ def _bounds_of_bitmap(index: _Covering) -> Bounds | None:
 
 
 def _leading_of_zones(
-    index: _Covering, count: int, descending: bool, nulls: str
+    index: Covering, count: int, descending: bool, nulls: str
 ) -> dict[int, BitMap | None] | None:
     zones = _Zones.of(index)
     if zones is None or (nulls == "first" and zones.nulls.any()):
@@ -432,7 +391,7 @@ class _Zones:
         return self.lengths - self.nulls
 
     @classmethod
-    def of(cls, index: _Covering) -> _Zones | None:
+    def of(cls, index: Covering) -> _Zones | None:
         """Return the zones; None where their bounds do not tell, as with NaN, or not all rows are in one."""
         table = _zone_table(index)
         if table is None or index.resolver.has_moves:
@@ -453,7 +412,7 @@ class _Zones:
         fragments, starts, lengths, nulls = numbers
         return cls(fragments, starts, lengths, nulls, ranks[: len(lows)], ranks[len(lows) :])
 
-    def deleted(self, index: _Covering, place: int) -> int:
+    def deleted(self, index: Covering, place: int) -> int:
         """Return how many rows of a zone are deleted."""
         number, start = int(self.fragments[place]), int(self.starts[place])
         gone = index.resolver.deletions(number)
@@ -464,7 +423,7 @@ class _Zones:
 _ZONE_NUMBERS = ("fragment_id", "zone_start", "zone_length", "null_count")
 
 
-def _zone_table(index: _Covering) -> pa.Table | None:
+def _zone_table(index: Covering) -> pa.Table | None:
     """Return the zones of the fragments that segments cover; None if they leave out rows."""
     parts = []
     for segment in index.segments:
@@ -484,7 +443,7 @@ def _zone_table(index: _Covering) -> pa.Table | None:
     return table
 
 
-def _nulls_of_zones(index: _Covering) -> int | None:
+def _nulls_of_zones(index: Covering) -> int | None:
     table = _zone_table(index)
     if table is None or index.resolver.has_moves:
         return None
@@ -495,7 +454,7 @@ def _nulls_of_zones(index: _Covering) -> int | None:
     return int(counts.sum())
 
 
-def _bounds_of_zones(index: _Covering) -> Bounds | None:
+def _bounds_of_zones(index: Covering) -> Bounds | None:
     table = _zone_table(index)
     if table is None or pa.types.is_floating(table["min"].type) or index.resolver.has_moves:
         return None
@@ -507,9 +466,9 @@ def _bounds_of_zones(index: _Covering) -> Bounds | None:
 class _Teller(NamedTuple):
     """What a kind of index tells."""
 
-    leading: Callable[[_Covering, int, bool, str], RowSelection | None]
-    nulls: Callable[[_Covering], int | None]
-    bounds: Callable[[_Covering], Bounds | None]
+    leading: Callable[[Covering, int, bool, str], RowSelection | None]
+    nulls: Callable[[Covering], int | None]
+    bounds: Callable[[Covering], Bounds | None]
 
 
 _TELLERS: Mapping[type[ScalarIndex], _Teller] = {

@@ -45,6 +45,7 @@ def create_scalar_index(
     name: str | None = None,
     replace: bool = True,
     options: Mapping[str, Any] | None = None,
+    train: bool = True,
 ) -> Manifest:
     """Build an index over all rows of a version and commit it.
 
@@ -55,6 +56,7 @@ def create_scalar_index(
         name: of the index, `{column}_idx` by default.
         replace: whether an index of the name may be replaced; if not, one is an OptionError.
         options: of INVERTED and JSON.
+        train: false makes an index of no rows, for `extend_scalar_index` to fill.
 
     Raises:
         SchemaError: the column does not exist, or cannot be indexed so.
@@ -66,7 +68,8 @@ def create_scalar_index(
     name = name or f"{column}_idx"
     check_name(snapshot.manifest, name, field.id, replace)
     index.check(options or {})
-    entry = build_segment(snapshot, column, index, name, snapshot.fragments, options)
+    fragments = snapshot.fragments if train else []
+    entry = build_segment(snapshot, column, index, name, fragments, options)
     removed = [old for old in snapshot.manifest.indices if old.name == name]
     return commit_segments(snapshot, [entry], removed)
 

@@ -36,7 +36,7 @@ from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.probe import Probe, turned
 from spark_lance.index.scalar.zone_map import ZoneMap
-from spark_lance.proto import index_pb2
+from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.index_kinds import INDEX_KINDS, label_of_url
 from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
 from spark_lance.table.predicates.json_functions import is_item_key
@@ -99,6 +99,15 @@ class JsonIndex(ScalarIndex):
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
         """Return whether a column is one of documents."""
         return field.is_json
+
+    @classmethod
+    def extends(cls, entry: table_pb2.IndexMetadata, field: Field) -> bool:
+        """Return whether the index over the values is of a kind that is built here."""
+        try:
+            details = index_pb2.JsonIndexDetails.FromString(entry.index_details.value)
+        except DecodeError:
+            return False
+        return field.is_json and label_of_url(details.target_details.type_url) in _BY_LABEL
 
     @cached_property
     def _key_type(self) -> pa.DataType | None:

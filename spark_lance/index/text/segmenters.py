@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def jieba_tokens(texts: pa.Array, model: str) -> tuple[pa.Array, Ints]:
 def _jieba(model: str, home: str | None) -> Any:
     # Only indices of Chinese text need it.
     try:
-        import jieba
+        jieba = import_module("jieba")
     except ImportError as error:
         raise OptionError(
             "text cut by jieba needs the package jieba: pip install 'spark-lance[jieba]'"
@@ -108,7 +109,8 @@ def _jieba(model: str, home: str | None) -> Any:
     try:
         tokenizer = jieba.Tokenizer(str(paths[0])) if main else jieba.Tokenizer()
         for path in paths[1 if main else 0 :]:
-            tokenizer.load_userdict(str(path))
+            with path.open("rb") as words:
+                tokenizer.load_userdict(words)
         tokenizer.initialize()
     except (ValueError, UnicodeDecodeError) as error:
         raise FormatError(f"a dictionary of jieba/{model} is damaged: {error}", str(folder)) from error

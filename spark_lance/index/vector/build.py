@@ -23,6 +23,7 @@ from spark_lance.file.arrays import one_array
 from spark_lance.file.version import FileVersion
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.ivf import Ivf, prepared
+from spark_lance.index.vector.kinds import is_multi, vector_kind
 from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Quantizer
@@ -139,7 +140,11 @@ def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
 
     Raises:
         SchemaError: the column has no vectors that can be indexed.
+        OptionError: the format has no index of the metric for it.
     """
+    if is_multi(kind) and metric != "cosine":
+        raise OptionError(f"an index of lists of vectors is of metric cosine, not {metric}")
+    kind = vector_kind(kind)
     fits = pa.types.is_fixed_size_list(kind) and kind.value_type in _VALUE_TYPES
     if not fits or (kind.value_type == pa.uint8()) != (metric == "hamming"):
         raise ColumnTypeError(

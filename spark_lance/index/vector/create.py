@@ -28,7 +28,6 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.build import (
     Recipe,
     Trained,
-    as_matrix,
     coded_rows,
     merge_segments,
     reopen,
@@ -37,7 +36,9 @@ from spark_lance.index.vector.build import (
     write_rows,
 )
 from spark_lance.index.vector.graph import GraphParams
+from spark_lance.index.vector.kinds import is_multi, vector_kind
 from spark_lance.index.vector.metrics import Vectors, metric_named
+from spark_lance.index.vector.multi import flat_vectors
 from spark_lance.index.vector.storage import (
     AUXILIARY_FILE,
     INDEX_FILE,
@@ -58,6 +59,7 @@ from spark_lance.table.reading.take import take_positions
 __all__ = [
     "VECTOR_LABEL",
     "VECTOR_NEWEST",
+    "count_vectors",
     "create_vector_index",
     "entry_of",
     "extend_vector_index",
@@ -72,6 +74,8 @@ __all__ = [
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 _TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
+# Rows by which it is told how many vectors a row has.
+_COUNTED_ROWS = 256
 _PLAIN_OPTIONS = ("sample_rate", "max_iters", "rotation_type", "ivf_centroids", "pq_codebook")
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 
@@ -88,7 +92,7 @@ def create_vector_index(
 
     Args:
         snapshot: the version.
-        column: a fixed-size list of numbers; with dots, in a struct column.
+        column: a fixed-size list of numbers, or a list of such; with dots, in a struct column.
         recipe: what is built.
         name: of the index, `{column}_idx` by default.
         replace: whether an index of the name may be replaced; if not, one is an OptionError.
@@ -104,6 +108,7 @@ def create_vector_index(
     check_name(snapshot.manifest, name, field.id, replace)
     rows = snapshot.live_rows()
     report("training", 0, 0, "rows")
+    rows = count_vectors(snapshot, column, rows)
     trained = train(recipe, sample_vectors(snapshot, column, recipe.sample_size(rows)), rows)
     covered = BitMap(fragment.id for fragment in snapshot.fragments)
     pieces = segment_rows(snapshot, column, snapshot.fragments)
@@ -138,6 +143,7 @@ def write_vector_segment(
     vector_type(field.arrow_type(), recipe.metric)
     scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=fragments)
     rows = sum(scan.live_rows(fragment) for fragment in fragments)
+    rows = count_vectors(snapshot, column, rows)
     sample = sample_vectors(snapshot, column, recipe.sample_size(rows), fragments)
     trained = train(recipe, sample, rows)
     pieces = segment_rows(snapshot, column, fragments)
@@ -199,7 +205,7 @@ def sample_vectors(
     size: int,
     fragments: Sequence[table_pb2.DataFragment] | None = None,
 ) -> Vectors:
-    """Return vectors of rows chosen at random, (n, dim) with n at most `size`, in the column's type.
+    """Return vectors of rows chosen at random, (n, dim) with n about `size` at most, in the column's type.
 
     Args:
         snapshot, column: where they are.
@@ -208,20 +214,39 @@ def sample_vectors(
     """
     scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=fragments)
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+    vectors = count_vectors(snapshot, column, rows)
+    size = -(-size * rows // max(1, vectors))
     if size >= rows:
-        parts = [as_matrix(column_values(table, column))[0] for table in scan.tables()]
-        kind = leaf_field(snapshot.schema, column).arrow_type()
+        parts = [flat_vectors(column_values(table, column))[0] for table in scan.tables()]
+        kind = vector_kind(leaf_field(snapshot.schema, column).arrow_type())
         empty = np.empty((0, kind.list_size), dtype=kind.value_type.to_pandas_dtype())
         return np.concatenate([empty, *parts])
     chosen = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
-    matrix = as_matrix(column_values(take_positions(scan, chosen), column))[0]
+    matrix = flat_vectors(column_values(take_positions(scan, chosen), column))[0]
     return np.random.default_rng(43).permutation(matrix)
+
+
+def count_vectors(snapshot: Snapshot, column: str, rows: int) -> int:
+    """Return about how many vectors some rows have, of which some may have several.
+
+    Args:
+        snapshot: the version.
+        column: of vectors, or of lists of them.
+        rows: as many as the version has, or are looked at.
+    """
+    if not is_multi(leaf_field(snapshot.schema, column).arrow_type()) or not rows:
+        return rows
+    scan = snapshot.scan([top_column(snapshot.schema, column)])
+    every = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+    chosen = np.sort(np.random.default_rng(44).choice(every, min(every, _COUNTED_ROWS), replace=False))
+    vectors, _ = flat_vectors(column_values(take_positions(scan, chosen), column))
+    return max(1, round(rows * len(vectors) / max(1, len(chosen))))
 
 
 def segment_rows(
     snapshot: Snapshot, column: str, fragments: Sequence[table_pb2.DataFragment]
 ) -> Iterator[tuple[RowIds, Vectors]]:
-    """Yield row ids and vectors of the rows of some fragments that have a vector."""
+    """Yield row ids and vectors of the rows of some fragments that have a vector, once for each vector."""
     top = top_column(snapshot.schema, column)
     scan = snapshot.scan([top], with_row_id=True, fragments=fragments)
     total = sum(scan.live_rows(fragment) for fragment in fragments)
@@ -229,8 +254,8 @@ def segment_rows(
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
         done += table.num_rows
         report("coding vectors", done, total, "rows")
-        vectors, there = as_matrix(column_values(table, column))
-        yield table.column(ROW_ID).to_numpy()[there], vectors
+        vectors, owners = flat_vectors(column_values(table, column))
+        yield table.column(ROW_ID).to_numpy()[owners], vectors
 
 
 def entry_of(

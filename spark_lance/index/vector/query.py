@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.index.vector.kinds import is_multi, vector_kind
 from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
 
 __all__ = ["VectorQuery"]
@@ -29,12 +30,13 @@ class VectorQuery:
 
     Attributes:
         column: the column that is searched.
-        vectors: (queries, dim) floats, or uint8 for hamming.
+        vectors: (queries, dim) floats, or uint8 for hamming; in a column of lists of vectors one query.
         k: rows per query.
         metric: by default that of the index, l2 without one. An index of another metric is not used.
         minimum_nprobes: partitions that are looked at in each segment.
         maximum_nprobes: how many more may be looked at until there are k rows; all by default.
-        refine_factor: this many times k rows are fetched and compared exactly.
+        refine_factor: this many times k rows are fetched and compared exactly; always 10 times, if nothing
+            else is said, in a column of lists of vectors.
         ef: nodes that a search in a graph keeps in mind.
         use_index: False compares every row exactly.
         fast_search: leaves out rows that are not indexed.
@@ -97,12 +99,17 @@ class VectorQuery:
             given["distance_range"] = (low, high)
         return cls(column=nearest["column"], vectors=_matrix(nearest["q"]), **given)
 
+    def answers(self, kind: pa.DataType) -> int:
+        """Return how many answers there are: one for each vector, or one for all if rows have several."""
+        return 1 if is_multi(kind) else len(self.vectors)
+
     def fitted(self, kind: pa.DataType) -> VectorQuery:
         """Return the query with vectors of the column's dimension and of a type to compare its values with.
 
         Raises:
             OptionError: the dimensions differ, or the values do not fit.
         """
+        kind = vector_kind(kind)
         if not pa.types.is_fixed_size_list(kind):
             raise OptionTypeError(f"column {self.column!r} is {kind}: it holds no vectors of one length")
         dim = kind.list_size
@@ -111,6 +118,8 @@ class VectorQuery:
                 f"the query has {self.vectors.shape[1]} values, which does not match index column size {dim} "
                 f"of {self.column!r}"
             )
+        if (kind.value_type == pa.uint8()) != (self.metric == "hamming") and self.metric is not None:
+            raise OptionError(f"vectors of {kind.value_type} have no distance of metric {self.metric}")
         vectors: npt.NDArray[Any] = self.vectors
         if kind.value_type == pa.uint8():
             vectors = vectors.astype(np.uint8)

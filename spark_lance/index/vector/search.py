@@ -15,7 +15,7 @@ search semantics.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +27,9 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, Fragments, allowed_rows, contains, covered_by, unindexed
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
+from spark_lance.index.vector.kinds import is_multi
 from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
+from spark_lance.index.vector.multi import best_rows, flat_vectors, row_distances
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.segment_search import SegmentSearch
 from spark_lance.index.vector.storage import VectorSegment
@@ -41,6 +43,9 @@ __all__ = ["SearchTask", "VectorSearch"]
 
 _WINDOW_BYTES = 32 << 20
 _MARGIN = 16
+# Where rows have several vectors: this many times k rows are found by each vector of the query, which costs
+# little as partitions are compared as a whole; and this many times k of all of these are compared exactly.
+_HITS, _REFINED = 100, 10
 # Rows of fragments without an index that one task has.
 _SHARE_ROWS = 1 << 20
 
@@ -67,7 +72,7 @@ class VectorSearch:
 
     Args:
         snapshot: the version.
-        column: a fixed-size list of numbers; with dots, in a struct column.
+        column: a fixed-size list of numbers, or a list of such; with dots, in a struct column.
 
     Attributes:
         kind: the type of the column.
@@ -79,6 +84,7 @@ class VectorSearch:
         self._column = column
         field = leaf_field(snapshot.schema, column)
         self.kind, self._field = field.arrow_type(), field.id
+        self._multi = is_multi(self.kind)
         self._rows = RowResolver(snapshot)
         self._allowed: dict[tuple[str, frozenset[int]], Addresses | None] = {}
         self._rest: dict[tuple[Metric, bool, bool], Fragments] = {}
@@ -117,7 +123,7 @@ class VectorSearch:
         if key not in self._rest:
             self._rest[key] = unindexed(self._scan.fragments, used, query.fast_search)
         rest = self._rest[key]
-        exactly = query.refine_factor is not None or bool(used and rest)
+        exactly = self._multi or query.refine_factor is not None or bool(used and rest)
         uuids = [segment.entry.uuid.uuid for segment in used]
         groups = [(uuid,) for uuid in uuids] if apart else [tuple(uuids)] if uuids else []
         tasks = [SearchTask(metric, exactly, segments=group) for group in groups]
@@ -152,13 +158,20 @@ class VectorSearch:
         return [_within(part, query) for part in merged(answers, query.k)]
 
     def answer(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> list[TopK]:
-        """Return the best rows of one task for each vector of a query; args and errors as those of `run`."""
+        """Return the best rows of one task for each vector of a query; args and errors as those of `run`.
+
+        Where rows have several vectors there is one answer, to all vectors of the query.
+        """
+        if self._multi:
+            return [self._of_several(query, task, allowed)]
         if not task.segments:
             return self._exact(query, task, allowed)
         searches = [self.in_segment(query, *pair, allowed) for pair in self.segments(task)]
         found = merged([search.run() for search in searches], query.wanted)
         if task.exactly:
             found = self.refined(query.vectors, found, task.metric)
+        elif query.wanted == query.k:
+            return found
         return [TopK.best([part], query.k) for part in found]
 
     def segments(self, task: SearchTask) -> list[tuple[Segment, VectorSegment]]:
@@ -207,6 +220,41 @@ class VectorSearch:
                 exactly = exact_distances(vector, matrix[near], metric)
                 best[number] = [TopK.best([*best[number], TopK(addresses[near], exactly)], wanted)]
         return [TopK.best(parts, wanted) for parts in best]
+
+    def _of_several(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> TopK:
+        """Return the nearest rows of one task, whose rows have several vectors each.
+
+        What an index says of a row is not enough: it knows but the rows that each vector of the query finds
+        first, so a row that all of them find later may be nearer. Many are taken, and compared exactly.
+        """
+        if not task.segments:
+            return self._exact_of_several(query, task, allowed)
+        factor = query.refine_factor or _REFINED
+        each = replace(query, k=max(_HITS, factor) * query.k, refine_factor=None, ef=None)
+        searches = [self.in_segment(each, *pair, allowed) for pair in self.segments(task)]
+        hits = merged([search.run() for search in searches], each.k)
+        wanted = best_rows(hits, factor * query.k)
+        return TopK.best([self._compared(query, self._fragments_of_rows.take(wanted), task.metric)], query.k)
+
+    def _exact_of_several(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> TopK:
+        scan = self._scan
+        fragments = tuple(self._fragments(task.fragments))
+        part = Scan(scan.store, scan.root, scan.manifest, scan.names, fragments)
+        best: list[TopK] = []
+        for table in part.tables(target_bytes=_WINDOW_BYTES):
+            if allowed is not None:
+                table = table.filter(pa.array(contains(allowed, table.column(ROW_ADDRESS).to_numpy())))
+            best = [TopK.best([*best, self._compared(query, table, task.metric)], query.k)]
+        return TopK.best(best, query.k)
+
+    def _compared(self, query: VectorQuery, table: pa.Table, metric: Metric) -> TopK:
+        """Return the nearest rows of a table with exact distances; there may be more than wanted."""
+        matrix, owners = flat_vectors(column_values(table, self._column))
+        rows, scores = row_distances(query.vectors, matrix, owners, metric, exactly=False)
+        near = np.sort(rows[smallest(scores, query.k + _MARGIN)])
+        mine = np.flatnonzero(np.isin(owners, near))
+        rows, scores = row_distances(query.vectors, matrix[mine], owners[mine], metric, exactly=True)
+        return TopK(table.column(ROW_ADDRESS).to_numpy()[rows].astype(np.uint64), scores)
 
     def refined(self, vectors: Vectors, found: Sequence[TopK], metric: Metric) -> list[TopK]:
         """Return rows with their exact distances to each of some vectors."""

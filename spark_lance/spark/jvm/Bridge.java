@@ -18,6 +18,8 @@ import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
@@ -130,6 +132,40 @@ public final class Bridge {
       return new UnsupportedOperationException(message);
     }
     return new IllegalArgumentException(message);
+  }
+
+  // Spark's source of the format, by whose name executors find it.
+  public static PythonDataSourceV2 source() {
+    PythonDataSourceV2 source;
+    try {
+      source = (PythonDataSourceV2) Class.forName("lance.DefaultSource", true, Bridge.class.getClassLoader()).newInstance();
+    } catch (ReflectiveOperationException missing) {
+      source = new PythonDataSourceV2();
+    }
+    source.setShortName("lance");
+    return source;
+  }
+
+  // The builder of a write that the driver plans; `own`, that of Spark's own writes, where it does not.
+  //
+  // byDefault: whether the driver plans where no setting tells; shown: the table's name for EXPLAIN.
+  public static WriteBuilder writing(
+      boolean byDefault, String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+    try {
+      Method[] methods = Class.forName("spark_lance.sql.LanceWrite", true, Bridge.class.getClassLoader()).getMethods();
+      for (int i = 0; i < methods.length; i++) {
+        if (methods[i].getName().equals("builder")) {
+          return (WriteBuilder) methods[i].invoke(null, new Object[] {new Boolean(byDefault), shown, source, info, own});
+        }
+      }
+    } catch (ClassNotFoundException missing) {
+      return own;
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    } catch (InvocationTargetException problem) {
+      Platform.throwException(problem.getCause());
+    }
+    return own;
   }
 
   // By it a source of Spark's is given the plan of a read; null in Spark 4.0.

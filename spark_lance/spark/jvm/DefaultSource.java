@@ -12,9 +12,11 @@ package lance;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.Map;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -22,6 +24,19 @@ public class DefaultSource extends PythonDataSourceV2 {
   private Map described = null;
 
   public DefaultSource() {
+  }
+
+  // The format itself. Spark would ask a Python worker for all formats that are installed, in a daemon of its own.
+  public UserDefinedPythonDataSource source() {
+    Object known = null;
+    try {
+      Class units = Class.forName("spark_lance.LanceUnits", true, loader());
+      Object[] id = {SparkContext.getOrCreate().applicationId()};
+      known = units.getMethod("format", new Class[] {String.class}).invoke(null, id);
+    } catch (ReflectiveOperationException missing) {
+      known = null;
+    }
+    return known == null ? super.source() : (UserDefinedPythonDataSource) known;
   }
 
   public StructType inferSchema(CaseInsensitiveStringMap options) {

@@ -314,9 +314,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
 
   // A source of Spark's for Python data sources of the name `lance`.
   static PythonDataSourceV2 source() {
-    PythonDataSourceV2 source = new PythonDataSourceV2();
-    source.setShortName("lance");
-    return source;
+    return Bridge.source();
   }
 
   /** A table, at the version that was the newest when its name was resolved, or the one asked for. */
@@ -579,8 +577,10 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       Map all = new HashMap(info.options().asCaseSensitiveMap());
       all.putAll(more);
       CaseInsensitiveStringMap options = table.options(all, false);
-      WriteBuilder builder =
-          new PythonTable(source(), "lance", info.schema()).newWriteBuilder(new Info(info, options));
+      PythonDataSourceV2 source = source();
+      LogicalWriteInfo told = new Info(info, options);
+      WriteBuilder own = new PythonTable(source, "lance", info.schema()).newWriteBuilder(told);
+      WriteBuilder builder = Bridge.writing(true, table.shown, source, told, own);
       return (truncates ? ((SupportsTruncate) builder).truncate() : builder).build();
     }
   }

@@ -1,4 +1,4 @@
-// Reads of `spark.read.format("lance")` that the driver's own Python describes and plans.
+// Reads and writes of format("lance") that the driver's own Python describes and plans.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -9,6 +9,8 @@ import java.util.Map;
 import java.util.UUID;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.DataType;
@@ -38,7 +40,7 @@ public final class LancePaths {
     return LanceScan.plans(false) ? new PathTable(source, schema, described) : null;
   }
 
-  /** Spark's own table but for its scans. */
+  /** Spark's own table but for its scans and writes. */
   public static final class PathTable extends PythonTable {
     private final StructType schema;
     private String token = UUID.randomUUID().toString();
@@ -64,6 +66,12 @@ public final class LancePaths {
         // Spark's own way says what is wrong, as it does for every format of Python.
         return own;
       }
+    }
+
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      WriteBuilder own = super.newWriteBuilder(info);
+      String shown = String.valueOf(info.options().get("path"));
+      return Bridge.writing(false, shown, (PythonDataSourceV2) source(), info, own);
     }
 
     private synchronized Map read(CaseInsensitiveStringMap options) {

@@ -2,7 +2,7 @@
 //
 // What Spark pushes down (columns, filters, limits, counts) goes to Python as JSON, and comes back as rows, where
 // little has to be read for them, or as tasks. Rows become a local scan: no job of Spark's, or one without Python.
-// Tasks are what Spark's own reader of Python data sources takes, so executors need none of these classes.
+// Tasks are what Spark's own reader of Python data sources takes, which LanceTransport may put another one around.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -45,6 +45,7 @@ import org.apache.spark.sql.connector.expressions.aggregate.Max;
 import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.LocalScan;
@@ -131,9 +132,7 @@ public final class LanceScan {
 
   // Spark's source of that name, by which executors find the format.
   private static PythonDataSourceV2 source() {
-    PythonDataSourceV2 source = new PythonDataSourceV2();
-    source.setShortName("lance");
-    return source;
+    return Bridge.source();
   }
 
   /** Takes what Spark pushes down, and asks Python for the scan. */
@@ -607,6 +606,8 @@ public final class LanceScan {
     // What joins have found, and the plan with it.
     private List found = new ArrayList();
     private Map planned;
+    // How rows come from the workers, once somebody has asked: see LanceTransport.
+    private String transport = null;
 
     Tasks(String shown, Map question, Map answer, StructType schema) {
       this.shown = shown;
@@ -620,14 +621,22 @@ public final class LanceScan {
       return schema;
     }
 
-    public String description() {
-      return "LanceScan " + shown + " [predicates: " + ((List) question.get("predicates")).size() + ", limit: "
-          + question.get("limit") + (question.get("top") == null ? "" : ", order: " + question.get("top")) + "]";
+    public synchronized String description() {
+      String order = question.get("top") == null ? "" : "; order: " + question.get("top");
+      return "LanceScan " + shown + " [" + planned.get("about") + order + "]";
     }
 
     // Spark would plan all partitions to find out by itself.
     public Scan.ColumnarSupportMode columnarSupportMode() {
-      return Scan.ColumnarSupportMode.UNSUPPORTED;
+      return transport().equals("rows") ? Scan.ColumnarSupportMode.UNSUPPORTED : Scan.ColumnarSupportMode.SUPPORTED;
+    }
+
+    // It stays what it was when the query was planned.
+    private synchronized String transport() {
+      if (transport == null) {
+        transport = LanceTransport.kind(schema);
+      }
+      return transport;
     }
 
     public Statistics estimateStatistics() {
@@ -635,14 +644,23 @@ public final class LanceScan {
     }
 
     public CustomMetric[] supportedCustomMetrics() {
-      return source.source().createPythonMetrics();
+      List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
+      metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("amounts"))));
+      return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
+    }
+
+    // What the plan says; executors have none of these classes, so tasks cannot tell more than Spark counts by itself.
+    public synchronized CustomTaskMetric[] reportDriverMetrics() {
+      return LanceAmount.of((List) planned.get("amounts"));
     }
 
     public Batch toBatch() {
       return this;
     }
 
-    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    public synchronized MicroBatchStream toMicroBatchStream(String checkpoint) {
+      // It is read by Spark's own reader.
+      transport = "rows";
       return stream(question, schema, checkpoint);
     }
 
@@ -691,7 +709,11 @@ public final class LanceScan {
       return partitions;
     }
 
-    public synchronized PartitionReaderFactory createReaderFactory() {
+    public PartitionReaderFactory createReaderFactory() {
+      return LanceTransport.factory(rows(), transport());
+    }
+
+    private synchronized PartitionReaderFactory rows() {
       byte[] function = bytes(planned.get("function"));
       Method setter = Bridge.readInfoSetter();
       try {

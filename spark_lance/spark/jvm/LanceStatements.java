@@ -6,7 +6,8 @@
 // they are; there is no way to withdraw them, so this is done once per driver.
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
-// the plan stays as it was, and Spark refuses what it cannot do.
+// the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWrite plan its own
+// writes, of which the driver does the small ones.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -14,7 +15,9 @@ package spark_lance;
 
 import java.lang.reflect.InvocationTargetException;
 import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.SparkPlan;
@@ -24,6 +27,7 @@ import org.slf4j.LoggerFactory;
 
 public final class LanceStatements {
   private static final String UNIT = "spark_lance.sql.LanceRowLevel";
+  private static final String WRITES = "spark_lance.sql.LanceWrite";
   private static boolean entered = false;
 
   public LanceStatements() {}
@@ -87,7 +91,28 @@ public final class LanceStatements {
   public static final class Planning extends SparkStrategy {
     public scala.collection.immutable.Seq apply(LogicalPlan plan) {
       scala.collection.immutable.Seq none = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
-      return plan instanceof Taken ? (scala.collection.immutable.Seq) none.appended(((Taken) plan).planned()) : none;
+      SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : small(plan);
+      return planned == null ? none : (scala.collection.immutable.Seq) none.appended(planned);
+    }
+
+    // The plan of a write of few rows; null if tasks are to do it.
+    private static SparkPlan small(LogicalPlan plan) {
+      scala.Option write = null;
+      if (plan instanceof AppendData) {
+        write = ((AppendData) plan).write();
+      } else if (plan instanceof OverwriteByExpression) {
+        write = ((OverwriteByExpression) plan).write();
+      }
+      if (write == null || write.isEmpty() || !write.get().getClass().getName().startsWith(WRITES)) {
+        return null;
+      }
+      try {
+        Class unit = Class.forName(WRITES, true, write.get().getClass().getClassLoader());
+        return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (Throwable problem) {
+        LoggerFactory.getLogger("spark_lance").warn("Few rows were written by tasks: " + problem);
+        return null;
+      }
     }
   }
 }

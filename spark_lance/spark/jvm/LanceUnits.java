@@ -3,7 +3,7 @@
 // An address of the form lance-units:/ is added to the driver's class loader. When a class of the package
 // spark_lance.sql is first asked for, the unit (one source file) that holds it is compiled by Janino, which comes
 // with Spark, for the release of Spark that runs, and kept in a folder for the next session. Whoever uses none of
-// these classes compiles nothing. Executors need none of them.
+// these classes compiles nothing. Executors are sent those that they need (LanceTransport).
 //
 // Compiled in the driver by Janino itself; hence no generics, no lambdas.
 
@@ -33,6 +33,9 @@ public final class LanceUnits extends URLStreamHandler {
   private static final String PACKAGE = "spark_lance/sql/";
   // The driver's Python: (text of a question, an object it is about or null) -> text of the answer.
   private static volatile BiFunction python = null;
+  // The format as Spark knows it once it has asked a Python worker for all formats, and for which application.
+  private static volatile Object format = null;
+  private static volatile String application = null;
 
   private final ClassLoader loader;
   // Where compiled units are kept; null if nowhere.
@@ -54,6 +57,16 @@ public final class LanceUnits extends URLStreamHandler {
 
   public void answerBy(BiFunction function) {
     python = function;
+  }
+
+  public void formatIs(Object source, String id) {
+    format = source;
+    application = id;
+  }
+
+  // The format for an application (Spark's, by its id); null if Spark has to look for it.
+  public static Object format(String id) {
+    return id.equals(application) ? format : null;
   }
 
   public static String ask(String question, Object subject) {

@@ -30,6 +30,7 @@ from spark_lance.spark.lance_table.row_commits import (
 )
 from spark_lance.spark.lance_table.row_tasks import Action, ChangeRows, MarkRows
 from spark_lance.spark.lance_table.targets import Assignments
+from spark_lance.spark.progress import operation, step
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.find_rows import find_rows
@@ -132,9 +133,12 @@ def delete_rows(
             return at.delete_all(find_rows(at.base.snapshot, None))
         frame = _where(table, at.manifest, condition, [], widened)
         marked = frame.select(quoted(ROW_ADDRESS))
-        return at.delete_rows(gather(marked, MarkRows()), text_of(condition))
+        with step(table.spark, "find rows"):
+            answers = gather(marked, MarkRows())
+        return at.delete_rows(answers, text_of(condition))
 
-    return run_attempts(table._dataset(), attempt, reruns)
+    with operation(table.spark, "deletion", table.path):
+        return run_attempts(table._dataset(), attempt, reruns)
 
 
 def update_rows(
@@ -156,10 +160,12 @@ def update_rows(
         action = Action("update", names, tuple(range(len(names))))
         work = ChangeRows(at.pinned(), (action,), at.operation)
         packed = few_partitions(changed, at.manifest, functions_of(table.spark))
-        answers = at.run(lambda: gather(packed, work))
+        with step(table.spark, "find and write rows"):
+            answers = at.run(lambda: gather(packed, work))
         return at.change_rows(answers, assigned.field_ids)
 
-    return run_attempts(table._dataset(), attempt, reruns)
+    with operation(table.spark, "update", table.path):
+        return run_attempts(table._dataset(), attempt, reruns)
 
 
 def _where(

@@ -25,6 +25,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import gather, scatter
 from spark_lance.spark.lance_table.expressions import functions_of
+from spark_lance.spark.progress import step
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.table.maintenance.cluster import (
@@ -104,7 +105,8 @@ class Clustering:
             spills=spills_lineage(self.snapshot.manifest, self._rows),
         )
         travelling = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
-        return gather(travelling, lambda rows: [writer.write(rows)])
+        with step(self.spark, f"sort and write {self._rows} rows"):
+            return gather(travelling, lambda rows: [writer.write(rows)])
 
     def _ordered_by(
         self, frame: DataFrame, names: Sequence[str], interleaved: bool
@@ -136,7 +138,8 @@ class Clustering:
         columns = [f"s{place}" for place in range(len(lists))]
         collected = frame.agg(*(each.alias(name) for each, name in zip(lists, columns, strict=True)))
         spaced = [self._spaced(self._f.col(name), count) for name in columns]
-        return [list(values or ()) for values in collected.select(*spaced).collect()[0]]
+        with step(self.spark, "sample the keys"):
+            return [list(values or ()) for values in collected.select(*spaced).collect()[0]]
 
     def _spaced(self, values: Column, count: int) -> Column:
         """Return `count` of some sorted values, equally far apart; null if there are no values."""

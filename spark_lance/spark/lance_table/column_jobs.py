@@ -32,6 +32,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.failures import from_tasks
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_sources import Source, fields_among, over_fragments
+from spark_lance.spark.progress import operation, step
 from spark_lance.table.bases import Bases
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
@@ -171,7 +172,8 @@ class ColumnJob:
                 self._found.update(_paths([done]))
         message = self.table._parsed.commit_message
         options = nullcontext() if message is None else commit_options(message=message)
-        with discarding(self._discard, PySparkException), options:
+        running = operation(self.table.spark, "change of columns", self.table.path)
+        with running, discarding(self._discard, PySparkException), options:
             version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
         files = [done for done in self._used.values() if done.file is not None]
         # What an earlier run has left is not touched: that run may have committed it.
@@ -219,7 +221,7 @@ class ColumnJob:
                 {number: fragment.SerializeToString() for number, fragment in missing.items()},
                 frozenset(files),
             )
-            with from_tasks():
+            with step(self.table.spark, f"write {len(missing)} fragments"), from_tasks():
                 answers = self.source.run(version, list(missing), work)
             for done in (*answers, *self._silent(missing, answers, work)):
                 self._account(missing, done, files, bases)
@@ -293,10 +295,11 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
     records = JobRecords(dataset.store, dataset.root, f"auto-{uuid.uuid4().hex}", "cast")
 
     def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
-        with from_tasks():
+        with step(table.spark, f"write {len(fragments)} fragments"), from_tasks():
             return over_fragments(table.spark, fragments, cast.recorded(records))
 
-    with discarding(lambda: clean_up(records, set()), PySparkException):
+    running = operation(table.spark, "change of columns", table.path)
+    with running, discarding(lambda: clean_up(records, set()), PySparkException):
         committed = alter_columns(dataset.snapshot, alterations, execute=execute)
     clean_up(records, {file.path for fragment in committed.fragments for file in fragment.files})
 

@@ -34,11 +34,19 @@ from spark_lance.index.vector.build import (
     vector_type,
     write_rows,
 )
-from spark_lance.index.vector.create import entry_of, open_segment, recipe_with, sample_vectors, segment_rows
+from spark_lance.index.vector.create import (
+    count_vectors,
+    entry_of,
+    open_segment,
+    recipe_with,
+    sample_vectors,
+    segment_rows,
+)
 from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.progress import operation, step
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
@@ -106,23 +114,27 @@ class Indexing(TableBase):
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
         work = _Work(table.snapshot.ref(), column, name)
-        (trained,) = spread(self.spark, [(work, recipe, rows)], _train)
-        plan = (work, recipe, trained)
         parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.spark))))
         wanted = numSegments or -(-rows // _SEGMENT_ROWS)
         has_graph = INDEX_TYPES[recipe.kind][1]
         if has_graph and numSegments is None:
             wanted = len(parts)
-        made = [trained]
-        with discarding(lambda: _delete(table.snapshot, made), PySparkException):
-            written = spread(self.spark, [(*plan, part) for part in parts], _code)
-            made += written
-            if len(written) > wanted:
-                bundles = [written[i::wanted] for i in range(wanted)]
-                written = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
+        with operation(self.spark, f"index {name}", self.path):
+            with step(self.spark, "train"):
+                (trained,) = spread(self.spark, [(work, recipe, rows)], _train)
+            plan = (work, recipe, trained)
+            made = [trained]
+            with discarding(lambda: _delete(table.snapshot, made), PySparkException):
+                with step(self.spark, f"code {rows} rows"):
+                    written = spread(self.spark, [(*plan, part) for part in parts], _code)
                 made += written
-            result = self._commit(table, name, written)
-        _delete(table.snapshot, set(made) - set(written))
+                if len(written) > wanted:
+                    bundles = [written[i::wanted] for i in range(wanted)]
+                    with step(self.spark, f"put {len(written)} segments together"):
+                        written = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
+                    made += written
+                result = self._commit(table, name, written)
+            _delete(table.snapshot, set(made) - set(written))
         return result
 
     def createScalarIndex(
@@ -167,8 +179,10 @@ class Indexing(TableBase):
         rows = table.count_rows()
         groups = _groups(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
         work = _Work(table.snapshot.ref(), column, name)
-        written = spread(self.spark, [(work, kind.name, group, options) for group in groups], _build)
-        return self._commit(table, name, written)
+        with operation(self.spark, f"index {name}", self.path):
+            with step(self.spark, f"index {rows} rows"):
+                written = spread(self.spark, [(work, kind.name, group, options) for group in groups], _build)
+            return self._commit(table, name, written)
 
     def optimizeIndices(self, name: str | None = None, merge: int | None = None) -> DataFrame:
         """Index the rows that indices do not cover yet, in one task per index.
@@ -188,9 +202,11 @@ class Indexing(TableBase):
         names = known_indices(table.manifest)
         if name is not None and name not in names:
             raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
-        for one in names if name is None else [name]:
-            table.optimize.optimize_indices(num_indices_to_merge=merge, index_names=[one])
-            table = self._dataset()
+        with operation(self.spark, "extension of the indices", self.path):
+            for one in names if name is None else [name]:
+                with step(self.spark, f"index new rows in {one}"):
+                    table.optimize.optimize_indices(num_indices_to_merge=merge, index_names=[one])
+                table = self._dataset()
         return self.indices()
 
     def dropIndex(self, name: str) -> None:
@@ -263,6 +279,7 @@ def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     """Write what training finds as a segment without rows, and return its entry."""
     work, recipe, rows = task
     table = work.table.load()
+    rows = count_vectors(table, work.column, rows)
     size = recipe.sample_size(rows)
     sample = sample_vectors(table, work.column, size)
     trained = train(recipe, sample, rows)

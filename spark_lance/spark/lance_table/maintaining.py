@@ -14,15 +14,16 @@ from spark_lance.errors import (
     RetryableConflictError,
     SchemaError,
 )
-from spark_lance.spark.jobs import spread
+from spark_lance.spark.jobs import local_bytes, spread
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.clustering import Clustering
 from spark_lance.spark.lance_table.column_references import Expression, columns_option, needed_columns
 from spark_lance.spark.lance_table.expressions import analysed, as_column, functions_of
+from spark_lance.spark.progress import operation, step
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable, check_parts, commit_parts
-from spark_lance.table.maintenance.compact import compact_table
+from spark_lance.table.maintenance.compact import compact_table, execute_all
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.maintenance.retention import guarded_age
@@ -112,13 +113,14 @@ class Maintaining(TableBase):
             given=f"retentionHours={retentionHours:g}" if retentionHours is not None else "",
             remedy="allowShortRetention=True",
         )
-        stats = dataset.cleanup_old_versions(
-            older_than=age,
-            retain_versions=retainVersions,
-            delete_unverified=deleteUnverified,
-            error_if_tagged_old_versions=False,
-            dry_run=dryRun,
-        )
+        with operation(self.spark, "clean-up", self.path):
+            stats = dataset.cleanup_old_versions(
+                older_than=age,
+                retain_versions=retainVersions,
+                delete_unverified=deleteUnverified,
+                error_if_tagged_old_versions=False,
+                dry_run=dryRun,
+            )
         if dryRun:
             return self.spark.createDataFrame([_doomed(file) for file in stats.files], _DOOMED)
         return self._removed(stats)
@@ -173,9 +175,10 @@ class Optimizing:
     def executeCompaction(self) -> DataFrame:
         """Put small fragments together and drop deleted rows, see `LanceDataset.compact_files`.
 
-        Each group of fragments is one Spark task, which needs memory for some pages only; all new files
-        become one version. Indices that name rows by address are written anew by the driver.
-        `max_source_bytes` bounds one call; calling again goes on where it ended.
+        Each group of fragments is one Spark task, which needs memory for some pages only; few stored bytes
+        (`spark.lance.localBytes`) the driver rewrites itself. All new files become one version. Indices that
+        name rows by address are written anew by the driver. `max_source_bytes` bounds one call; calling again
+        goes on where it ended.
 
         Raises:
             OptionError: an option does not exist or its value cannot be used.
@@ -187,16 +190,20 @@ class Optimizing:
         chosen = read_options(dataset.manifest.config, self.options)
 
         def execute(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
-            return spread(self.table.spark, tasks, CompactionTask.execute)
+            if sum(task.stored_bytes for task in tasks) <= local_bytes(self.table.spark):
+                return execute_all(tasks)
+            with step(self.table.spark, f"rewrite {len(tasks)} groups of fragments"):
+                return spread(self.table.spark, tasks, CompactionTask.execute)
 
-        only = self._matching(dataset) if self.conditions else None
-        metrics = compact_table(
-            dataset.snapshot,
-            chosen,
-            only=only,
-            execute=execute,
-            remap=dataset._index_remap,
-        )
+        with operation(self.table.spark, "compaction", self.table.path):
+            only = self._matching(dataset) if self.conditions else None
+            metrics = compact_table(
+                dataset.snapshot,
+                chosen,
+                only=only,
+                execute=execute,
+                remap=dataset._index_remap,
+            )
         return self._metrics(metrics)
 
     def sortBy(self, *columns: str) -> DataFrame:
@@ -240,7 +247,8 @@ class Optimizing:
         def attempt(at: Snapshot) -> CompactionMetrics:
             return self._cluster_once(dataset._at(at.manifest), tuple(columns), chosen, interleaved)
 
-        return self._metrics(retry_operation(dataset.snapshot, attempt))
+        with operation(self.table.spark, "clustering", self.table.path):
+            return self._metrics(retry_operation(dataset.snapshot, attempt))
 
     def _cluster_once(
         self, dataset: LanceDataset, columns: tuple[str, ...], options: CompactionOptions, interleaved: bool
@@ -272,8 +280,9 @@ class Optimizing:
         with analysed("the condition of optimize().where"):
             for condition in self.conditions:
                 rows = rows.where(as_column(functions_of(self.table.spark), condition))
-        found = rows.selectExpr(f"shiftright(`{ROW_ADDRESS}`, 32) AS fragment").distinct().collect()
-        return {row.fragment for row in found}
+        numbers = rows.selectExpr(f"shiftright(`{ROW_ADDRESS}`, 32) AS fragment").distinct()
+        with step(self.table.spark, "find fragments with matching rows"):
+            return {row.fragment for row in numbers.collect()}
 
     def _metrics(self, metrics: CompactionMetrics) -> DataFrame:
         row = (

@@ -21,6 +21,7 @@ from spark_lance.spark.lance_table.row_commits import (
     run_attempts,
 )
 from spark_lance.spark.lance_table.row_tasks import ChangeRows
+from spark_lance.spark.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.rows.row_rewrites import check_movable
@@ -164,6 +165,10 @@ class MergeBuilder:
 
     def run(self) -> Changed:
         """Merge as `execute` does, and return what was done as an object."""
+        with operation(self._table.spark, "merge", self._table.path):
+            return self._run()
+
+    def _run(self) -> Changed:
         _check_order(self._clauses)
         dataset = self._table._dataset()
         # Errors come before anything is done.
@@ -203,10 +208,11 @@ class MergeBuilder:
         narrows = plan.can_narrow and rows >= _MANY_ROWS
         if self._kept is not None or not (prunes or narrows):
             return plan
-        self._kept = self._source.localCheckpoint()
-        if prunes:
-            self._rows = keys_of(self._table.spark, self._kept, plan.pairs)
-        self._narrow = narrows and self._kept.count() <= _FEW_ROWS
+        with step(self._table.spark, "read the source and its keys"):
+            self._kept = self._source.localCheckpoint()
+            if prunes:
+                self._rows = keys_of(self._table.spark, self._kept, plan.pairs)
+            self._narrow = narrows and self._kept.count() <= _FEW_ROWS
         self._planned = None
         return self._plan(manifest)
 
@@ -219,7 +225,8 @@ class MergeBuilder:
         inserts = any(clause.kind == "insert" for clause in self._clauses)
         names = None if plan.key is None else tuple(key.name for key in plan.key)
         work = ChangeRows(at.pinned(), plan.actions, at.operation, names, repeated)
-        answers = at.run(lambda: gather(plan.frame, work))
+        with step(self._table.spark, "join and write rows"):
+            answers = at.run(lambda: gather(plan.frame, work))
         ids = None if plan.key is None else [key.id for key in plan.key]
         return at.change_rows(answers, plan.field_ids, ids, inserts=inserts, repeated=repeated)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,10 +29,12 @@ from spark_lance.errors import OptionError
 from spark_lance.index.columns import leaf_field
 from spark_lance.index.search_rows import allowed_rows
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
+from spark_lance.index.vector.kinds import is_multi, vector_kind
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.routing import Routing
 from spark_lance.index.vector.search import SearchTask
 from spark_lance.index.vector.search_tasks import SearchPlan, plan_search, run_task
+from spark_lance.index.vector.top_k import merged
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.jobs import scatter
 from spark_lance.spark.lance_table.base import TableBase
@@ -71,7 +73,7 @@ class Searching(TableBase):
 
     def search(
         self,
-        vector: Sequence[float],
+        vector: Sequence[float] | Sequence[Sequence[float]],
         column: str,
         k: int = 10,
         metric: str | None = None,
@@ -88,7 +90,8 @@ class Searching(TableBase):
         """Return the k rows nearest to a vector, nearest first, with the column `_distance`.
 
         Args:
-            vector: as many numbers as the column's vectors have.
+            vector: as many numbers as the column's vectors have; a list of such for a column of lists of
+                vectors.
             column: a column of vectors.
             k: rows.
             metric: by default that of the index, l2 without one. An index of another metric is not used.
@@ -145,7 +148,8 @@ class Searching(TableBase):
             column: a column of vectors.
             k: rows per query.
             metric: see `search`.
-            queryVector: the column of `queries` with the vectors; rows without one are left out.
+            queryVector: the column of `queries` with the vectors, or with lists of them for a column of such;
+                rows without one are left out.
             queryId: the column of `queries` that tells them apart.
             nprobes: partitions of each segment that a query looks at, 20 by default.
             refineFactor, filter, fastSearch, useIndex: see `search`; the filter comes before the search.
@@ -156,7 +160,8 @@ class Searching(TableBase):
             SchemaError: a column does not exist.
         """
         table = self._dataset()
-        dimension = getattr(leaf_field(table.manifest.schema, column).arrow_type(), "list_size", 1)
+        kind = leaf_field(table.manifest.schema, column).arrow_type()
+        dimension = getattr(vector_kind(kind), "list_size", 1)
         query = vector_query(
             [0.0] * dimension,
             column,
@@ -170,7 +175,8 @@ class Searching(TableBase):
         )
         plan = plan_search(table.snapshot, query, filter)
         schema = shown_columns(table.manifest, columns, DISTANCE, _QUERY_ID)
-        best = _answered(plan, queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector)))
+        answered = _answered_whole if is_multi(kind) else _answered
+        best = answered(plan, queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector)))
         fragment = F.shiftright(F.col("_address"), 32)
         best = best.repartition(fragment).sortWithinPartitions("_address")
         identity = (best.schema[_QUERY_ID],)
@@ -237,7 +243,7 @@ def answer_text(plan: TextPlan) -> Iterator[pa.RecordBatch]:
 
 
 def vector_query(
-    vector: Sequence[float],
+    vector: Sequence[float] | Sequence[Sequence[float]],
     column: str,
     k: int,
     metric: str | None,
@@ -367,6 +373,38 @@ def _answered(plan: SearchPlan, queries: DataFrame) -> DataFrame:
     order = Window.partitionBy(_QUERY_ID).orderBy(DISTANCE, "_address")
     ranked = found.withColumn("_place", F.row_number().over(order))
     return ranked.where(F.col("_place") <= plan.query.k).drop("_place")
+
+
+def _answered_whole(plan: SearchPlan, queries: DataFrame) -> DataFrame:
+    """Return what `_answered` does, for queries of several vectors: a task answers the whole of one."""
+    identity, given = queries.schema.fields
+    is_double = plan.query.vectors.dtype == np.float64
+    vectors = st.ArrayType(st.ArrayType(st.DoubleType() if is_double else st.FloatType()))
+    asked = queries.select(_QUERY_ID, F.col(given.name).cast(vectors).alias("_vector"))
+    answered = st.StructType([identity, *FOUND.fields])
+    schema = arrow_schema(answered)
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            search = plan.open()
+            for batch in batches:
+                for number, query in enumerate(batch["_vector"]):
+                    asking = replace(plan.query, vectors=_one_query(query.values)).fitted(search.kind)
+                    parts = [search.answer(asking, t, search.allowed(plan.filter, t)) for t in plan.tasks]
+                    (found,) = merged(parts, asking.k)
+                    ids = batch[_QUERY_ID].take(pa.array([number] * len(found.addresses)))
+                    columns = [ids, pa.array(found.addresses.view(np.int64)), pa.array(found.distances)]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return asked.where("size(_vector) > 0").mapInArrow(answer, answered)
+
+
+def _one_query(vectors: pa.Array) -> npt.NDArray[Any]:
+    lengths = pc.list_value_length(vectors).to_numpy(zero_copy_only=False)
+    if vectors.null_count or len(set(lengths.tolist())) != 1:
+        raise OptionError("the vectors of a query must have one length, and none may be null")
+    values: npt.NDArray[Any] = vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(vectors), -1)
+    return values
 
 
 def _assign(plan: SearchPlan) -> _Mapper:

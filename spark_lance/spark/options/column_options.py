@@ -20,6 +20,7 @@ __all__ = [
     "COLUMN_OPTIONS",
     "ENCODINGS",
     "FLOAT16",
+    "INNER",
     "KEY",
     "KEY_POSITION",
     "LARGE",
@@ -35,6 +36,8 @@ FLOAT16 = "arrow.float16"
 LARGE = "arrow.large_var_char"
 BLOB = "lance.encoding"
 AS_JSON = "lance.json"
+# In metadata of a column of arrays, before what is asked of their elements.
+INNER = "element."
 KEY = "lance-schema:unenforced-primary-key"
 KEY_POSITION = "lance-schema:unenforced-primary-key:position"
 

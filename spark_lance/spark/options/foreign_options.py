@@ -73,7 +73,6 @@ FOREIGN = {
     "dataset_uri": "give the location to load() or save()",
     "include_deleted_rows": "deleted rows are not read; see option 'readChangeFeed'",
     "limit": "use DataFrame.limit",
-    "mode": _MODE,
     "offset": "use DataFrame.offset",
     "pushdownfilters": "spark_lance.enable(spark) pushes filters",
     "snapshot_id": "use option 'version'",

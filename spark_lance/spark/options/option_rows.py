@@ -447,7 +447,7 @@ ROWS = (
     Option(
         "mode",
         one_of("append", "upsert"),
-        "append or upsert",
+        "append or upsert (for batches there is .mode('append') or .mode('overwrite'))",
         "append",
         "write",
         "Streams: `upsert` writes rows to the logs of the table's MemWAL, by its primary key; `append` makes "

@@ -19,9 +19,10 @@ from spark_lance.memwal.fresh import ChosenRows, FreshRows, open_fresh
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan import rows
-from spark_lance.spark.scan.partitions import share_rows
+from spark_lance.spark.scan.partitions import ROW_HEADER_BYTES, share_rows
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.session.workers import freeze_loaded_modules
@@ -47,7 +48,8 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     Raises:
         TableNotFoundError, UnsupportedFormatError, SchemaError: see `rows.describe`.
     """
-    return rows.describe(options, ref)
+    ref, schema = rows.describe(options, ref)
+    return ref, without_places(schema)
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> FreshReader:
@@ -76,6 +78,24 @@ class FreshReader(LanceReader):
         self._limit = None
         self._fresh = fresh.scan(self._names)
         self._scan = self._fresh
+
+    def count(self, most_rows: int, most_bytes: int) -> int | None:
+        """Return the number of rows, if it is known without a filter or little has to be read."""
+        if self._condition is None:
+            return self._fresh.count()
+        found = self.bounded(most_rows, most_bytes)
+        return None if found is None else sum(batch.num_rows for batch in found)
+
+    def size(self) -> tuple[int, int]:
+        """Return about how many rows are read at most, and how many bytes they have for Spark."""
+        rows = self._fresh.count()
+        return rows, int(rows * (self._width + ROW_HEADER_BYTES))
+
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return all rows, if there are few before a filter; None otherwise."""
+        if self._fresh.count() > most_rows or self.size()[1] > most_bytes:
+            return None
+        return [batch for partition in self.partitions() for batch in self.read(partition)]
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the tasks: that of the base, and one for each part of a shard."""

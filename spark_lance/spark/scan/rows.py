@@ -10,7 +10,7 @@ import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -46,7 +46,8 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
-from spark_lance.table.reading.pruning import RowSelection
+from spark_lance.table.predicates.texts import condition_text
+from spark_lance.table.reading.pruning import RowSelection, uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
@@ -57,7 +58,7 @@ _EMPTY_BATCH = 1 << 20
 # Files that are opened for an answer without tasks, here and on a store that is far away.
 _MOST_FILES, _MOST_FAR_FILES = 64, 16
 
-__all__ = ["LanceReader", "PushdownReader", "describe", "described", "opened", "pin", "reader"]
+__all__ = ["Amounts", "LanceReader", "PushdownReader", "describe", "described", "opened", "pin", "reader"]
 
 
 def pin(options: ReadOptions) -> VersionRef:
@@ -135,6 +136,15 @@ def _chosen(
     bounds = [bound for span in ranges for bound in span]
     # A number inside of a range has an odd number of bounds at or below it.
     return [fragment for fragment in manifest.fragments if bisect.bisect(bounds, fragment.id) % 2]
+
+
+class Amounts(NamedTuple):
+    """What a planned read reads: fragments, those that it skips, and at most rows and bytes, as for Spark."""
+
+    fragments: int
+    skipped: int
+    rows: int
+    size: int
 
 
 class LanceReader(DataSourceReader):
@@ -244,6 +254,29 @@ class LanceReader(DataSourceReader):
         if self._limit is not None:
             rows = min(rows, self._limit)
         return rows, int(rows * (self._width + ROW_HEADER_BYTES))
+
+    def amounts(self) -> Amounts:
+        """Return what of the table is read."""
+        fragments = len(self._tasks)
+        rows, size = self.size()
+        return Amounts(fragments, len(self._scan.fragments) - fragments, rows, size)
+
+    def about(self) -> str:
+        """Return what EXPLAIN says of the read."""
+        told = [f"version: {self.ref.version}"]
+        condition = self._condition
+        if condition is not None:
+            told.append(f"filter: {condition_text(condition)}")
+            indices = [use for pruner in self._scan.pruners for use in uses_of(pruner, condition)]
+            told += [f"index: {name} ({kind})" for _, name, kind in indices]
+        if self._limit is not None:
+            told.append(f"limit: {self._limit}")
+        chosen = sum(task.selection is not None for task in self._tasks)
+        rows = f", of {chosen} only rows that an index or their numbers name" if chosen else ""
+        amounts = self.amounts()
+        told.append(f"fragments: {amounts.fragments} read{rows}, {amounts.skipped} skipped")
+        told.append(f"rows: at most {amounts.rows}")
+        return "; ".join(told)
 
     def count(self, most_rows: int, most_bytes: int) -> int | None:
         """Return the number of rows, if the manifest tells it or little has to be read; see `bounded`."""

@@ -31,7 +31,7 @@ from spark_lance.spark.scan.partitions import live_rows, row_bytes
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.blobs import ALL_BINARY, taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
-from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
+from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of, without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.workers import freeze_loaded_modules
 from spark_lance.table.manifest import Manifest
@@ -74,7 +74,8 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     first = [name for name in asked or () if name in shown]
     # Columns that options add stand between those that are asked for and what is measured.
     order = [*first, *(name for name in shown if name not in first)]
-    return ref, st.StructType([shown[name] for name in order])
+    schema = st.StructType([shown[name] for name in order])
+    return ref, without_places(schema) if options.fresh else schema
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> SearchReader:
@@ -114,9 +115,10 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
     """
     if options.nearest is not None:
         query = VectorQuery.parse(options.nearest)
-        if len(query.vectors) > 1:
+        kind = leaf_field(manifest.schema, query.column).arrow_type()
+        if query.answers(kind) > 1:
             raise OptionError("option 'nearest' is for one vector: LanceTable.searchBatch takes many")
-        query.fitted(leaf_field(manifest.schema, query.column).arrow_type())
+        query.fitted(kind)
     else:
         store, root = open_store(options.path, options.storage)
         if options.hybrid_search is not None:

@@ -26,6 +26,7 @@ from spark_lance.spark.options.column_options import (
     BLOB,
     ENCODINGS,
     FLOAT16,
+    INNER,
     KEY,
     KEY_POSITION,
     LARGE,
@@ -64,7 +65,7 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
         asked.setdefault(BLOB, "blob")
     metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
-    arrow = _chosen_type(_new_type(field.dataType, column_settings, here), asked, ".".join(here))
+    arrow = _chosen_type(_new_type(field.dataType, column_settings, here, given), asked, ".".join(here))
     arrow = _with_page_metadata(arrow, metadata)
     if asked.get(AS_JSON):
         metadata.update(_named(arrow, ".".join(here)))
@@ -92,16 +93,23 @@ def _suiting(asked: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
     return asked
 
 
-def _new_type(spark: st.DataType, column_settings: ColumnSettings, path: Sequence[str]) -> pa.DataType:
+def _new_type(
+    spark: st.DataType,
+    column_settings: ColumnSettings,
+    path: Sequence[str],
+    metadata: Mapping[str, Any] | None = None,
+) -> pa.DataType:
     if isinstance(spark, st.UserDefinedType):
-        return _new_type(spark.sqlType(), column_settings, path)
+        return _new_type(spark.sqlType(), column_settings, path, metadata)
     if is_description(spark):
         return pa.binary()
     if isinstance(spark, st.StructType):
         return pa.struct([new_field(child, column_settings, path) for child in spark])
     if isinstance(spark, st.ArrayType):
         # Other writers of Lance call the child "item".
-        item = new_field(st.StructField("element", spark.elementType), column_settings, path)
+        inner = {k.removeprefix(INNER): v for k, v in (metadata or {}).items() if k.startswith(INNER)}
+        element = st.StructField("element", spark.elementType, metadata=inner)
+        item = new_field(element, column_settings, path)
         return pa.list_(item.with_name("item"))
     if isinstance(spark, st.MapType):
         key = new_field(st.StructField("key", spark.keyType), column_settings, path)

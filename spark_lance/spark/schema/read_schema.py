@@ -11,9 +11,9 @@ from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.schema.blobs import DESCRIPTIONS, blob_column_type
 from spark_lance.spark.schema.types import covers, spark_field, spark_type
-from spark_lance.table.reading.system_columns import system_names
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS, system_names
 
-__all__ = ["find_column", "narrow", "resolve_projection", "spark_schema_of", "system_field"]
+__all__ = ["find_column", "narrow", "resolve_projection", "spark_schema_of", "system_field", "without_places"]
 
 
 def system_field(name: str) -> st.StructField:
@@ -150,3 +150,14 @@ def narrow(field: Field, asked: st.DataType) -> Field:
     if field.kind == "list" and isinstance(asked, st.ArrayType):
         return replace(field, children=(narrow(field.children[0], asked.elementType),))
     return field
+
+
+def without_places(schema: st.StructType) -> st.StructType:
+    """Return a schema whose system columns may be null, as rows that are not in the table have no place."""
+    fields = [
+        st.StructField(
+            field.name, field.dataType, field.nullable or field.name in SYSTEM_COLUMNS, field.metadata
+        )
+        for field in schema.fields
+    ]
+    return st.StructType(fields)

@@ -16,7 +16,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.json_columns import is_json_text
 from spark_lance.spark.compat import TimeType
-from spark_lance.spark.options.column_options import AS_JSON, VECTOR_SIZE
+from spark_lance.spark.options.column_options import AS_JSON, INNER, VECTOR_SIZE
 
 __all__ = [
     "VECTOR_SIZE",
@@ -382,6 +382,9 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
         found[VECTOR_SIZE] = field.type.list_size
     if is_json_text(field):
         found[AS_JSON] = True
+    if pa.types.is_list(field.type):
+        inside = _spark_metadata(field.type.value_field)
+        found |= {INNER + key: inside[key] for key in (VECTOR_SIZE, AS_JSON) if key in inside}
     return found
 
 

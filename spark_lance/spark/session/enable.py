@@ -17,6 +17,7 @@ from pyspark.sql.session import SparkSession
 
 from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.session import java_classes
+from spark_lance.spark.session.builder import tell_of_settings
 
 __all__ = ["enable", "first_line"]
 
@@ -45,6 +46,7 @@ def enable(spark: SparkSession, *, new_sessions: bool = False) -> SparkSession:
         _activate(spark)
         _share_format(spark)
         _install(spark, new_sessions)
+        tell_of_settings(spark)
     return spark
 
 

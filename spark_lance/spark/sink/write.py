@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from spark_lance.errors import (
     AtomicPutUnsupportedError,
     CommitError,
+    OptionError,
 )
 from spark_lance.io.atomic import PUT_IF_ABSENT
 from spark_lance.io.retry import RetryPolicy
@@ -68,6 +69,11 @@ class LanceWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: WriteOptions, schema: st.StructType, overwrite: bool) -> None:
+        if options.mode == "upsert":
+            raise OptionError(
+                "option 'mode' = 'upsert' is for streams: LanceTable.upsertLog().upsert(frame) upserts a "
+                "batch, and so do df.mergeInto and LanceTable.merge, without logs"
+            )
         self._store, self._root = open_store(options.path, options.storage)
         _check_store(self._store)
         if options.branch is not None:

@@ -5,22 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
-from spark_lance.spark.sql import (
-    aggregates,
-    definitions,
-    namespaces,
-    procedures,
-    row_level,
-    scans,
-    search,
-    tables,
-)
 from spark_lance.spark.sql.catalogs import Question
 
 __all__ = ["VERBS", "Bridge"]
@@ -29,38 +20,43 @@ logger = logging.getLogger(__name__)
 
 Answer = Callable[[Question], Any]
 
-VERBS: dict[str, Answer] = {
-    "open_catalog": namespaces.open_catalog,
-    "list_namespaces": namespaces.list_namespaces,
-    "load_namespace": namespaces.load_namespace,
-    "create_namespace": namespaces.create_namespace,
-    "alter_namespace": namespaces.alter_namespace,
-    "drop_namespace": namespaces.drop_namespace,
-    "list_tables": tables.list_tables,
-    "load_table": tables.load_table,
-    "drop_table": tables.drop_table,
-    "rename_table": tables.rename_table,
-    "alter_table": tables.alter_table,
-    "truncate_table": tables.truncate_table,
-    "delete_where": tables.delete_where,
-    "change_rows": row_level.change_rows,
-    "create_table": definitions.create_table,
-    "stage_table": definitions.stage_table,
-    "commit_staged": definitions.commit_staged,
-    "abort_staged": definitions.abort_staged,
-    "list_procedures": procedures.list_procedures,
-    "load_procedure": procedures.load_procedure,
-    "call_procedure": procedures.call_procedure,
-    "describe_read": scans.describe_read,
-    "pin_read": scans.pin_read,
-    "push_predicates": scans.push_predicates,
-    "push_aggregates": aggregates.push_aggregates,
-    "column_statistics": aggregates.column_statistics,
-    "push_top": scans.push_top,
-    "push_limit": scans.push_limit,
-    "plan_scan": scans.plan_scan,
-    "search": search.search,
-    "nearest": search.nearest,
+# Verb -> the module beside this one whose function of that name answers. It is imported when first asked: a
+# session that reads loads nothing of what changes tables.
+VERBS = {
+    "open_catalog": "namespaces",
+    "list_namespaces": "namespaces",
+    "load_namespace": "namespaces",
+    "create_namespace": "namespaces",
+    "alter_namespace": "namespaces",
+    "drop_namespace": "namespaces",
+    "list_tables": "tables",
+    "load_table": "tables",
+    "drop_table": "tables",
+    "rename_table": "tables",
+    "alter_table": "tables",
+    "truncate_table": "tables",
+    "delete_where": "tables",
+    "change_rows": "row_level",
+    "create_table": "definitions",
+    "stage_table": "definitions",
+    "commit_staged": "definitions",
+    "abort_staged": "definitions",
+    "list_procedures": "procedures",
+    "load_procedure": "procedures",
+    "call_procedure": "procedures",
+    "describe_read": "scans",
+    "pin_read": "scans",
+    "push_predicates": "scans",
+    "push_aggregates": "aggregates",
+    "column_statistics": "aggregates",
+    "push_top": "scans",
+    "push_limit": "scans",
+    "plan_scan": "scans",
+    "plan_write": "writes",
+    "finish_write": "writes",
+    "write_rows": "writes",
+    "search": "search",
+    "nearest": "search",
 }
 
 # Errors that Spark has a class of its own for, by which IF EXISTS and the like work.
@@ -89,20 +85,28 @@ class Bridge:
         """Answer a question: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""
         asked = json.loads(question)
         try:
-            answer = VERBS[asked["verb"]](Question(self._spark, asked, subject))
+            answer = _answer_to(asked["verb"])(Question(self._spark, asked, subject))
         except (errors.LanceError, OSError, PySparkException) as error:
             return json.dumps(_failure(error, asked))
         return json.dumps({"answer": answer})
 
 
+def _answer_to(verb: str) -> Answer:
+    module = import_module(f"{__package__}.{VERBS[verb]}")
+    return cast("Answer", getattr(module, verb))
+
+
 def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), "Refused")
     logger.debug("%s failed: %s", asked["verb"], error)
-    if asked["verb"].endswith("_procedure") or "read" in asked:
+    if asked["verb"].endswith("_procedure") or not asked.keys().isdisjoint(("read", "write")):
         kind = "Refused"  # the name is the procedure's, or there is none
     if asked["verb"] == "alter_table" and kind == "Refused":
         kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace
     name = list(asked.get("name", []))
+    if "write" in asked:
+        # By its name programs know whether a write may be repeated, as in what tasks raise.
+        return {"error": kind, "message": f"{type(error).__module__}.{type(error).__qualname__}: {error}"}
     if kind != "NoSuchNamespace":
         return {"error": kind, "message": str(error), "name": name}
     if asked["verb"].endswith("_table"):

@@ -14,15 +14,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
-from spark_lance.catalog.directory import DirectoryCatalog
 from spark_lance.catalog.names import Catalog, Name, TableEntry
-from spark_lance.catalog.service import ServiceCatalog
 from spark_lance.errors import NamespaceNotFoundError, OptionError, TableNotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_lance.catalog.directory import DirectoryCatalog
+    from spark_lance.catalog.service import ServiceCatalog
 
 __all__ = ["OpenCatalog", "Question", "catalog_name", "inside", "is_path"]
 
@@ -143,12 +145,15 @@ class OpenCatalog:
 
 @lru_cache(maxsize=64)
 def _directory(root: str, storage: tuple[tuple[str, str], ...]) -> DirectoryCatalog:
-    return DirectoryCatalog(root, dict(storage))
+    # Who names no table loads nothing of what keeps them.
+    kind = import_module("spark_lance.catalog.directory").DirectoryCatalog
+    return cast("DirectoryCatalog", kind(root, dict(storage)))
 
 
 @lru_cache(maxsize=64)
 def _service(impl: str, properties: tuple[tuple[str, str], ...]) -> ServiceCatalog:
-    return ServiceCatalog(impl, properties)
+    kind = import_module("spark_lance.catalog.service").ServiceCatalog
+    return cast("ServiceCatalog", kind(impl, properties))
 
 
 def is_path(name: Name) -> bool:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -27,7 +27,6 @@ from spark_lance.spark.scan.column_order import is_ordered_alike
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.scan.search import SearchReader
 from spark_lance.spark.scan.task_read import pickled_read
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
@@ -65,6 +64,14 @@ _MOST_TOP = 10_000
 _OPEN: ByteCache[tuple[VersionRef, Snapshot]] = ByteCache(64 << 20)
 # What a version takes at least, and for each byte of its manifest.
 _LEAST_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
+
+
+@runtime_checkable
+class _Bounded(Protocol):
+    """A reader that can tell its rows at once."""
+
+    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+        """Return all rows, if these are few and little has to be read for them; None otherwise."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +177,8 @@ def push_limit(question: Question) -> bool:
 def plan_scan(question: Question) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
-    `kind` is "rows" or "tasks"; both have the version (`ref`), and `rows` and `bytes` that are read at most.
+    `kind` is "rows" or "tasks"; both have the version (`ref`), and `rows` and `bytes` that are read at most,
+    tasks also what is to be told of them.
     Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, all in base64.
     """
     asked = question.asked
@@ -190,7 +198,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
         few, size = None, None
         if isinstance(reader, MetadataReader):
             reader.narrow(_taken(read, asked))
-        if isinstance(reader, MetadataReader | SearchReader):
+        if isinstance(reader, _Bounded):
             few = reader.bounded(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
     if few is not None:
@@ -201,9 +209,29 @@ def plan_scan(question: Question) -> dict[str, Any]:
         "kind": "tasks",
         "rows": None if size is None else size[0],
         "bytes": None if size is None else size[1],
+        **_account(reader, f"version: {ref.version}; {read.options.kind}"),
         "function": _text(function),
         "partitions": [_text(partition) for partition in partitions],
     }
+
+
+def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
+    """Return what EXPLAIN says of a read (`about`), and what Spark's UI shows of it (`amounts`).
+
+    Args:
+        reader: planned.
+        otherwise: what is said of other reads than those of a version's rows.
+    """
+    if not isinstance(reader, LanceReader):
+        return {"about": otherwise, "amounts": []}
+    fragments, skipped, rows, size = reader.amounts()
+    shown = (
+        ("lanceFragments", "fragments read", fragments),
+        ("lanceSkipped", "fragments skipped", skipped),
+        ("lanceRows", "rows looked at, at most", rows),
+        ("lanceBytes", "bytes of these rows, about", size),
+    )
+    return {"about": reader.about(), "amounts": shown}
 
 
 def reader_of(read: Read, schema: st.StructType, asked: Any) -> LanceReader:

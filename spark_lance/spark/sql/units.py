@@ -10,7 +10,10 @@ import hashlib
 from functools import cache
 from typing import Any
 
+from pyspark.sql.udf import _wrap_function
+
 from spark_lance.spark.session import java_classes
+from spark_lance.spark.source import LanceDataSource
 
 __all__ = ["UNITS", "publish", "take_statements"]
 
@@ -24,8 +27,12 @@ UNITS = (
     "Bridge",
     "LanceCatalog",
     "LanceProcedures",
+    "LanceColumns",
+    "LanceTransport",
     "LanceSaveModes",
+    "LanceAmount",
     "LanceScan",
+    "LanceWrite",
     "LancePaths",
     "LanceRowLevel",
     "LanceSearch",
@@ -63,7 +70,20 @@ def publish(spark: Any, answers: Any) -> bool:
             units.add(name, text)
         loader.addURL(jvm.java.net.URL(None, _ADDRESS, units))
     units.answerBy(answers)
+    units.formatIs(_format(spark), spark.sparkContext.applicationId)
     return True
+
+
+def _format(spark: Any) -> Any:
+    """Return the format in Spark's form, as it has it after a look at all installed ones.
+
+    For that look it starts a daemon of Python workers of its own, and a worker that imports them.
+    """
+    jvm = spark._jvm
+    python = "org.apache.spark.sql.execution.datasources.v2.python"
+    return getattr(jvm, f"{python}.UserDefinedPythonDataSource")(
+        _wrap_function(spark.sparkContext, LanceDataSource)
+    )
 
 
 def take_statements(spark: Any) -> None:

@@ -29,6 +29,7 @@ from spark_lance.memwal.staged import (
     Stage,
     StagedPiece,
     append_staged,
+    delete_pieces,
     delete_staged,
     has_epoch,
     pieces_by_value,
@@ -172,7 +173,7 @@ if DataSourceStreamArrowWriter is not None:
                 if not has_epoch(at.store, at.root, once):
                     append_pieces(at, self._staging.router, pieces, once)
                     record_epoch(at.store, at.root, once)
-                at.store.delete_many(piece.path for piece in pieces)
+                delete_pieces(at.store, pieces)
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """Delete what the tasks left: what of it is in logs stays there."""
@@ -180,4 +181,4 @@ if DataSourceStreamArrowWriter is not None:
             delete_staged(at.store, at.root, self._staging.job)
             for message in messages:
                 if isinstance(message, UpsertMessage):
-                    at.store.delete_many(piece.path for piece in message.pieces)
+                    delete_pieces(at.store, message.pieces)

@@ -23,7 +23,7 @@ from spark_lance.io.store import join, open_store
 from spark_lance.spark.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
-from spark_lance.spark.streaming.upsert import UpsertStreamWriter
+from spark_lance.spark.streaming import upsert
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan
 
@@ -39,7 +39,7 @@ class LanceStreamMessage(LanceCommitMessage):
 
 def stream_writer(
     options: WriteOptions, schema: st.StructType, overwrite: bool
-) -> LanceStreamWriter | UpsertStreamWriter:
+) -> LanceStreamWriter | upsert.UpsertStreamWriter:
     """Return the writer of the micro-batches of a stream.
 
     Args:
@@ -60,7 +60,7 @@ def stream_writer(
     if options.mode == "upsert":
         if overwrite:
             raise OptionError("option 'mode' = 'upsert' goes with output mode append or update, not complete")
-        return UpsertStreamWriter(options, schema, query_id(options))
+        return upsert.UpsertStreamWriter(options, schema, query_id(options))
     return LanceStreamWriter(options, schema, overwrite)
 
 

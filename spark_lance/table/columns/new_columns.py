@@ -84,7 +84,7 @@ class Stream:
             SchemaError: there are values left.
         """
         if self._next() is not None:
-            raise SchemaError("the data has more rows than the table")
+            raise SchemaError("Stream produced more values than expected for dataset")
         self._ended = True
 
     @property

@@ -11,9 +11,11 @@ nothing may be deleted: the commit may have landed or may yet land.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 from google.protobuf.message import Message
@@ -43,9 +45,10 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.operations import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
-from spark_lance.table.transaction import Transaction, write_transaction
+from spark_lance.table.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.versions.auto_cleanup import after_commit
 from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
+from spark_lance.table.versions.recent import remember
 from spark_lance.table.versions.versions import load_version, write_hint
 
 __all__ = [
@@ -223,7 +226,7 @@ def _run(commit: PendingCommit, propose: Callable[[], Manifest | Landed], retry:
             if wait:
                 env.sleep(wait)
             attempts += 1
-            proposal = propose()
+            proposal = _proposed(commit, propose)
             landed = proposal if isinstance(proposal, Landed) else _publish(commit, proposal)
             if landed is not None:
                 return _landed(commit, landed)
@@ -241,6 +244,31 @@ def _run(commit: PendingCommit, propose: Callable[[], Manifest | Landed], retry:
     if commit.doubt is not None:
         raise unknown_outcome(commit) from commit.doubt
     raise RetriesExhaustedError(f"other writers won all {attempts} attempts to commit to {commit.root}")
+
+
+def _proposed(commit: PendingCommit, propose: Callable[[], Manifest | Landed]) -> Manifest | Landed:
+    """Propose a version; before the first put, a far store is sent the transaction's file meanwhile.
+
+    Raises:
+        LanceError, OSError: the proposal failed, and nothing is left behind; or the store failed.
+    """
+    if commit.recorded or commit.store.is_local:
+        return propose()
+    transaction = commit.transaction
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write_transaction, commit.store, commit.root, transaction)
+        try:
+            proposal = propose()
+        except BaseException:
+            # No put was tried, so no version can name the file.
+            if writing.exception() is None:
+                with contextlib.suppress(OSError):
+                    delete_transaction(commit.store, commit.root, transaction)
+            raise
+    writing.result()
+    if commit.transaction is transaction:
+        commit.recorded = transaction.file_name
+    return proposal
 
 
 def _landed(commit: PendingCommit, landed: Landed) -> Manifest:
@@ -268,6 +296,7 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
         commit.recorded = transaction.file_name
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
+        remember(commit.store, candidate.path, data)
         return Landed(candidate)
     except LockReleaseError as error:
         raise _after_lock_failure(commit, candidate, error) from error.lock_error

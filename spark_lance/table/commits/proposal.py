@@ -114,7 +114,9 @@ def _check(commit: PendingCommit, theirs: Manifest) -> None:
     where = f"version {theirs.version} of {commit.root}"
     since = f"this {ours.name} was computed from version {ours.read_version}"
     if commit.strict:
-        raise RetryableConflictError(f"{where} is newer, {since} and is strict: run the operation again")
+        raise RetryableConflictError(
+            f"Commit conflict for {where}, which is newer: {since} and is strict; run the operation again"
+        )
     try:
         transaction = read_transaction(commit.store, commit.root, theirs)
     except FormatError as error:

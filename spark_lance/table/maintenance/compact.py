@@ -54,6 +54,7 @@ __all__ = [
     "RewriteResult",
     "commit_compaction",
     "compact_table",
+    "execute_all",
     "plan_compaction",
 ]
 
@@ -117,7 +118,7 @@ def compact_table(
         if not plan.tasks:
             return total
         if execute is None:
-            results = _execute_all(plan.tasks, options.num_threads or 1)
+            results = execute_all(plan.tasks, options.num_threads or 1)
         else:
             results = execute(plan.tasks)
         done, left = _commit_untouched(snapshot.store, snapshot.root, plan.read_version, results, env, remap)
@@ -197,8 +198,8 @@ def _rows_per_file(group: Group, options: CompactionOptions) -> int:
     return max(1, -(-group.rows // max(1, by_rows, by_bytes)))
 
 
-def _execute_all(tasks: Sequence[CompactionTask], threads: int) -> list[RewriteResult]:
-    """Run tasks, some at a time. If one fails, the files of the others are deleted."""
+def execute_all(tasks: Sequence[CompactionTask], threads: int = 1) -> list[RewriteResult]:
+    """Run tasks in this process, some at a time. If one fails, the files of the others are deleted."""
     if threads == 1:
         return _execute_in_turn(tasks)
     pool = ThreadPoolExecutor(min(threads, len(tasks)))

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
 from spark_lance.file.arrays import kept_rows
+from spark_lance.file.json_binary import json_texts
+from spark_lance.file.json_columns import is_json_field
 from spark_lance.table.predicates.expressions import (
     Call,
     Cast,
@@ -253,6 +255,7 @@ def compute_native(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArra
 
 
 def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
+    table = _with_json_texts(table)
     # Brings pandas with it, half a second that hardly any process needs to spend.
     import pyarrow.acero as acero
 
@@ -261,6 +264,15 @@ def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
         acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
     ]
     return acero.Declaration.from_sequence(steps).to_table(use_threads=False).column(0)
+
+
+def _with_json_texts(table: pa.Table) -> pa.Table:
+    """Return a table whose JSON columns are text, as those who write expressions see them."""
+    for place, field in enumerate(table.schema):
+        if is_json_field(field):
+            texts = [json_texts(chunk) for chunk in table.column(place).chunks]
+            table = table.set_column(place, field.name, pa.chunked_array(texts, pa.string()))
+    return table
 
 
 def _native_columns(expression: pc.Expression, empty: pa.Table) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
+from spark_lance.table.predicates.predicate import Condition
 
-__all__ = ["expression_text"]
+__all__ = ["condition_text", "expression_text"]
 
 _INFIX = frozenset({"=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "and", "or", "like", "||"})
 
@@ -31,3 +32,9 @@ def expression_text(node: Expression) -> str:
     if node.function == "in":
         return f"{parts[0]} IN [{', '.join(parts[1:])}]"
     return f"{node.function}({', '.join(parts)})"
+
+
+def condition_text(condition: Condition) -> str:
+    """Return a condition as text."""
+    trees = condition.trees()
+    return " AND ".join(expression_text(tree) for tree in trees) if trees else condition.text

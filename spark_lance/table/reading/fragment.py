@@ -39,8 +39,8 @@ __all__ = ["FragmentReader", "fixed_width", "physical_rows"]
 # Rows looked up together are read in one go when they are no further apart than this.
 _TAKE_GAP = 1024
 _PARALLEL_COLUMNS = 16
-# Fewer values are decoded sooner than threads take them up.
-_WORTH_THREADS = 1 << 18
+# Fewer values of a column are decoded sooner than a thread takes them up.
+_WORTH_THREADS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class FragmentReader:
         """Return physical rows [start, stop), columns side by side where there are cores for them."""
         parts = [part for _, parts in chosen for part in parts]
         threads = min(spare_threads(), len(parts))
-        if threads < 2 or len(parts) * (stop - start) < _WORTH_THREADS:
+        if threads < 2 or stop - start < _WORTH_THREADS:
             return self._columns_of(chosen, stop - start, lambda part: part.read(start, stop), rows)
         with ThreadPoolExecutor(threads) as pool:
             waiting = {id(part): pool.submit(part.read, start, stop) for part in parts}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from pyroaring import BitMap
@@ -26,7 +26,7 @@ from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
 from spark_lance.table.rowids import locate_row_ids
 
-__all__ = ["Pruner", "RowSelection", "prune"]
+__all__ = ["Pruner", "RowSelection", "prune", "uses_of"]
 
 # Fragment id -> the physical rows that may be kept, None for any; no other fragment has a row that is kept.
 RowSelection: TypeAlias = Mapping[int, BitMap | None]
@@ -74,6 +74,13 @@ def prune(
                 rows[fragment] = rows[fragment] & here if fragment in rows else here
         kept = [fragment for fragment in kept if fragment.id in where and rows.get(fragment.id, True)]
     return kept, {fragment.id: rows[fragment.id] for fragment in kept if fragment.id in rows}
+
+
+def uses_of(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:
+    """Return query, name and kind of the indices that a pruner uses; those of row numbers say nothing."""
+    explain = getattr(pruner, "explain", None)
+    found: Sequence[tuple[str, str, str]] = explain(condition) if explain is not None else ()
+    return found
 
 
 def _by_fragment(condition: Condition, fragments: Fragments) -> RowSelection | None:

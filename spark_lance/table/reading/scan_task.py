@@ -209,8 +209,10 @@ class ScanTask:
             raise RowNotFoundError(
                 f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"
             )
-        gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
-        return rows.take(self._columns, np.delete(offsets, gone))
+        if len(rows.deleted):
+            gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
+            offsets = np.delete(offsets, gone)
+        return rows.take(self._columns, offsets)
 
     def runs(self, condition: Condition) -> tuple[list[tuple[int, int]], int]:
         """Return the runs of physical rows whose pages a condition may keep, and the rows there are.

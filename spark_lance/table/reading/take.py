@@ -33,8 +33,9 @@ __all__ = ["OpenFragments", "RowNumbers", "addresses_of", "take_addresses", "tak
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 
 _WINDOW_ROWS = 1 << 20
-# Fragments whose files stay open between takes.
-_KEPT_OPEN = 64
+# Fragments whose files stay open between takes: a file that is mapped takes a descriptor, of which a process
+# has 1024 as a rule.
+_KEPT_OPEN = 32
 
 
 def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
@@ -88,19 +89,22 @@ class OpenFragments:
         scan = self._scan
         wanted = _integers(addresses, np.uint64)
         order, back = np.unique(wanted, return_inverse=True)
-        parts = [_nothing(self._located)]
+        parts = []
         with self._lock:
             for number, run in runs_by_fragment(order):
                 if number in self._by_id:
                     task, rows = self._open(number)
                     parts.append(task.take_physical(offsets_of(order[run]).astype(np.int64), rows))
-        found = pa.concat_tables(parts)
-        present = found[ROW_ADDRESS].to_numpy()
-        where = np.searchsorted(present, order)
-        alive = np.isin(order, present, assume_unique=True)
-        picked = back.reshape(-1)[alive[back.reshape(-1)]]
-        rows = pick_rows(found, where[picked])
-        return _finished(scan, rows if ROW_ADDRESS in scan.names else rows.drop_columns([ROW_ADDRESS]))
+        found = parts[0] if len(parts) == 1 else pa.concat_tables([_nothing(self._located), *parts])
+        picked = back.reshape(-1)
+        if found.num_rows < len(order):
+            present = found[ROW_ADDRESS].to_numpy()
+            alive = np.isin(order, present, assume_unique=True)
+            picked = np.searchsorted(present, order)[picked[alive[picked]]]
+        rows_found = pick_rows(found, picked)
+        return _finished(
+            scan, rows_found if ROW_ADDRESS in scan.names else rows_found.drop_columns([ROW_ADDRESS])
+        )
 
     def _open(self, number: int) -> tuple[ScanTask, FragmentRows]:
         held = self._opened.get(number)

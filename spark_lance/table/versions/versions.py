@@ -1,19 +1,21 @@
 """The versions of a table: which exist, which is the latest, and where a version's manifest is.
 
-The directory listing decides. The hint file that local tables carry may be stale, damaged or missing; it
-is written for the benefit of other readers and never read here.
+The directory listing decides; of a store that lists names in order, its beginning. The hint file that local
+tables carry may be stale, damaged or missing; it is written for the benefit of other readers and never read
+here.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.table.features import check_readable
-from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.old_writers import completed
 from spark_lance.table.paths import (
     HINT_NAME,
@@ -24,6 +26,7 @@ from spark_lance.table.paths import (
     parse_manifest_name,
 )
 from spark_lance.table.versions.publish import finish_latest, finish_version
+from spark_lance.table.versions.recent import read_recent
 
 __all__ = [
     "VersionFile",
@@ -39,15 +42,22 @@ logger = logging.getLogger(__name__)
 
 _VERSIONS_SHOWN = 5
 _LATEST_ATTEMPTS = 3
+# Names asked of a store that lists them in order: the newest version, and what else may stand before it.
+_FIRST_NAMES = 8
 
 
 @dataclass(frozen=True)
 class VersionFile:
-    """A version of the history and the path of its manifest."""
+    """A version of the history and the path of its manifest.
+
+    Attributes:
+        listed: what a listing told of the manifest's size and content.
+    """
 
     version: int
     path: str
     naming: Naming
+    listed: StoredObject | None = field(default=None, compare=False)
 
 
 def list_versions(store: Store, root: str) -> list[VersionFile]:
@@ -76,6 +86,8 @@ def latest_version(store: Store, root: str) -> VersionFile:
     """
     finish_latest(store, root)
     directory = join(root, VERSIONS_DIR)
+    if (found := _first_listed(store, directory)) is not None:
+        return found
     name = newest_manifest_name(store.list(directory))
     if name is not None and (parsed := parse_manifest_name(name)) is not None:
         return VersionFile(parsed[0], f"{directory}/{name}", parsed[1])
@@ -83,6 +95,21 @@ def latest_version(store: Store, root: str) -> VersionFile:
     if not versions:
         raise TableNotFoundError(f"no Lance table at {root}")
     return versions[-1]
+
+
+def _first_listed(store: Store, directory: str) -> VersionFile | None:
+    """Return the newest version as a listing begins with it, where names are listed in order.
+
+    None if the store lists them otherwise, or the first names do not tell: then all have to be looked at.
+    """
+    listed = store.first_listed(directory, _FIRST_NAMES)
+    if listed is None:
+        return None
+    name = newest_manifest_name([found.name for found in listed])
+    if name is None or (parsed := parse_manifest_name(name)) is None or parsed[1] is not Naming.V2:
+        return None
+    which = next(found for found in listed if found.name == name)
+    return VersionFile(parsed[0], f"{directory}/{name}", parsed[1], which)
 
 
 def find_version(store: Store, root: str, version: int) -> VersionFile:
@@ -96,8 +123,8 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
         finish_version(store, root, version)
         for naming in (Naming.V2, Naming.V1):
             path = manifest_path(root, version, naming)
-            if store.exists(path):
-                return VersionFile(version, path, naming)
+            with suppress(FileNotFoundError):
+                return VersionFile(version, path, naming, store.look_up(path))
     elif store.exists(detached := join(root, VERSIONS_DIR, f"d{version}.manifest")):
         # Outside the history, so found by its number alone.
         return VersionFile(version, detached, Naming.V2)
@@ -149,7 +176,7 @@ def write_hint(store: Store, root: str, version: int) -> None:
 
 
 def _load(store: Store, root: str, file: VersionFile) -> Manifest:
-    manifest = read_manifest(store, file.path, file.naming)
+    manifest = read_recent(store, file.path, file.naming, file.listed)
     check_readable(manifest.message, file.path)
     return completed(store, root, manifest)
 

@@ -170,3 +170,27 @@ def test_what_is_refused(tmp_path: Path) -> None:
     found = spark_lance.dataset(tmp_path / "t")
     assert found.count_rows("contains(json_get_string(j, 's'), 'x')") == 1
     assert found.describe_indices()[0].index_type == "Json"
+
+
+def test_what_others_index_so_is_left_alone(tmp_path: Path) -> None:
+    """Indices of documents as texts, as bytes or with filters of Bloom are no hindrance to others."""
+    path, texts = tmp_path / "t", documents("int", random.Random(6), 60)
+    theirs = lance.write_dataset(pa.table({"i": range(60), "j": pa.array(texts, pa.json_())}), str(path))
+    theirs.create_scalar_index("j", "INVERTED", name="words")
+    bloom = IndexConfig(index_type="json", parameters={"target_index_type": "bloomfilter", "path": "a"})
+    theirs.create_scalar_index("j", bloom, name="bloom")
+    theirs.create_scalar_index("j", "BTREE", name="bytes")
+    ours = spark_lance.dataset(path)
+    ours.create_scalar_index("j", "JSON", "mine", path="a")
+    spark_lance.write_dataset(
+        pa.table({"i": [60], "j": pa.array(['{"a":5}'], pa.json_())}), path, mode="append"
+    )
+    ours = spark_lance.dataset(path)
+    assert ours.count_rows("j is null") == texts.count(None)
+    answers(path, "int")
+    ours.optimize.compact_files()
+    spark_lance.dataset(path).optimize.optimize_indices()
+    assert spark_lance.dataset(path).index_statistics("mine")["num_unindexed_rows"] == 0
+    answers(path, "int")
+    with pytest.raises(ColumnTypeError, match="holds no text"):
+        ours.to_table(full_text_query={"query": "a,number,5", "column": "j"})

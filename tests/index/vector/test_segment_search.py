@@ -89,3 +89,15 @@ def test_columns_of_several_searches(tmp_path: Path) -> None:
         assert rows.column_names == [*columns, "_distance", *(["_rowid"] if len(columns) == 1 else [])]
         if "name" in columns:
             assert rows["name"][0].as_py() == "n5"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are counted by Linux's /proc")
+def test_few_files_stay_open(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(5).normal(size=(600, 4)).astype(np.float32)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 4)
+    table = pa.table({"id": np.arange(600), "v": values})
+    dataset = spark_lance.write_dataset(table, tmp_path / "t", max_rows_per_file=10)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        assert found(dataset, vectors[0], k=600).num_rows == 600
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from lance.query import PhraseQuery
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from spark_lance import LanceTable, dataset, write_dataset
 from spark_lance.errors import IndexNotFoundError, OptionError, SchemaError
@@ -161,3 +163,35 @@ def test_options_of_text_indices_reach_the_tasks(spark: SparkSession, tmp_path: 
     assert sorted(theirs) == sorted(row.id for row in ours) == list(range(3, 80, 4))
     with pytest.raises(OptionError, match="stemming"):
         table.createScalarIndex("t", "INVERTED", stemming=True)
+
+
+def test_rows_of_several_vectors(spark: SparkSession, tmp_path: Path) -> None:
+    """Lists of vectors come from arrays of arrays, and are searched by lists of vectors."""
+    rng = np.random.default_rng(1)
+    lists = [rng.normal(size=(1 + i % 4, 4)).astype(np.float32).tolist() for i in range(200)]
+    path = str(tmp_path / "several")
+    frame = spark.createDataFrame(list(enumerate(lists)), "id int, mv array<array<float>>")
+    writer = frame.repartition(2).write.format("lance").mode("append")
+    writer.option("mv.element.arrow.fixed-size-list.size", 4).save(path)
+    stored = lance.dataset(path)
+    assert stored.schema.field("mv").type == pa.list_(pa.list_(pa.float32(), 4))
+    read = spark.read.format("lance").load(path)
+    read.write.format("lance").mode("append").save(path + "_copy")
+    assert lance.dataset(path + "_copy").schema.field("mv").type == stored.schema.field("mv").type
+    table = LanceTable.forPath(spark, path)
+    table.createIndex("mv", "IVF_FLAT", metric="cosine", numPartitions=2)
+    frame.limit(3).withColumn("id", F.col("id") + 1000).write.format("lance").mode("append").save(path)
+    table = LanceTable.forPath(spark, path)
+    queries = {number: rng.normal(size=(2, 4)).tolist() for number in range(5)}
+    asked = spark.createDataFrame(list(queries.items()), "q int, v array<array<double>>")
+    batch = table.searchBatch(asked, "mv", 3, queryVector="v", queryId="q", columns=["id"]).collect()
+    for number, query in queries.items():
+        nearest = {"column": "mv", "q": query, "k": 3, "use_index": False, "metric": "cosine"}
+        wanted = lance.dataset(path).to_table(columns=["id"], nearest=nearest).to_pydict()
+        found = table.search(query, "mv", 3, columns=["id"]).collect()
+        np.testing.assert_allclose([row._distance for row in found], wanted["_distance"], atol=1e-5)
+        mine = sorted((row._distance, row.id) for row in batch if row.query_id == number)
+        np.testing.assert_allclose([distance for distance, _ in mine], wanted["_distance"], atol=1e-5)
+        option = json.dumps({"column": "mv", "q": query, "k": 3})
+        by_option = spark.read.format("lance").option("nearest", option).load(path).collect()
+        assert {row.id for row in by_option} == {row.id for row in found}

@@ -17,7 +17,10 @@ import spark_lance
 from spark_lance import LanceTable
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.memwal.names import list_shards
+from spark_lance.memwal.sharding import buckets
+from spark_lance.memwal.staged import append_staged
 from spark_lance.spark.options.options import read_options, write_options
+from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.streaming import upsert
 from tests.memwal.tables import SCHEMA, Rows, as_rows, plain, rows, seen
 
@@ -57,9 +60,11 @@ def test_batches_are_upserted_and_read(spark: SparkSession, path: Path) -> None:
     log = table.upsertLog()
     assert log.upsert(frame(spark, *((key, "new") for key in range(5, 15))).repartition(3)) == 10
     assert log.delete(frame(spark, (0, None), (99, None)).select("id")) == 2
-    expected: Rows = dict.fromkeys(range(1, 5), "base") | dict.fromkeys(range(5, 15), "new")
+    expected: Rows = {key: "base" if key < 5 else "new" for key in range(1, 15)}
     assert by_spark(spark, path) == expected
-    assert len(list_shards(table._dataset().store, str(path))) == 4
+    keys = [*range(5, 15), 0, 99]
+    used = len(set(buckets(pa.array(keys), 4).tolist()))
+    assert len(list_shards(table._dataset().store, str(path))) == used
     fresh = read(spark, path)
     assert fresh.count() == len(expected)
     assert fresh.where("val = 'base' and id > 2").count() == 2
@@ -75,7 +80,7 @@ def test_batches_are_upserted_and_read(spark: SparkSession, path: Path) -> None:
     done = table.compactWal()
     assert done.sstables == 0
     done = table.compactWal(flush=True)
-    assert (done.rows_upserted, done.rows_deleted, done.shards) == (10, 1, 4)
+    assert (done.rows_upserted, done.rows_deleted, done.shards) == (10, 1, used)
     assert plain(path) == expected
     assert by_spark(spark, path) == expected
     assert table.collectWal(retentionHours=0).bytes_removed > 0
@@ -171,7 +176,7 @@ def micro_batch(path: Path, number: int, *parts: Rows, commit: bool = True) -> A
 def test_a_micro_batch_that_is_repeated_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     micro_batch(path, 0, {1: "a", 2: "a"}, {3: "a"})
     # The process dies when two shards have the next micro-batch, and before that is recorded.
-    real, calls = upsert.append_staged, []
+    real, calls = append_staged, []
 
     def dying(*arguments: Any) -> int:
         calls.append(arguments)
@@ -183,14 +188,15 @@ def test_a_micro_batch_that_is_repeated_changes_nothing(path: Path, monkeypatch:
         patch.setattr(upsert, "append_staged", dying)
         with pytest.raises(KeyboardInterrupt):
             micro_batch(path, 1, dict.fromkeys(range(8), "b"))
-    half = seen(path)
+    half = as_rows(spark_lance.dataset(path).fresh().to_table(["id", "val"]))
     changed = [key for key in range(8) if half[key] == "b"]
     assert 0 < len(changed) < 8
     # Somebody else changes a row of a shard that has the micro-batch: it must not come back.
     with spark_lance.dataset(path).upsert_log() as log:
         log.put({"id": [changed[0]], "val": ["later"]})
     micro_batch(path, 1, dict.fromkeys(range(8), "b"))
-    expected: Rows = dict.fromkeys(range(8), "b") | {8: "base", 9: "base", changed[0]: "later"}
+    expected: Rows = {key: "b" if key < 8 else "base" for key in range(10)}
+    expected[changed[0]] = "later"
     found = spark_lance.dataset(path).fresh().to_table(["id", "val"])
     assert as_rows(found) == expected
     micro_batch(path, 1, dict.fromkeys(range(8), "b"))
@@ -219,6 +225,12 @@ def test_options_that_do_not_go_together() -> None:
             read_options({"path": "p", "fresh": "true", name: value})
     with pytest.raises(OptionError, match="append or upsert"):
         write_options({"path": "p", "mode": "replace"})
+
+
+def test_a_batch_does_not_append_what_was_to_be_upserted(path: Path) -> None:
+    options = write_options({"path": str(path), "mode": "upsert"})
+    with pytest.raises(OptionError, match="is for streams: LanceTable"):
+        LanceWriter(options, STREAM, False)
 
 
 def test_nearest_rows(spark: SparkSession, tmp_path: Path) -> None:

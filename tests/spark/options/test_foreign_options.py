@@ -85,6 +85,8 @@ def test_every_name_and_alias_is_known_in_any_case(name: str) -> None:
         "nearest": "{}",
         "hybrid_search": "{}",
         "compression": "zstd",
+        "mode": "upsert",
+        "json_as": "string",
     }.get(name, "1")
     given = {name.lower(): value, name.upper(): value}
     with pytest.raises(OptionError, match="is given twice, once as"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -402,3 +403,47 @@ def test_what_is_wrong_is_said_as_without_the_driver(driver: SparkSession, tmp_p
             reader.format("lance").load(missing).collect()
     with pytest.raises(PySparkException, match="option 'path' is missing"):
         driver.read.format("lance").load().collect()
+
+
+def test_explain_and_the_ui_say_what_is_skipped(driver: SparkSession, root: str) -> None:
+    only_tasks(driver, False)
+    try:
+        for frame in frames(driver, root):
+            found = frame.where("id > 310 AND i = 1")
+            plan = found._jdf.queryExecution().executedPlan().toString()
+            (line,) = (line for line in plan.splitlines() if "LanceScan" in line)
+            ended = driver._jsc.sc().statusStore().jobsList(None).size()
+            rows = found.collect()
+            assert driver._jsc.sc().statusStore().jobsList(None).size() > ended
+            said = re.search(
+                r"LanceScan .*version: \d+; filter: \S.*; index: id_idx \(BTREE\); index: i_idx \(ZONEMAP\); "
+                r"fragments: 1 read, 3 skipped; rows: at most (\d+)\]",
+                line,
+            )
+            assert said is not None, line
+            assert len(rows) <= int(said[1]) < 100
+            shown = amounts(driver, found)
+            assert shown.pop("bytes of these rows, about") > 0
+            assert shown == {
+                "fragments read": 1,
+                "fragments skipped": 3,
+                "rows looked at, at most": int(said[1]),
+            }
+    finally:
+        only_tasks(driver, True)
+
+
+def amounts(session: SparkSession, frame: DataFrame) -> dict[str, int]:
+    """The numbers of ours that Spark's UI shows of the query that ran last, by their names there."""
+    store = session._jsparkSession.sharedState().statusStore()
+    runs = store.executionsList()
+    number = max(runs.apply(at).executionId() for at in range(runs.size()))
+    names = {metric.accumulatorId(): metric for metric in items(store.execution(number).get().metrics())}
+    values = store.executionMetrics(number)
+    ours = {key: metric for key, metric in names.items() if metric.metricType().endswith("LanceAmount")}
+    assert ours
+    return {metric.name(): int(values.apply(key).replace(",", "")) for key, metric in ours.items()}
+
+
+def items(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.size())]

@@ -85,6 +85,29 @@ def test_a_fixed_size_list_becomes_a_list_over_the_same_values() -> None:
         assert out.values.offset == first
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([1, 2], pa.timestamp("us", "UTC")),
+        pa.array([1, 2], pa.timestamp("us", "Europe/Berlin")),
+        pa.array([1, 2], pa.timestamp("us")),
+        pa.array([1, 2], pa.duration("us")),
+        pa.array(["a", "b"]),
+        pa.array([b"a", b"b"]),
+        pa.array([[1, 2], [3]]),
+        pa.array([{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]),
+        pa.array([1, 2]).cast(pa.decimal128(19, 0)),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_where_arrow_and_spark_agree_nothing_is_copied(array: pa.Array) -> None:
+    source = pa.schema([pa.field("c", array.type)])
+    target = arrow_schema(spark_schema(source))
+    fitted = BatchConverter.plan(source, target)(pa.RecordBatch.from_arrays([array], schema=source)).column(0)
+    before = {buffer.address for buffer in array.buffers() if buffer}
+    assert {buffer.address for buffer in fitted.buffers() if buffer} <= before
+
+
 def test_finer_times_are_cut_towards_the_past() -> None:
     ticks = pa.array([-1, 0, 1, 999, 1000, -1000, -1001, None], pa.int64())
     batch = pa.RecordBatch.from_arrays(

@@ -41,6 +41,13 @@ frame = spark.read.format("lance").load(sys.argv[2])
 print("COUNT", frame.count())
 frame.where("id > 3").selectExpr("sum(id)").explain()
 print("SUM", frame.where("id > 3").selectExpr("sum(id)").collect()[0][0])
+print("HEAD", [row.id for row in frame.select("id").head(2)])
+for number in range(3):
+    few = spark.createDataFrame([(number, "new")], "id bigint, wide string")
+    few.write.format("lance").mode("append").save(sys.argv[2])
+many = spark.range(20000, 40000).selectExpr("id", "'many' AS wide")
+many.write.format("lance").mode("append").save(sys.argv[2])
+print("NOW", spark.read.format("lance").load(sys.argv[2]).count())
 spark.stop()
 """
 
@@ -81,6 +88,9 @@ def test_clients_of_a_server_that_has_the_rule_read_only_what_they_need(tmp_path
         )
         assert "COUNT 10" in client.stdout, client.stdout + client.stderr + log.read_text()[-3000:]
         assert "SUM 39" in client.stdout
+        assert "HEAD [0, 1]" in client.stdout
+        # Each action of a client is analysed anew.
+        assert "NOW 20013" in client.stdout, client.stdout + client.stderr + log.read_text()[-3000:]
         (scan,) = [line for line in client.stdout.splitlines() if "BatchScan" in line]
         assert "id#" in scan
         assert "wide#" not in scan

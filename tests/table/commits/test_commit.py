@@ -55,11 +55,11 @@ class Scripted(Store):
     steps: list[Step] = field(default_factory=list)
     blind: list[None] = field(default_factory=list)
 
-    def put_if_absent(self, path: str, data: bytes) -> None:
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
         if self.steps:
             self.steps.pop(0)(self, path, data)
         else:
-            super().put_if_absent(path, data)
+            super().put_if_absent(path, data, sync=sync)
 
     def size(self, path: str) -> int:
         if self.blind:

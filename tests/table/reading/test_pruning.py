@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import spark_lance.datasets.dataset as ours
 from spark_lance.io.store import open_store
 from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.fragment_rows import FragmentRows
-from spark_lance.table.reading.pruning import prune
+from spark_lance.table.reading.pruning import _Allowed, prune
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.versions import load_latest
@@ -173,3 +174,65 @@ def test_only_the_rows_asked_for_are_read(
 
 def _batches(path: Path, text: str) -> Iterator[pa.RecordBatch]:
     return ours.dataset(path).to_batches(filter=text)
+
+
+LAST = 2**64 - 1
+NUMBERS = (-1, 0, 1, 5, 2**32, LAST - 1, LAST)
+VALUES = (0, 1, 2, 4, 5, 6, 2**32 - 1, 2**32, 2**32 + 1, LAST - 1, LAST)
+OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
+MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
+
+
+def allowed(condition: str) -> set[int]:
+    """Those of `VALUES` that a condition allows for the column `_rowaddr`."""
+    fitted = compile_predicate(condition, pa.schema([pa.field("_rowaddr", pa.uint64()), ("x", pa.int64())]))
+    found = _Allowed.of(fitted, "_rowaddr")
+    return {value for value in VALUES if found.has(value)}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("sign", OPERATORS)
+def test_one_comparison_allows_just_its_numbers(sign: str, number: int) -> None:
+    expected = {value for value in VALUES if OPERATORS[sign](value, number)}
+    assert allowed(f"_rowaddr {sign} {number}") == expected
+    assert allowed(f"{number} {MIRRORED[sign]} _rowaddr") == expected
+    assert allowed(f"_rowaddr {sign} {number} AND x > 3") == expected
+    assert allowed(f"_rowaddr {sign} {number} OR x > 3") == set(VALUES)
+    assert allowed(f"x {sign} {number}") == set(VALUES)
+
+
+def test_lists_and_what_nothing_is_known_of() -> None:
+    assert allowed("_rowaddr IN (5, 1, -7, 3)") == {1, 5}
+    assert allowed("_rowaddr IN (5, NULL)") == {5}
+    assert allowed("_rowaddr IN (5, 1) AND _rowaddr IN (1, 6)") == {1}
+    assert allowed("_rowaddr IN (5, 1) AND _rowaddr < 2") == {1}
+    assert allowed("_rowaddr < 2 AND _rowaddr IN (5, 1)") == {1}
+    assert allowed("_rowaddr IN (5, 1) OR _rowaddr = 6") == {1, 5, 6}
+    assert allowed("_rowaddr = -1 OR _rowaddr = 6") == {6}
+    for unknown in (
+        "_rowaddr % 2 = 0",
+        "_rowaddr IN (5, x)",
+        "NOT (_rowaddr = 5)",
+        "_rowaddr = x",
+        "x IN (5, 1)",
+    ):
+        assert allowed(unknown) == set(VALUES), unknown
+
+
+@pytest.mark.parametrize("word", ["AND", "OR"])
+@pytest.mark.parametrize("two", ["<=", ">=", "="])
+@pytest.mark.parametrize("one", ["<", ">", "="])
+def test_two_comparisons_leave_out_no_number_and_are_exact_where_they_can_be(
+    one: str, two: str, word: str
+) -> None:
+    for first in (1, 5, 2**32):
+        for second in (0, 5, LAST):
+            left = {value for value in VALUES if OPERATORS[one](value, first)}
+            right = {value for value in VALUES if OPERATORS[two](value, second)}
+            found = allowed(f"_rowaddr {one} {first} {word} _rowaddr {two} {second}")
+            if word == "AND":
+                assert found == left & right
+            elif both := left | right:
+                assert found >= both
+                # Bounds around both sides, so nothing beyond them.
+                assert {min(found), max(found)} == {min(both), max(both)}

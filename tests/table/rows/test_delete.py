@@ -302,8 +302,8 @@ class _LostAnswer(Store):
 
     lost = False
 
-    def put_if_absent(self, path: str, data: bytes) -> None:
-        super().put_if_absent(path, data)
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
+        super().put_if_absent(path, data, sync=sync)
         if not type(self).lost:
             type(self).lost = True
             raise OSError("the connection was closed")
@@ -327,10 +327,10 @@ def test_retries_of_a_merged_delete_reach_the_newest_version(tmp_path: Path) -> 
     turns = iter(range(20, 24))
 
     class Overtaken(Store):
-        def put_if_absent(self, path_: str, data: bytes) -> None:
+        def put_if_absent(self, path_: str, data: bytes, *, sync: bool = False) -> None:
             if (turn := next(turns, None)) is not None:
                 lance.dataset(str(path)).delete(f"a = {turn}")
-            super().put_if_absent(path_, data)
+            super().put_if_absent(path_, data, sync=sync)
 
     store = Overtaken(stale.store.protocol, stale.store.options)
     committed = delete_rows(replace(stale, store=store).snapshot, a == 2)

@@ -251,7 +251,7 @@ class IndicesBuilder:
                     "say num_subvectors"
                 )
             return self.dimension // fitting
-        if not isinstance(asked, int) or asked < 1 or self.dimension % asked:
+        if asked < 1 or self.dimension % asked:
             raise OptionError(
                 f"dimension ({self.dimension}) must be divisible by num_subvectors ({asked}) "
                 "without remainder"
@@ -294,7 +294,7 @@ def _partitions(reader: LanceFileReader, count: int) -> Iterator[Partition]:
 
 
 def _check_sample(sample_rate: int, groups: int, rows: int) -> None:
-    if not isinstance(sample_rate, int) or sample_rate < 2:
+    if sample_rate < 2:
         raise OptionError(f"The sample_rate must be an int greater than 1, got {sample_rate}")
     if groups * sample_rate > rows:
         raise OptionError(

@@ -64,6 +64,7 @@ from spark_lance.file.v2_1.write.numbers import (
     Form,
     Weights,
     best_form,
+    carried_over,
     compressed_forms,
 )
 from spark_lance.file.v2_1.write.settings import Settings
@@ -194,7 +195,7 @@ def _fixed(
     plain, weights = FixedChunks.of(array, valid), Weights.of(settings)
     words = plain.words()
     if words is not None:
-        form = best_form(words, weights)
+        form = best_form(words, weights, carried_over(words, valid))
         numbered = _numbered_words(words, form, valid, weights, settings, version)
         return numbered or MiniBlock(form.build(), None, form.policy)
     form = _odd_form(plain, weights)

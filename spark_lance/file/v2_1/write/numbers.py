@@ -32,7 +32,7 @@ from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, run_starts
 from spark_lance.file.v2_1.layouts.mini_block_writer import ChunkPolicy
 from spark_lance.file.v2_1.write.settings import Settings
 
-__all__ = ["LOOKUP_NS", "NUMBER_POLICY", "Form", "Weights", "best_form", "compressed_forms"]
+__all__ = ["LOOKUP_NS", "NUMBER_POLICY", "Form", "Weights", "best_form", "carried_over", "compressed_forms"]
 
 _Words = npt.NDArray[Any]
 
@@ -104,16 +104,32 @@ class Form:
     build: Callable[[], ChunkValues]
 
 
-def best_form(words: _Words, weights: Weights) -> Form:
-    """Return the form of least weight of unsigned words, one or more."""
+def best_form(words: _Words, weights: Weights, carried: _Words | None = None) -> Form:
+    """Return the form of least weight of unsigned words, one or more.
+
+    Args:
+        words: the values.
+        weights: what may be done.
+        carried: words that may stand for them in runs, see `carried_over`.
+    """
     if weights.run_share is not None:
         starts = run_starts(words, weights.run_share * len(words))
         if starts is not None:
             return _runs(words, starts, weights)
-    return min(_forms(words, weights), key=lambda form: form.weight)
+    return min(_forms(words, weights, carried), key=lambda form: form.weight)
 
 
-def _forms(words: _Words, weights: Weights) -> Iterator[Form]:
+def carried_over(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _Words | None:
+    """Return words in which each null stands as the value before it; None if there are few nulls.
+
+    What stands for a null means nothing, and so the runs of sparse values become half as many.
+    """
+    if valid is None or 2 * int(np.count_nonzero(valid)) > len(words):
+        return None
+    return words[np.maximum.accumulate(np.where(valid, np.arange(len(words)), 0))]
+
+
+def _forms(words: _Words, weights: Weights, carried: _Words | None) -> Iterator[Form]:
     bits = words.dtype.itemsize * 8
     plain = FixedChunks.of_words(words)
     least = plain.nbytes * (1 + weights.bytes_per_ns * _COPY_NS)
@@ -124,9 +140,10 @@ def _forms(words: _Words, weights: Weights) -> Iterator[Form]:
     least = min(least, weight)
     if weights.run_share is None:
         per_run = words.dtype.itemsize + 1 + weights.bytes_per_ns * _RUN_NS
-        starts = run_starts(words, least / per_run)
+        source = words if carried is None else carried
+        starts = run_starts(source, least / per_run)
         if starts is not None:
-            runs = _runs(words, starts, weights)
+            runs = _runs(source, starts, weights)
             least = min(least, runs.weight)
             yield runs
     yield from _compressed_words(words, plain, weights, least)

@@ -13,7 +13,7 @@ from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, 
 from spark_lance.file.v2_1.encodings.general_writer import CompressedChunks, Compression
 from spark_lance.file.v2_1.encodings.plain_writer import FixedChunks
 from spark_lance.file.v2_1.write.choose import MiniBlock
-from spark_lance.file.v2_1.write.numbers import Weights, best_form
+from spark_lance.file.v2_1.write.numbers import Weights, best_form, carried_over
 from spark_lance.file.v2_1.write.settings import Settings
 from tests.file.v2_1.test_write_pylance import VERSIONS, check
 from tests.file.v2_1.write.test_compression_writer import chosen, describe
@@ -145,3 +145,30 @@ def test_whoever_asks_gets_smaller_files() -> None:
 
 def test_one_word() -> None:
     assert isinstance(best_form(np.zeros(1, np.uint32), DEFAULT).build(), FixedChunks)
+
+
+def test_nulls_of_sparse_numbers_make_no_runs() -> None:
+    valid = RNG.random(ROWS) < 0.01
+    valid[0] = False
+    numbers = RNG.integers(0, 1 << 40, ROWS)
+    choice = chosen(pa.array(numbers, mask=~valid))
+    assert isinstance(choice, MiniBlock)
+    assert describe(choice).startswith("rle")
+    values, _ = choice.values.chunk(np.append(np.arange(0, ROWS, 4096), ROWS))
+    # An entry for each number and the nulls behind it; more where these are over 255 or a chunk begins.
+    assert len(values.data) // 8 < 1.25 * np.count_nonzero(valid)
+    kept = carried_over(np.where(valid, numbers, 0).astype(np.uint64), valid)
+    assert kept is not None
+    assert np.array_equal(kept[valid], numbers[valid])
+    assert carried_over(np.arange(10, dtype=np.uint64), np.arange(10) < 6) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.999])
+def test_sparse_numbers(share: float, version: str) -> None:
+    kinds = {"ints": pa.int64(), "floats": pa.float32(), "times": pa.timestamp("ms"), "bytes": pa.uint8()}
+    columns = {name: holed(of_type(RNG.integers(0, 99, ROWS), kind), share) for name, kind in kinds.items()}
+    sizes = np.append(0, np.cumsum(RNG.integers(0, 4, ROWS)))
+    items = holed(pa.array(RNG.integers(0, 1 << 30, int(sizes[-1]))), share)
+    columns["lists"] = pa.ListArray.from_arrays(pa.array(sizes, pa.int32()), items)
+    check(pa.table(columns), version)

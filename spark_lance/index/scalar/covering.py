@@ -1,0 +1,64 @@
+"""An index whose segments cover a whole version, and which of its entries are rows of that version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.row_sets import unpack_rows
+from spark_lance.index.scalar.base import ScalarIndex
+from spark_lance.table.addresses import Addresses, row_addresses
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["LONGEST_RUN", "Covering"]
+
+# Entries that are looked at together.
+LONGEST_RUN = 1 << 18
+
+
+@dataclass(frozen=True)
+class Covering:
+    """The segments of one index; together they cover every fragment, each of them once."""
+
+    snapshot: Snapshot
+    resolver: RowResolver
+    kind: Any
+    segments: tuple[Any, ...]
+
+    @property
+    def names_addresses(self) -> bool:
+        """Whether entries name rows of this version, not values of rows that were changed since."""
+        stable = self.snapshot.manifest.uses_stable_row_ids
+        return not stable or all(segment.has_addresses for segment in self.segments)
+
+    @cached_property
+    def live(self) -> int:
+        """The rows of the version."""
+        return self.snapshot.live_rows()
+
+    def alive(self, segment: ScalarIndex, numbers: Addresses) -> Addresses:
+        """Return the addresses of those entries of a segment that are rows of the version."""
+        addresses, counts = self.found(segment, numbers)
+        return addresses[counts]
+
+    def found(self, segment: ScalarIndex, numbers: Addresses) -> tuple[Addresses, npt.NDArray[np.bool_]]:
+        """Return the addresses of entries, and which of them are rows of the version."""
+        if not len(numbers):
+            return np.empty(0, np.uint64), np.empty(0, np.bool_)
+        return self.resolver.addresses(numbers, segment.segment.covered, are_addresses=segment.has_addresses)
+
+    def numbers(self, stored: bytes) -> Iterator[Addresses]:
+        """Yield the entries of a stored set of rows, in pieces."""
+        physical = {fragment.id: fragment for fragment in self.snapshot.fragments}
+        for fragment, rows in unpack_rows(stored).items():
+            if rows is None and fragment not in physical:
+                continue
+            held = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows
+            for start in range(0, len(held), LONGEST_RUN):
+                yield row_addresses(fragment, np.array(held[start : start + LONGEST_RUN], np.uint64))

@@ -1,0 +1,154 @@
+"""The Python that Spark's workers run: whether it can read Lance tables, said before a job fails for it.
+
+Workers run what `PYSPARK_PYTHON` names, or else `python3` on the PATH, which need not be the driver's Python
+nor have this package. And to find the sources that packages bring, Spark imports every package whose name
+begins with `pyspark_`: one that cannot be imported hides all of them.
+
+Only what can be run on the driver's machine is looked at; it is there that Spark plans.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pkgutil
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from spark_lance.errors import WorkerPythonError
+
+__all__ = ["Interpreter", "check_workers", "lacks_package", "probe"]
+
+logger = logging.getLogger(__name__)
+
+_PREFIX, _OURS = "pyspark_", "pyspark_lance"
+_SECONDS = 60
+_REMEDY = f"set PYSPARK_PYTHON={sys.executable} before the session starts"
+# What Spark passes on of a worker that cannot load our functions.
+_LACKING = ("No module named 'spark_lance'", "No module named 'pyspark_lance'")
+
+_PROGRAM = """
+import importlib, json, pkgutil, sys
+broken = {}
+for name in sorted(info.name for info in pkgutil.iter_modules() if info.name.startswith("pyspark_")):
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        broken[name] = type(error).__name__ + ": " + " ".join(str(error).split())
+try:
+    import spark_lance
+    release = spark_lance.__version__
+except ImportError:
+    release = None
+print(json.dumps({"version": "%d.%d" % sys.version_info[:2], "release": release, "broken": broken}))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """What a Python program has.
+
+    Attributes:
+        version: such as "3.11".
+        release: of this package; None if it is not installed there.
+        broken: packages that Spark imports and that fail, with their errors.
+    """
+
+    version: str
+    release: str | None
+    broken: tuple[tuple[str, str], ...]
+
+
+@cache
+def probe(program: str) -> Interpreter | None:
+    """Ask a Python program what it has; None if it does not start or does not answer."""
+    try:
+        done = subprocess.run(
+            [program, "-c", _PROGRAM], capture_output=True, text=True, timeout=_SECONDS, check=True
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+    return Interpreter(told["version"], told["release"], tuple(sorted(told["broken"].items())))
+
+
+def check_workers(spark: Any) -> bool:
+    """Warn, a line each, of what keeps the workers of a session from reading Lance tables.
+
+    Args:
+        spark: a classic session.
+
+    Returns:
+        Whether Spark finds the format by itself, as far as one can see here.
+    """
+    named = str(spark.sparkContext.pythonExec)
+    program = shutil.which(named)
+    if program is None:
+        _warn(f"Spark's workers are to run {named}, which is not there: {_REMEDY}")
+        return False
+    if _is_this(Path(program)) and not _others():
+        return True
+    found = probe(program)
+    if found is None:
+        _warn(f"Spark's workers are to run {program}, which does not start: {_REMEDY}")
+        return False
+    for line in _complaints(program, found):
+        _warn(line)
+    return found.release is not None and not found.broken
+
+
+@cache
+def _warn(line: str) -> None:
+    """Say a line once."""
+    logger.warning("%s", line)
+
+
+def lacks_package(problem: Exception) -> WorkerPythonError | None:
+    """Return what is to be said of a failed job whose workers lack this package; None of others."""
+    text = str(problem)
+    if not any(sign in text for sign in _LACKING):
+        return None
+    return WorkerPythonError(
+        f"the Python of Spark's workers has no spark_lance: install it there, or {_REMEDY}"
+    )
+
+
+def _is_this(program: Path) -> bool:
+    """Return whether a program is this Python, by its name or another one in the same folder.
+
+    Links are not followed out of it: those of two environments may lead to one Python.
+    """
+    this = Path(sys.executable)
+    return program.absolute().parent == this.absolute().parent and program.samefile(this)
+
+
+def _others() -> list[str]:
+    """Return the packages besides ours that Spark imports to find sources."""
+    names = {info.name for info in pkgutil.iter_modules() if info.name.startswith(_PREFIX)}
+    return sorted(names - {_OURS})
+
+
+def _complaints(program: str, found: Interpreter) -> list[str]:
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    lines = []
+    if found.version != ours:
+        lines.append(
+            f"Spark's workers run {program} (Python {found.version}), this driver runs Python {ours}, and "
+            f"Spark refuses jobs for that: {_REMEDY}"
+        )
+    if found.release is None:
+        lines.append(
+            f"Spark's workers run {program}, which has no spark_lance: install it there, or {_REMEDY}"
+        )
+    lines += [
+        f"the package {name} cannot be imported ({error}), and so Spark finds none of the sources that "
+        "packages bring: mend or uninstall it"
+        for name, error in found.broken
+        if name != _OURS
+    ]
+    return lines

@@ -1,0 +1,179 @@
+// How the rows of tasks come from Python workers: as rows, which is Spark's way, or as batches of columns (LanceColumns).
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package spark_lance.sql;
+
+import java.io.File;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.lang.reflect.InvocationTargetException;
+import java.nio.file.Files;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.zip.ZipEntry;
+import java.util.zip.ZipOutputStream;
+import org.apache.spark.JobArtifactSet$;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.classic.SparkSession$;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StructType;
+import org.slf4j.LoggerFactory;
+
+public final class LanceTransport {
+  private static final String SETTING = "spark.lance.transport";
+  private static final List KINDS = Arrays.asList((Object[]) new String[] {"rows", "columns"});
+  private static final String CLASSES = "spark_lance.sql.LanceColumns";
+  // Types whose values stand in a batch as Spark reads them, beside arrays, maps and structs of them.
+  private static final Set TYPES =
+      new HashSet(
+          Arrays.asList(
+              (Object[])
+                  new String[] {
+                    "NullType", "BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType",
+                    "DoubleType", "DecimalType", "StringType", "BinaryType", "DateType", "TimestampType",
+                    "TimestampNTZType", "DayTimeIntervalType", "TimeType"
+                  }));
+  // Tasks that look for the classes on executors.
+  private static final long PROBES = 4;
+
+  // Why the classes are of no use here, "" if they are; null before anybody has asked. It holds for one application.
+  private static String verdict = null;
+  private static String application = null;
+
+  private LanceTransport() {}
+
+  // How the tasks of a scan of some columns shall read: what the setting says, if that is possible, otherwise rows.
+  public static String kind(StructType schema) {
+    SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
+    String asked = settings.getConfString(SETTING, "columns");
+    if (!KINDS.contains(asked)) {
+      throw new IllegalArgumentException(SETTING + " is rows or columns, not " + asked);
+    }
+    // Executors load what sessions with artifacts of their own need, as those of Connect, in another way.
+    boolean isolated = JobArtifactSet$.MODULE$.getCurrentJobArtifactState().isDefined();
+    boolean large = settings.arrowUseLargeVarTypes();
+    return asked.equals("rows") || isolated || large || !isKnown(schema) || !isUsable() ? "rows" : asked;
+  }
+
+  // The factory by which they read: the given one, which makes rows, or one around it, which makes batches.
+  public static PartitionReaderFactory factory(PartitionReaderFactory rows, String kind) {
+    if (kind.equals("rows")) {
+      return rows;
+    }
+    try {
+      return (PartitionReaderFactory) loaded("$Factory").getConstructors()[0].newInstance(new Object[] {rows});
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  private static Class loaded(String inner) throws ClassNotFoundException {
+    return Class.forName(CLASSES + inner, true, LanceTransport.class.getClassLoader());
+  }
+
+  private static boolean isKnown(DataType type) {
+    if (type instanceof StructType) {
+      StructType struct = (StructType) type;
+      boolean all = true;
+      for (int i = 0; all && i < struct.length(); i++) {
+        all = isKnown(struct.fields()[i].dataType());
+      }
+      return all;
+    }
+    if (type instanceof ArrayType) {
+      return isKnown(((ArrayType) type).elementType());
+    }
+    if (type instanceof MapType) {
+      return isKnown(((MapType) type).keyType()) && isKnown(((MapType) type).valueType());
+    }
+    String name = type.getClass().getSimpleName();
+    return TYPES.contains(name.endsWith("$") ? name.substring(0, name.length() - 1) : name);
+  }
+
+  // Whether this release has what the classes need, and executors can load them.
+  private static synchronized boolean isUsable() {
+    SparkContext context = SparkContext.getOrCreate();
+    if (!context.applicationId().equals(application)) {
+      application = context.applicationId();
+      verdict = problem(context);
+      if (!verdict.isEmpty()) {
+        LoggerFactory.getLogger("spark_lance")
+            .warn("Lance tables are read row by row, as batches of columns are of no use here: " + verdict);
+      }
+    }
+    return verdict.isEmpty();
+  }
+
+  private static String problem(SparkContext context) {
+    try {
+      Class classes = loaded("");
+      Class[] inner = classes.getDeclaredClasses();
+      for (int i = 0; i < inner.length; i++) {
+        // Their code is checked now, and not in a task.
+        Class.forName(inner[i].getName(), true, inner[i].getClassLoader());
+      }
+      Object missing = classes.getMethod("missing", new Class[0]).invoke(null, new Object[0]);
+      if (missing != null) {
+        return (String) missing;
+      }
+      return context.isLocal() ? "" : sent(context, classes);
+    } catch (ClassNotFoundException problem) {
+      return "they do not fit this release of Spark";
+    } catch (InvocationTargetException problem) {
+      return String.valueOf(problem.getCause());
+    } catch (ReflectiveOperationException problem) {
+      return problem.toString();
+    } catch (LinkageError problem) {
+      return problem.toString().split("\n")[0];
+    } catch (IOException problem) {
+      return problem.toString();
+    }
+  }
+
+  // Sends the classes to the executors; returns why they cannot load them, "" if they can.
+  private static String sent(SparkContext context, Class classes) throws IOException {
+    File jar = File.createTempFile("spark-lance-", ".jar");
+    jar.deleteOnExit();
+    ZipOutputStream out = new ZipOutputStream(Files.newOutputStream(jar.toPath()));
+    add(classes, out);
+    out.close();
+    context.addJar(jar.getPath());
+    // A class of Spark's, which all executors have, tells whether there is another.
+    String asks = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + CLASSES + "$Factory') as there";
+    SparkSession session = (SparkSession) SparkSession$.MODULE$.active();
+    List answers = session.range(0L, PROBES, 1L, (int) PROBES).selectExpr(new String[] {asks}).collectAsList();
+    for (int i = 0; i < answers.size(); i++) {
+      if (!"true".equals(((Row) answers.get(i)).getString(0))) {
+        return "executors do not load the classes that the driver sends them";
+      }
+    }
+    return "";
+  }
+
+  private static void add(Class one, ZipOutputStream out) throws IOException {
+    String name = one.getName().replace('.', '/') + ".class";
+    InputStream in = one.getClassLoader().getResourceAsStream(name);
+    try {
+      out.putNextEntry(new ZipEntry(name));
+      in.transferTo(out);
+      out.closeEntry();
+    } finally {
+      in.close();
+    }
+    Class[] inner = one.getDeclaredClasses();
+    for (int i = 0; i < inner.length; i++) {
+      add(inner[i], out);
+    }
+  }
+}

@@ -1,0 +1,91 @@
+"""Writes that the driver's own Python plans and commits, and does itself where there are few rows.
+
+Every question that plans has `write`: the options of a write, the schema of its rows, and whether they take
+the place of the table's content. The answer None leaves the write to Spark's own way, which says in the way
+of all Python data sources what is wrong with it; nothing has been written then.
+
+Between plan and commit the writer is with Spark, pickled: whoever never comes back leaves nothing here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from spark_lance.errors import LanceError
+from spark_lance.spark.options.options import write_options
+from spark_lance.spark.sink.task_write import pickled_write
+from spark_lance.spark.sink.write import LanceWriter
+from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.streaming.write import stream_writer
+
+if TYPE_CHECKING:
+    from spark_lance.spark.streaming.upsert import UpsertStreamWriter
+    from spark_lance.spark.streaming.write import LanceStreamWriter
+
+__all__ = ["finish_write", "plan_write", "write_rows"]
+
+
+def plan_write(question: Question) -> dict[str, str] | None:
+    """Return what the tasks of a write run, and the writer that commits, pickled and in base64."""
+    try:
+        writer = _writer(question.asked["write"], streams=question.asked["streams"])
+    except (LanceError, OSError):
+        return None
+    return {"writer": _text(pickle.dumps(writer)), "function": _text(pickled_write(writer))}
+
+
+def finish_write(question: Question) -> None:
+    """Commit what tasks wrote, or delete it.
+
+    `messages` are those of all tasks, None for one that did not finish; `epoch` is the number of a stream's
+    micro-batch.
+
+    Raises:
+        CommitOutcomeUnknownError: the version may exist; no file was deleted.
+        CommitError, SchemaError, OSError: nothing was committed; the files were deleted.
+    """
+    asked = question.asked
+    writer = pickle.loads(_bytes(asked["writer"]))
+    messages = [None if message is None else pickle.loads(_bytes(message)) for message in asked["messages"]]
+    epoch = () if asked["epoch"] is None else (asked["epoch"],)
+    (writer.abort if asked["aborts"] else writer.commit)(messages, *epoch)
+
+
+def write_rows(question: Question) -> dict[str, int] | None:
+    """Write and commit rows, which come as a stream of Arrow in base64; return how many these are.
+
+    Raises:
+        SchemaError: a value does not fit its column; nothing was committed.
+        CommitError: as `finish_write`.
+    """
+    try:
+        writer = _writer(question.asked["write"], streams=False)
+    except (LanceError, OSError):
+        return None
+    assert isinstance(writer, LanceWriter)  # no stream
+    with pa.ipc.open_stream(pa.py_buffer(_bytes(question.asked["arrow"]))) as stream:
+        message = writer.write(iter(stream))
+    writer.commit([message])
+    return {"rows": message.rows}
+
+
+def _writer(asked: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
+    schema = st.StructType.fromJson(json.loads(asked["schema"]))
+    options = write_options(CaseInsensitiveDict(asked["options"]), asked["overwrite"])
+    make = stream_writer if streams else LanceWriter
+    return make(options, schema, asked["overwrite"])
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text)

@@ -1,0 +1,96 @@
+"""Rows that the driver reads, among what else Spark does: adaptive plans, caches, metrics, sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_lance
+
+
+@pytest.fixture(scope="module")
+def driver(spark: SparkSession) -> Iterator[SparkSession]:
+    session = spark.newSession()
+    assert session.conf.get("spark.sql.adaptive.enabled") == "true"
+    yield spark_lance.enable(session)
+    spark.newSession()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    place = str(tmp_path / "t.lance")
+    spark_lance.write_dataset(pa.table({"id": range(100), "part": [i % 5 for i in range(100)]}), place)
+    spark_lance.dataset(place).delete("id % 10 = 3")
+    return place
+
+
+def load(session: SparkSession, path: str) -> DataFrame:
+    return session.read.format("lance").load(path)
+
+
+def nodes(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def test_joins_and_aggregates_over_them_under_adaptive_execution(driver: SparkSession, path: str) -> None:
+    few = load(driver, path).where("id < 20")
+    counted = few.join(load(driver, path).hint("merge"), "part").groupBy("part").count()
+    found = dict(map(tuple, counted.collect()))
+    left = [i for i in range(20) if i % 10 != 3]
+    right = [i for i in range(100) if i % 10 != 3]
+    expected = {p: sum(i % 5 == p for i in left) * sum(i % 5 == p for i in right) for p in range(5)}
+    assert found == expected
+    plan = nodes(counted)
+    assert "AdaptiveSparkPlan isFinalPlan=true" in plan
+    assert "LocalTableScan" in plan
+    assert "BatchScan" not in plan
+
+
+def test_a_cache_keeps_its_rows_until_it_is_dropped(driver: SparkSession, path: str) -> None:
+    frame = load(driver, path).where("id < 10").cache()
+    assert frame.count() == 9
+    assert "InMemoryTableScan" in nodes(frame.select("id"))
+    spark_lance.dataset(path).delete("id = 5")
+    assert frame.count() == 9
+    # Another read of the newest version is not that of the cache.
+    assert load(driver, path).where("id < 10").count() == 8
+    frame.unpersist()
+    assert frame.count() == 9  # its version
+
+
+def test_the_rows_are_counted_in_the_metrics(driver: SparkSession, path: str) -> None:
+    frame = load(driver, path).where("part = 1")
+    assert len(frame.collect()) == 20
+    plan = frame._jdf.queryExecution().executedPlan()
+    assert "LocalTableScan" in plan.toString()
+    assert int(plan.metrics().apply("numOutputRows").value()) == 20
+
+
+def test_views_and_their_conditions(driver: SparkSession, path: str) -> None:
+    driver.conf.set("spark.sql.session.timeZone", "UTC")
+    load(driver, path).createOrReplaceTempView("all_rows")
+    driver.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW mine AS SELECT id, part FROM all_rows WHERE part = 2 AND id > 50"
+    )
+    expected = [i for i in range(100) if i % 5 == 2 and i > 50]
+    assert [row.id for row in driver.sql("SELECT id FROM mine ORDER BY id").collect()] == expected
+    assert driver.sql("SELECT count(*) FROM mine").head() == (len(expected),)
+    assert [row.id for row in driver.sql("SELECT id FROM mine LIMIT 3").collect()] == expected[:3]
+    assert driver.sql("SELECT id FROM mine WHERE id = 53").collect() == []
+    assert driver.sql("SELECT id FROM mine WHERE id = 51 OR id = 52").collect() == [(52,)]
+
+
+def test_sessions_of_one_driver_have_bounds_of_their_own(driver: SparkSession, path: str) -> None:
+    other = spark_lance.enable(driver.newSession())
+    other.conf.set("spark.lance.localRows", "5")
+    assert "LocalTableScan" in nodes(load(driver, path))
+    assert "BatchScan" in nodes(load(other, path))
+    assert load(other, path).count() == load(driver, path).count() == 90
+    off = spark_lance.enable(driver.newSession())
+    off.conf.set("spark.lance.planInDriver", "false")
+    assert "BatchScan" in nodes(load(off, path).where("id < 7"))
+    assert load(off, path).where("id < 7").count() == 6

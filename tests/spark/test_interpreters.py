@@ -1,0 +1,181 @@
+"""The Python of Spark's workers, and packages that Spark imports: faults are told before a job fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_lance
+from spark_lance.errors import WorkerPythonError
+from spark_lance.spark import interpreters
+from spark_lance.spark.interpreters import Interpreter, check_workers, lacks_package, probe
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
+OLD_PYTHON = Interpreter("3.8", None, (("pyspark_bad", "ImportError: no y"),))
+
+PROGRAM = """
+import sys
+import spark_lance
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from spark_lance.errors import WorkerPythonError
+from spark_lance.spark.java import ensure_java
+
+ensure_java()
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+spark_lance.enable(spark).conf.set("spark.lance.localRows", "0")
+try:
+    print("rows", spark.read.format("lance").load(sys.argv[1]).count())
+    spark_lance.LanceTable.forPath(spark, sys.argv[1]).delete("id = 1")
+    print("deleted")
+except (WorkerPythonError, PySparkException) as error:
+    print("failed", type(error).__name__, error)
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    probe.cache_clear()
+    interpreters._warn.cache_clear()
+
+
+def session(python: str) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(pythonExec=python))
+
+
+def script(folder: Path, text: str) -> str:
+    folder.mkdir(exist_ok=True)
+    program = folder / "python"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def bare(folder: Path) -> str:
+    """A Python without packages."""
+    return script(folder, f'exec {sys.executable} -S -I "$@"')
+
+
+def test_the_drivers_own_python_is_not_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreters, "probe", lambda program: pytest.fail(program))
+    monkeypatch.setattr(interpreters, "_others", lambda: [])
+    assert check_workers(session(sys.executable))
+    beside = Path(sys.executable).parent / "python3"
+    if beside.exists() and beside.samefile(sys.executable):
+        assert check_workers(session(str(beside)))
+    assert not caplog.records
+
+
+def test_programs_are_asked_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe(sys.executable) == Interpreter(OWN, spark_lance.__version__, ())
+    (tmp_path / "pyspark_bad.py").write_text("raise ImportError('no\\nmodule x')")
+    (tmp_path / "pyspark_rude.py").write_text("raise SystemExit(3)")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    probe.cache_clear()
+    broken = (("pyspark_bad", "ImportError: no module x"), ("pyspark_rude", "SystemExit: 3"))
+    assert probe(sys.executable) == Interpreter(OWN, spark_lance.__version__, broken)
+    without = probe(bare(tmp_path / "bare"))
+    assert without is not None
+    assert (without.version, without.release) == (OWN, None)
+    assert probe(script(tmp_path / "other", "exit 1")) is None
+    assert probe(script(tmp_path / "talks", "echo hello")) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Interpreter(OWN, "0.1.0", ()), []),
+        (Interpreter("3.8", "0.1.0", ()), ["(Python 3.8), this driver runs Python"]),
+        (Interpreter(OWN, None, ()), ["which has no spark_lance"]),
+        (None, ["which does not start"]),
+        (
+            OLD_PYTHON,
+            ["Python 3.8", "has no spark_lance", "pyspark_bad cannot be imported (ImportError: no y)"],
+        ),
+    ],
+)
+def test_each_fault_is_one_line_with_the_remedy(
+    found: Interpreter | None,
+    said: list[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interpreters, "probe", lambda program: found)
+    other = script(tmp_path / "other", "exit 1")
+    good = found is not None and found.release is not None and not found.broken
+    assert check_workers(session(other)) == good
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(said)
+    for line, words in zip(lines, said, strict=True):
+        assert words in line
+        assert "\n" not in line
+        assert f"PYSPARK_PYTHON={sys.executable}" in line or "mend or uninstall" in line
+
+
+def test_a_python_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    assert not check_workers(session("/no/such/python"))
+    (record,) = caplog.records
+    assert "/no/such/python, which is not there: set PYSPARK_PYTHON=" in record.getMessage()
+
+
+def test_what_a_failed_job_lacks() -> None:
+    found = lacks_package(RuntimeError("worker: ModuleNotFoundError: No module named 'spark_lance'\n  at x"))
+    assert isinstance(found, WorkerPythonError)
+    assert "PYSPARK_PYTHON=" in str(found)
+    assert lacks_package(RuntimeError("No module named 'torch'")) is None
+
+
+def run(table: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(table)],
+        env={**kept, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+        cwd=table.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_a_broken_package_hides_nothing(tmp_path: Path) -> None:
+    spark_lance.write_dataset(pa.table({"id": [1, 2, 3]}), tmp_path / "t.lance")
+    (tmp_path / "pyspark_bad.py").write_text("raise ImportError('no such driver')")
+    path = f"{ROOT}{os.pathsep}{tmp_path}"
+    done = run(tmp_path / "t.lance", PYTHONPATH=path, PYSPARK_PYTHON=sys.executable)
+    assert done.stdout.splitlines() == ["rows 3", "deleted"]
+    assert done.stderr.count("the package pyspark_bad cannot be imported (ImportError: no such driver)") == 1
+
+
+@pytest.mark.slow
+def test_workers_without_the_package(tmp_path: Path) -> None:
+    spark_lance.write_dataset(pa.table({"id": [1, 2, 3]}), tmp_path / "t.lance")
+    # pyspark itself finds its workers' Python; this package is missing there.
+    packages = Path(pa.__file__).parents[1]
+    program = (
+        "import importlib.machinery as m, sys; "
+        "find = m.PathFinder.find_spec; "
+        "m.PathFinder.find_spec = classmethod(lambda c, n, *a: None if 'lance' in n else find(n, *a))"
+    )
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(program)
+    place = f"{tmp_path / 'site'}{os.pathsep}{packages}"
+    other = script(tmp_path / "other", f'PYTHONPATH="{place}:$PYTHONPATH" exec {sys.executable} "$@"')
+    done = run(tmp_path / "t.lance", PYSPARK_PYTHON=other)
+    assert done.stderr.count(f"run {other}, which has no spark_lance") == 1
+    assert done.stdout.splitlines()[-1].startswith("failed WorkerPythonError the Python of Spark's workers")

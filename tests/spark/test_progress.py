@@ -1,0 +1,182 @@
+"""What is seen of long operations: Spark's UI, the log, bars."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import spark_lance
+from spark_lance import LanceTable
+from spark_lance.cli.output import Progress
+from spark_lance.spark import progress_bars
+from spark_lance.spark.jobs import spread
+from spark_lance.spark.progress import operation, step
+from spark_lance.spark.progress_bars import NotebookBar, bar_for
+
+GROUP, DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
+
+
+def jobs(spark: SparkSession) -> dict[int, tuple[str | None, str | None]]:
+    """Group and description of all jobs that Spark's UI would show."""
+    found = spark._jsc.sc().statusStore().jobsList(None)
+    told = [found.apply(at) for at in range(found.size())]
+    return {job.jobId(): (_or_none(job.jobGroup()), _or_none(job.description())) for job in told}
+
+
+def _or_none(option: Any) -> str | None:
+    return str(option.get()) if option.isDefined() else None
+
+
+def table(spark: SparkSession, folder: Path) -> LanceTable:
+    path = str(folder / "t.lance")
+    for start in (0, 300):
+        ids = np.arange(start, start + 300)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.float32(ids).repeat(4)), 4)
+        spark_lance.write_dataset(pa.table({"id": ids, "x": ids % 7, "v": vectors}), path, mode="append")
+    return LanceTable.forPath(spark, path)
+
+
+def test_jobs_say_which_step_of_what_they_are(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="spark_lance.spark.progress")
+    changed, before = table(spark, tmp_path), jobs(spark).keys()
+    changed.createIndex("v", "IVF_FLAT", numPartitions=2)
+    changed.createScalarIndex("x")
+    changed.addColumns({"y": "x + 1"})
+    changed.alterColumn("y", type="int")
+    source = spark.range(290, 310).selectExpr("id", "1 AS x")
+    changed.alias("t").merge(source.alias("s"), "t.id = s.id").whenMatchedUpdate(set={"x": "s.x"}).execute()
+    changed.update("id = 5", {"x": "0"})
+    changed.delete("id % 100 = 7")
+    changed.optimize().where("id < 400").executeCompaction()
+    changed.optimize().zOrderBy("id", "x")
+    told = {job: names for job, names in jobs(spark).items() if job not in before}
+    path = changed.path
+    steps = {
+        "index v_idx": {"train", "code 600 rows"},
+        "index x_idx": {"index 600 rows"},
+        "change of columns": {"write 2 fragments"},
+        "merge": {"join and write rows"},
+        "update": {"find and write rows"},
+        "deletion": {"find rows"},
+        "compaction": {"find fragments with matching rows", "rewrite 2 groups of fragments"},
+        "clustering": {"sample the keys", "sort and write 594 rows"},
+    }
+    named = {(group, description) for group, description in told.values() if description is not None}
+    wanted = {
+        (f"lance: {what} of {path}", f"{what} of {path}: {one}") for what, all in steps.items() for one in all
+    }
+    assert named == wanted
+    lines = [record.getMessage().rpartition(": finished in ")[0] for record in caplog.records]
+    assert {description for _, description in wanted} | {f"{what} of {path}" for what in steps} == set(lines)
+    assert spark.sparkContext.getLocalProperty(GROUP) is None
+    assert spark.sparkContext.getLocalProperty(DESCRIPTION) is None
+
+
+def test_the_callers_names_come_back(spark: SparkSession, tmp_path: Path) -> None:
+    changed, context, before = table(spark, tmp_path), spark.sparkContext, jobs(spark).keys()
+    context.setJobGroup("nightly", "the nightly load")
+    try:
+        changed.delete("id = 3")
+        with pytest.raises(ZeroDivisionError), operation(spark, "test", "here"), step(spark, "divide"):
+            raise ZeroDivisionError
+        assert context.getLocalProperty(GROUP) == "nightly"
+        assert context.getLocalProperty(DESCRIPTION) == "the nightly load"
+    finally:
+        context.setLocalProperty(GROUP, None)  # type: ignore[arg-type]
+        context.setLocalProperty(DESCRIPTION, None)  # type: ignore[arg-type]
+    told = {names for job, names in jobs(spark).items() if job not in before}
+    assert ("nightly", f"deletion of {changed.path}: find rows") in told
+
+
+class Bar(list[tuple[str, int, int, str]]):
+    """Keeps what it is told."""
+
+    def __call__(self, *told: Any) -> None:
+        self.append(told)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.append(("left", 0, 0, ""))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def slowly(number: int) -> int:
+    return sum(i % 3 for i in range(300_000)) * number
+
+
+def test_bars_hear_of_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    bar = Bar()
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress_bars, "bar_for", lambda spark, what: bar)
+    monkeypatch.setattr(progress_bars, "_INTERVAL", 0.02)
+    with operation(spark, "test", "here"):
+        with operation(spark, "part", "here"), step(spark, "compute"):
+            spread(spark, range(6), slowly)
+        told, bar[:] = bar.copy(), []
+        spread(spark, range(2), slowly)
+    assert told
+    assert {(name, unit) for name, _, _, unit in told} == {("compute", "tasks")}
+    assert all(0 <= done <= total for _, done, total, _ in told)
+    assert max(total for _, _, total, _ in told) >= 6
+    assert bar == [("left", 0, 0, "")]  # what is no step is not watched
+
+
+def session(**settings: str) -> Any:
+    return SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: settings.get(name, default)))
+
+
+def test_bars_are_drawn_where_somebody_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert bar_for(session(), "work") is None
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert isinstance(bar_for(session(), "work"), Progress)
+    assert bar_for(session(**{"spark.lance.progress": "false"}), "work") is None
+    assert bar_for(session(**{"spark.ui.showConsoleProgress": "true"}), "work") is None
+
+
+def test_notebooks_get_a_bar_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[str] = []
+
+    def display(page: str, *, display_id: bool) -> Any:
+        assert display_id
+        pages.append(page)
+        return SimpleNamespace(update=pages.append)
+
+    kernel = type("ZMQInteractiveShell", (), {})()
+    notebook, shown = ModuleType("IPython"), ModuleType("IPython.display")
+    notebook.get_ipython = lambda: kernel  # type: ignore[attr-defined]
+    shown.HTML, shown.display = str, display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(progress_bars, "_INTERVAL", 0.0)
+    bar = bar_for(session(), "work")
+    assert isinstance(bar, NotebookBar)
+    with bar:
+        bar("early", 1, 2, "tasks")
+    assert not pages
+    with NotebookBar("work", patience=0.0) as bar:
+        bar("rows <b>", 1000, 4000, "tasks")
+        bar("files", 3, 0, "files")
+    assert pages == [
+        "rows &lt;b&gt; <progress value='1000' max='4000'></progress> 1,000 of 4,000 tasks",
+        "files <progress></progress> 3 files",
+        "",
+    ]
