@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 import spark_lance
 from spark_lance.errors import OptionError, SchemaError, TableNotFoundError, VersionNotFoundError
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.scan import changes, metadata, search
+from spark_lance.spark.scan import changes, fresh, metadata, search
 from spark_lance.spark.scan import rows as rows_kind
 from spark_lance.spark.scan.partitions import LancePartition
 from spark_lance.spark.scan.rows import LanceReader
@@ -99,7 +99,7 @@ def test_the_module_that_spark_imports_everywhere_is_light() -> None:
 
 def test_every_kind_of_read_has_a_module_of_that_form() -> None:
     # mypy compares the modules with `ReadKind`.
-    modules: list[ReadKind] = [rows_kind, metadata, changes, search]
+    modules: list[ReadKind] = [rows_kind, metadata, changes, search, fresh]
     assert list(_READS.values()) == [getattr(module, "__name__", "") for module in modules]
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.json_columns import text_field
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.expressions import quoted, stored
@@ -134,7 +135,7 @@ class Assignments:
             if field.name in referenced and isinstance(tree, int):
                 made.append(_blob_value(functions, values[tree], types[tree], quoted(field.name)))
                 continue
-            target = spark_type(field.read_field().type)
+            target = spark_type(text_field(field.arrow_field()).type)
             made.append(build(tree, target, lambda name=field.name: old(name), quoted(field.name)))  # type: ignore[misc]
         return made
 

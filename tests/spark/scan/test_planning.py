@@ -22,7 +22,7 @@ from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.manifest import read_manifest
-from spark_lance.table.versions import versions as refs
+from spark_lance.table.versions import recent
 
 
 def marked(schema: StructType, **marks: Any) -> StructType:
@@ -85,7 +85,7 @@ def test_the_manifest_is_read_once_for_the_schema_and_once_for_the_plan(
         read.append(arguments[1])
         return original(*arguments)
 
-    monkeypatch.setattr(refs, "read_manifest", counted)
+    monkeypatch.setattr(recent, "read_manifest", counted)
     reader, partitions = plan(path, partition_bytes=100_000)
     assert len(read) == 2
     assert len(ids(reader, partitions)) == 40_000 - 499
