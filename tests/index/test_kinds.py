@@ -20,6 +20,8 @@ LABELS = {kind.label for kind in SCALAR_INDICES.values()} | {VECTOR_LABEL}
 NAMES = {*SCALAR_INDICES, *QUANTIZERS, *INDEX_TYPES, *CLASSES, *LABELS}
 TABLES = {
     "index/scalar/kinds.py",
+    # What an index tells of all values of a column.
+    "index/scalar/column_facts.py",
     "index/vector/quantizers/__init__.py",
     "index/vector/storage.py",
     # What manifests say of a kind, and who reads what they say.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import spark_lance
 from tests.memwal.tables import SHARD, rows
-from tests.table.commits.crash_worker import JOBS, run
+from tests.table.commits.crash_worker import run
 
 
 def log(path: str) -> None:
@@ -35,7 +35,7 @@ def collect(path: str) -> None:
     spark_lance.dataset(path).collect_wal(older_than=timedelta(0))
 
 
-JOBS.update({"log": log, "compact": compact, "collect": collect})
+OWN_JOBS = {"log": log, "compact": compact, "collect": collect}
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
     fatal, killed = 0, True
     steps: list[str] = []
     while killed:
-        killed, steps = run(job, base, out / str(fatal), fatal)
+        killed, steps = run(job, base, out / str(fatal), fatal, OWN_JOBS)
         fatal += stride
     sys.stdout.write(json.dumps(steps))
 

@@ -116,7 +116,8 @@ def value_counts(
         FormatError: the index is damaged.
     """
     for index in _covering(snapshot, path):
-        if index.kind is Bitmap and (found := _counts_of(index, most_values, most_bytes)) is not None:
+        counts = _TELLERS[index.kind].counts
+        if counts is not None and (found := counts(index, most_values, most_bytes)) is not None:
             return found
     return None
 
@@ -464,15 +465,16 @@ def _bounds_of_zones(index: Covering) -> Bounds | None:
 
 
 class _Teller(NamedTuple):
-    """What a kind of index tells."""
+    """What a kind of index tells; `counts` is None if it does not know the rows of each value."""
 
     leading: Callable[[Covering, int, bool, str], RowSelection | None]
     nulls: Callable[[Covering], int | None]
     bounds: Callable[[Covering], Bounds | None]
+    counts: Callable[[Covering, int, int], tuple[pa.Array, npt.NDArray[np.int64]] | None] | None = None
 
 
 _TELLERS: Mapping[type[ScalarIndex], _Teller] = {
     BTree: _Teller(_leading_of_btree, _nulls_of_btree, _bounds_of_btree),
-    Bitmap: _Teller(_leading_of_bitmap, _nulls_of_bitmap, _bounds_of_bitmap),
+    Bitmap: _Teller(_leading_of_bitmap, _nulls_of_bitmap, _bounds_of_bitmap, _counts_of),
     ZoneMap: _Teller(_leading_of_zones, _nulls_of_zones, _bounds_of_zones),
 }

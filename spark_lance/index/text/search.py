@@ -216,7 +216,10 @@ class TextSearch:
             FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
         """
         cut = self._tokenizer.cut(pa.array([query.text]))
-        words = [str(cut.distinct[int(number)]) for number in cut.word]
+        # What stands twice at one place, as runs of letters do, is asked for once.
+        pairs = dict.fromkeys(zip(cut.word.tolist(), cut.position.tolist(), strict=True))
+        words = [str(cut.distinct[number]) for number, _ in pairs]
+        places = np.array([place for _, place in pairs], dtype=np.int64)
         if not words:
             return TextTopK(np.empty(0, np.uint64), np.empty(0, np.float32))
         if query.fuzziness != 0:
@@ -233,7 +236,7 @@ class TextSearch:
         found = [self._scored(part, needed, rarity, allowed) for part in texts]
         best = best_first(found)
         if query.phrase and len(words) > 1:
-            best = self._with_phrase(best, words, cut.position - cut.position[0], query)
+            best = self._with_phrase(best, words, places - places[0], query)
         return TextTopK(best.addresses[: query.k], best.scores[: query.k])
 
     def _indexed(self, part: TextPart, words: Sequence[str]) -> _Texts:

@@ -233,7 +233,7 @@ def test_damaged_tensors_are_refused() -> None:
 
 
 def test_impossible_parameters_are_refused() -> None:
-    with pytest.raises(OptionError, match="divide"):
+    with pytest.raises(OptionError, match="divisible"):
         ProductQuantizer.train(np.zeros((10, 10), np.float32), 3, 8, "l2")
     with pytest.raises(OptionError, match="multiple of 8"):
         RabitQuantizer.train(12, 5, "l2")

@@ -41,6 +41,7 @@ FRAGMENTS = 3
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     own = spark.newSession()
     own.conf.set("spark.lance.localRows", "0")
+    _LEFT[0] = _held(own)
     yield spark_lance.enable(own)
     spark.newSession()
 
@@ -55,10 +56,18 @@ def is_columnar(frame: DataFrame) -> bool:
     return "ColumnarToRow" in frame._jdf.queryExecution().executedPlan().toString()
 
 
-def allocated(session: SparkSession) -> int:
-    """Bytes that Arrow holds in the JVM."""
+# Bytes that other tests of the process have left with Arrow in the JVM.
+_LEFT = [0]
+
+
+def _held(session: SparkSession) -> int:
     jvm: Any = session._jvm
     return int(jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory())
+
+
+def allocated(session: SparkSession) -> int:
+    """Bytes that Arrow holds in the JVM, beside those that it held before these tests."""
+    return max(0, _held(session) - _LEFT[0])
 
 
 def eventually(what: Callable[[], bool], seconds: float = 30) -> bool:

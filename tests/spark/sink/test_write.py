@@ -274,7 +274,12 @@ def test_files_are_cut_by_rows_and_options_reach_the_table(spark: SparkSession, 
         "enable_stable_row_ids": "true",
         "commit_message": "first load",
     }
-    save(spark.range(0, 200, 1, 2), path, **options)
+    # Two tasks, also in a session whose driver would write so few rows by itself.
+    spark.conf.set("spark.lance.localRows", "0")
+    try:
+        save(spark.range(0, 200, 1, 2), path, **options)
+    finally:
+        spark.conf.unset("spark.lance.localRows")
     dataset = spark_lance.dataset(path)
     assert [fragment.physical_rows for fragment in dataset.get_fragments()] == [30, 30, 30, 10] * 2
     assert dataset.manifest.file_version.text == "2.1"

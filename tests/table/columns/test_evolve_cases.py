@@ -216,8 +216,8 @@ def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     struct = pa.struct([pa.field("x", pa.int64())])
     other = pa.struct([pa.field("x", pa.int32()), pa.field("new", pa.int32())])
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
-        (SchemaError, "more rows", lambda: dataset.add_columns(many)),
-        (SchemaError, "ends before", lambda: dataset.add_columns(many.slice(0, 19))),
+        (SchemaError, "more values", lambda: dataset.add_columns(many)),
+        (SchemaError, "ended before", lambda: dataset.add_columns(many.slice(0, 19))),
         (SchemaError, "exists", lambda: dataset.add_columns({"t": "a + 1"})),
         (SchemaError, "exists", lambda: dataset.add_columns(pa.field("a", pa.int64()))),
         (SchemaError, "exists", lambda: dataset.add_columns(pa.field("s", struct))),

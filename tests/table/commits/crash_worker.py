@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,9 @@ class Killer:
         self.steps.append(f"{event} {path[len(self.directory) + 1 :]}")
 
 
-def run(job: str, base: Path, target: Path, fatal: int | None) -> tuple[bool, list[str]]:
+def run(
+    job: str, base: Path, target: Path, fatal: int | None, jobs: Mapping[str, Callable[[str], None]] = JOBS
+) -> tuple[bool, list[str]]:
     """Run a job in a process of its own; return whether it was killed, and its steps if not."""
     shutil.copytree(base, target)
     reading, writing = os.pipe()
@@ -80,7 +83,7 @@ def run(job: str, base: Path, target: Path, fatal: int | None) -> tuple[bool, li
     if child == 0:
         killer = Killer(str(target), fatal)
         sys.addaudithook(killer)
-        JOBS[job](str(target))
+        jobs[job](str(target))
         os.write(writing, json.dumps(killer.steps).encode())
         os._exit(0)
     os.close(writing)

@@ -16,6 +16,7 @@ from spark_lance.errors import (
     CommitOutcomeUnknownError,
     FormatError,
     IncompatibleConflictError,
+    OptionError,
     RetriesExhaustedError,
     RetryableConflictError,
     TableExistsError,
@@ -502,7 +503,7 @@ def test_operations_that_are_not_executed_are_refused_by_name(root: str) -> None
         commit_operation(PLAIN, root, transaction_pb2.Transaction.UpdateMemWalState(), read_version=1)
     based = overwrite_message(SCHEMA, [])
     based.initial_bases.add(path="/x")
-    with pytest.raises(UnsupportedFormatError, match="base paths"):
+    with pytest.raises(OptionError, match="add_bases"):
         commit_operation(PLAIN, root, based, read_version=1)
 
 
