@@ -154,7 +154,8 @@ def test_few_rows_take_one_job_at_most_and_no_python_worker(driver: SparkSession
     save(row(driver, 0), path)
     assert jobs(driver, lambda: save(row(driver, 1), path)) == 1
     known = local(driver, pa.table({"id": [2], "name": ["2"], "x": [1.0]}))
-    assert jobs(driver, lambda: save(known, path)) == 0
+    # Older releases run a job to get at rows that came as Arrow.
+    assert jobs(driver, lambda: save(known, path)) <= (0 if driver.version >= "4.3" else 1)
     listed = driver.createDataFrame([(3, "3", 1.5)], "id bigint, name string, x double")
     assert jobs(driver, lambda: save(listed, path)) == 1
     driver.sql("CREATE TABLE lance.few (id BIGINT, name STRING)")
