@@ -84,12 +84,10 @@ def with_catchup(
     Raises:
         FormatError: the section, the entry or a bitmap cannot be decoded.
     """
-    if MEM_WAL.encode() not in section:
+    found = _opened(section)
+    if found is None:
         return section
-    parsed, entry = _entry(section)
-    if entry is None:
-        return section
-    details = _details(entry)
+    parsed, entry, details = found
     if not details.compacted_sstables:
         return section
     complete = _covering(parsed, fragments)
@@ -115,12 +113,10 @@ def without_catchup(
     Raises:
         FormatError: the section, the entry or a bitmap cannot be decoded.
     """
-    if MEM_WAL.encode() not in section:
+    found = _opened(section)
+    if found is None:
         return section
-    parsed, entry = _entry(section)
-    if entry is None:
-        return section
-    details = _details(entry)
+    parsed, entry, details = found
     complete = set(_covering(parsed, fragments))
     kept = [progress for progress in details.index_catchup if progress.index_name in complete]
     if len(kept) == len(details.index_catchup):
@@ -129,6 +125,16 @@ def without_catchup(
     details.ClearField("index_catchup")
     details.index_catchup.MergeFrom(copies.index_catchup)
     return _changed(parsed, entry, details, version, stamp)
+
+
+def _opened(
+    section: bytes,
+) -> tuple[table_pb2.IndexSection, table_pb2.IndexMetadata, index_pb2.MemWalIndexDetails] | None:
+    """Return a section, its entry of the MemWAL, and what that says; None if it has none."""
+    if MEM_WAL.encode() not in section:
+        return None
+    parsed, entry = _entry(section)
+    return None if entry is None else (parsed, entry, _details(entry))
 
 
 def _entry(section: bytes) -> tuple[table_pb2.IndexSection, table_pb2.IndexMetadata | None]:

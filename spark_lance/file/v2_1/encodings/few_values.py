@@ -44,7 +44,8 @@ def decode_dictionary(dictionary: pb.Dictionary, chunks: Chunks, resolver: Resol
     first, second = (int(size) for size in data[:_HEADER].view("<u8"))
     if _HEADER + first + second > len(data):
         raise FormatError(f"a dictionary of {first} and {second} bytes in a buffer of {len(data)}")
-    if dictionary.num_dictionary_items > len(data) << 16:
+    # More items than values have no use, and a range of items has no bytes that would bear out their number.
+    if dictionary.num_dictionary_items > chunks.total:
         raise FormatError(f"a dictionary of {dictionary.num_dictionary_items} items")
     split = _HEADER + first
     indices = resolver.block(dictionary.indices, Chunks.block(data[_HEADER:split], chunks.total))

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.v2_1.blocks import Block, FixedSizeList, FixedWidth, PackedStruct, Variable
+from spark_lance.file.v2_1.blocks import AllNull, Block, FixedSizeList, FixedWidth, PackedStruct, Variable
 from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, exclusive_sum
 from spark_lance.file.v2_1.codec import Resolver, has_buffer
 from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
@@ -55,18 +55,13 @@ def decode(layout: pb23.PlanarLayout, page: PageBytes, resolver: Resolver) -> De
         )
     if name == "chunked":
         if slots == 0:
-            return DecodedPage(levels, _nothing(page, resolver))
+            return DecodedPage(levels, AllNull(0))
         plain = _as_dense(layout, slots).mini_block_layout
         return DecodedPage(
             levels, mini_block.decode(plain, PageBytes(held, slots, page.arrow), resolver).values
         )
     uniform = as_constant(layout.values, [pb.REPDEF_ALL_VALID_ITEM])
     return DecodedPage(levels, constant.decode(uniform, PageBytes([], slots, page.arrow), resolver).values)
-
-
-def _nothing(page: PageBytes, resolver: Resolver) -> Block:
-    """Return a block of no values."""
-    return constant.decode(pb.ConstantLayout(), PageBytes([], 0, page.arrow), resolver).values
 
 
 def _as_dense(layout: pb23.PlanarLayout, count: int) -> pb.PageLayout:
@@ -76,7 +71,7 @@ def _as_dense(layout: pb23.PlanarLayout, count: int) -> pb.PageLayout:
     values = getattr(plain.values, plain.values.WhichOneof("codec"))
     if values.HasField("levels") and values.levels.ListFields():
         raise FormatError("a page of sparse structure has levels")
-    if values.DESCRIPTOR is pb23.ChunkedValues.DESCRIPTOR:
+    if isinstance(values, pb23.ChunkedValues):
         values.num_items = count
     return dense_layout(plain)
 
@@ -89,9 +84,8 @@ def _zipped(
     count = slots if valid is None else int(np.count_nonzero(valid))
     if plain.num_items != count:
         raise FormatError(f"{plain.num_items} values do not fill the page's {count} slots that are not null")
-    if count == 0 and not page.buffers:
-        values: Block = Variable(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8))
-        return values if slots == 0 else _nothing(PageBytes([], slots, page.arrow), resolver)
+    if count == 0:
+        return AllNull(slots)
     values = full_zip.decode(plain, PageBytes(page.buffers, count, page.arrow), resolver).values
     return values if valid is None or count == slots else _spread(values, valid)
 
