@@ -70,6 +70,27 @@ def test_a_catalog_without_root_has_paths_only(spark: SparkSession, tmp_path: Pa
     assert "set spark.sql.catalog.bare.root" in str(caught.value)
 
 
+def test_what_is_written_in_place_of_other_statements_names_the_right_catalog(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The table's own catalog; else that of the newest call, in sessions that are there and in later ones."""
+
+    def told(session: SparkSession, table: str) -> str:
+        with pytest.raises(PySparkException) as caught:
+            session.sql(f"OPTIMIZE {table}")
+        return str(caught.value).partition("CALL ")[2].partition(".")[0]
+
+    first = spark_lance.enable(spark.newSession(), new_sessions=True, catalog="first", root=str(tmp_path))
+    assert (told(first, "t"), told(first, "first.t"), told(first, "other.t")) == ("first", "first", "first")
+    for name in ("second", "third"):
+        spark_lance.enable(first, new_sessions=True, catalog=name, root=str(tmp_path))
+        for session in (first, spark.newSession()):
+            answers = [
+                told(session, table) for table in ("t", "db.t", "first.t", "`first`.db.`t`", f"{name}.t")
+            ]
+            assert answers == [name, name, "first", "first", name]
+
+
 def test_the_writer_and_reader_of_frames_take_names(spark: SparkSession, tmp_path: Path) -> None:
     session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
     session.range(3).writeTo("lance.t").create()
