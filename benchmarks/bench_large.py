@@ -12,7 +12,7 @@ pages of files; the JVM has 4 GB.
     sum        one column
     filter     1 of 1,000 rows by a condition without index, all columns
     merge      1 of 1,000 rows changed by a join on the key, and one new row for each thousand of these
-    compact    after a tenth of the rows of every third fragment was deleted
+    compact    after a fifth of the rows of every third fragment was deleted (the step delete)
     index      a BTREE of the key (flat), IVF_PQ with `--partitions` partitions (vectors)
     look-ups   1,000 keys by the BTREE (flat), 100 searches of the 10 nearest in a batch (vectors)
 """
@@ -158,8 +158,8 @@ def _changes(spark: SparkSession, path: str, steps: Steps, rows: int, updated: d
     steps("merge", lambda: merge.whenMatchedUpdate(set=updated).whenNotMatchedInsertAll().execute())
     total = rows + rows // 1_000_000 + 1
     assert spark_lance.dataset(path).count_rows() == total
-    third = rows // max(3, len(spark_lance.dataset(path).get_fragments()) // 3)
-    steps("delete", lambda: table.delete(f"id % 10 = 3 AND id div {third} % 3 = 0 AND id < {rows}"))
+    length = rows // len(spark_lance.dataset(path).get_fragments())
+    steps("delete", lambda: table.delete(f"id % 5 = 3 AND id div {length} % 3 = 0 AND id < {rows}"))
     left = spark_lance.dataset(path).count_rows()
     steps("compact", lambda: table.optimize().executeCompaction())
     assert spark_lance.dataset(path).count_rows() == left < total
