@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.spark.options.option_values import boolean, one_of, positive
+from spark_lance.table.predicates.geometries import GEOMETRY_TYPES
 
 __all__ = [
+    "AS_GEOMETRY",
     "AS_JSON",
     "BLOB",
     "COLUMN_OPTIONS",
     "ENCODINGS",
     "FLOAT16",
+    "GEOMETRY_METADATA",
     "INNER",
     "KEY",
     "KEY_POSITION",
@@ -36,6 +39,9 @@ FLOAT16 = "arrow.float16"
 LARGE = "arrow.large_var_char"
 BLOB = "lance.encoding"
 AS_JSON = "lance.json"
+AS_GEOMETRY = "lance.geometry"
+# In metadata of a column of geometries: what else its type tells, such as the spatial reference.
+GEOMETRY_METADATA = "lance.geometry.metadata"
 # In metadata of a column of arrays, before what is asked of their elements.
 INNER = "element."
 KEY = "lance-schema:unenforced-primary-key"
@@ -96,6 +102,13 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         "them as plain text.",
     ),
     ColumnOption(
+        AS_GEOMETRY,
+        one_of(*GEOMETRY_TYPES),
+        "the name of a GeoArrow type",
+        "Store a new column as geometries of this type: binary as geoarrow.wkb, struct<x: double, y: double> "
+        "as geoarrow.point, arrays of these as geoarrow.linestring, and so on.",
+    ),
+    ColumnOption(
         "lance.compression",
         one_of("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
@@ -139,7 +152,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
 ENCODINGS: Mapping[str, str] = {
     option.name: "lance-encoding:" + option.name.removeprefix("lance.")
     for option in COLUMN_OPTIONS
-    if option.name.startswith("lance.") and option.name not in (BLOB, AS_JSON)
+    if option.name.startswith("lance.") and option.name not in (BLOB, AS_JSON, AS_GEOMETRY)
 }
 
 # Names in a column's metadata -> option. `lance-encoding:` keys of pages are field metadata as they are.
@@ -148,6 +161,7 @@ METADATA: Mapping[str, str] = {
     FLOAT16: FLOAT16,
     LARGE: LARGE,
     AS_JSON: AS_JSON,
+    AS_GEOMETRY: AS_GEOMETRY,
     "arrow:large-var-char": LARGE,
     KEY: KEY,
     KEY_POSITION: KEY_POSITION,

@@ -20,12 +20,14 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.extensions import EXTENSION_NAME
+from spark_lance.file.extensions import EXTENSION_METADATA, EXTENSION_NAME
 from spark_lance.spark.options.column_options import (
+    AS_GEOMETRY,
     AS_JSON,
     BLOB,
     ENCODINGS,
     FLOAT16,
+    GEOMETRY_METADATA,
     INNER,
     KEY,
     KEY_POSITION,
@@ -35,6 +37,7 @@ from spark_lance.spark.options.column_options import (
 )
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.types import arrow_type, is_shared
+from spark_lance.table.predicates.geometries import is_geometry
 
 __all__ = ["ColumnSettings", "new_field"]
 
@@ -69,6 +72,9 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
     arrow = _with_page_metadata(arrow, metadata)
     if asked.get(AS_JSON):
         metadata.update(_named(arrow, ".".join(here)))
+    if asked.get(AS_GEOMETRY):
+        metadata.update(_as_geometry(arrow, asked[AS_GEOMETRY], ".".join(here)))
+        metadata[EXTENSION_METADATA] = str(given.get(GEOMETRY_METADATA, "{}"))
     if asked.get(BLOB) == "blob":
         metadata[_BLOB_KEY] = "true"
     key = asked.get(KEY) or asked.get(KEY_POSITION) is not None
@@ -145,6 +151,13 @@ def _named(arrow: pa.DataType, column: str) -> dict[str, str]:
     if not (pa.types.is_string(arrow) or pa.types.is_large_string(arrow)):
         raise SchemaError(f"column {column!r} is not text, so it cannot be stored as JSON")
     return {EXTENSION_NAME: "arrow.json"}
+
+
+def _as_geometry(arrow: pa.DataType, extension: str, column: str) -> dict[str, str]:
+    """Return the field metadata that makes values geometries."""
+    if not is_geometry(extension, arrow):
+        raise SchemaError(f"column {column!r} is {arrow}, which cannot be stored as {extension}")
+    return {EXTENSION_NAME: extension}
 
 
 def _stored_as(asked: Mapping[str, Any]) -> str:

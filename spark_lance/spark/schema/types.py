@@ -14,9 +14,17 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.extensions import EXTENSION_METADATA
 from spark_lance.file.json_columns import is_json_text
 from spark_lance.spark.compat import TimeType
-from spark_lance.spark.options.column_options import AS_JSON, INNER, VECTOR_SIZE
+from spark_lance.spark.options.column_options import (
+    AS_GEOMETRY,
+    AS_JSON,
+    GEOMETRY_METADATA,
+    INNER,
+    VECTOR_SIZE,
+)
+from spark_lance.table.predicates.geometries import GEOMETRY_TYPES, extension_of
 
 __all__ = [
     "VECTOR_SIZE",
@@ -382,6 +390,11 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
         found[VECTOR_SIZE] = field.type.list_size
     if is_json_text(field):
         found[AS_JSON] = True
+    if (extension := extension_of(field)) in GEOMETRY_TYPES:
+        found[AS_GEOMETRY] = extension
+        parameters = (field.metadata or {}).get(EXTENSION_METADATA.encode())
+        if parameters:
+            found[GEOMETRY_METADATA] = parameters.decode("utf-8", "replace")
     if pa.types.is_list(field.type):
         inside = _spark_metadata(field.type.value_field)
         found |= {INNER + key: inside[key] for key in (VECTOR_SIZE, AS_JSON) if key in inside}
