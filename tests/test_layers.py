@@ -22,8 +22,8 @@ LAYERS = (
     "memwal",
     "datasets",
     "training",
-    "compat",
     "catalog",
+    "compat",
     "cli",
     "spark",
 )

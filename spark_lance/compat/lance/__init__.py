@@ -23,6 +23,7 @@ from spark_lance.compat.lance.dataset import (
 )
 from spark_lance.compat.lance.fragment import FragmentMetadata, LanceFragment
 from spark_lance.compat.lance.scanning import ScanStatistics
+from spark_lance.compat.lance.schema import json_to_schema, schema_to_json
 from spark_lance.compat.lance.udf import batch_udf
 from spark_lance.table.reading.blobs import BlobFile
 from spark_lance.table.versions.cleanup import CleanupStats
@@ -48,6 +49,8 @@ __all__ = [
     "__version__",
     "batch_udf",
     "dataset",
+    "json_to_schema",
+    "schema_to_json",
     "util",
     "write_dataset",
 ]

@@ -8,6 +8,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -233,11 +234,12 @@ def dataset(
     index_cache_size: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     default_scan_options: Mapping[str, Any] | None = None,
+    namespace_client: Any = None,
+    table_id: list[str] | None = None,
     **_: Any,
 ) -> LanceDataset:
-    """Open a table at its latest or a given version."""
-    if uri is None:
-        raise OptionTypeError("a table is opened by its uri; namespaces are not taken here")
+    """Open a table at its latest or a given version, by its uri or by its name in a namespace."""
+    uri, storage_options = _place(uri, storage_options, namespace_client, table_id, None)
     if index_cache_size is not None:
         warnings.warn(
             "index_cache_size says nothing: the caches of indices are as large as index_cache_size_bytes "
@@ -260,8 +262,9 @@ def write_dataset(
 
     A URI of memory names a place of its own each time.
     """
-    if uri is None:
-        raise OptionTypeError("a table is written to a uri; namespaces are not taken here")
+    by_name = options.get("namespace_client"), options.get("table_id")
+    if uri is None or by_name[0] is not None:
+        uri, options["storage_options"] = _place(uri, options.get("storage_options"), *by_name, mode)
     progress: Callable[..., Any] | None = options.get("progress")
     if progress is not None:
         raise NotImplementedError("progress is told by LanceFragment.create and write_fragments only")
@@ -274,3 +277,26 @@ def write_dataset(
         opened.value = written
         return opened
     return LanceDataset.of(written)
+
+
+def _place(
+    uri: Any,
+    storage_options: Mapping[str, str] | None,
+    client: Any,
+    table_id: list[str] | None,
+    mode: str | None,
+) -> tuple[Any, Mapping[str, str] | None]:
+    """Return where a table is, or is to be written in a mode, and the options of its store.
+
+    Raises:
+        OptionTypeError: neither a uri nor both parts of a name are given, or both are.
+    """
+    if client is None and table_id is None and uri is not None:
+        return uri, storage_options
+    if client is None or table_id is None or uri is not None:
+        raise OptionTypeError("a table is named by its uri, or else by namespace_client and table_id")
+    names = import_module("spark_lance.compat.lance.namespace")  # Only then its package is needed.
+    found, vended = (
+        names.location_of(client, table_id) if mode is None else names.place_for(client, table_id, mode)
+    )
+    return found, {**(storage_options or {}), **vended} or None
