@@ -98,7 +98,7 @@ def is_geometry(extension: str, kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         names = [f.name for f in kind]
         return names[:2] == ["x", "y"] and all(pa.types.is_floating(f.type) for f in kind)
-    return (
+    return bool(
         pa.types.is_fixed_size_list(kind)
         and 2 <= kind.list_size <= _MOST_ORDINATES
         and pa.types.is_floating(kind.value_type)
