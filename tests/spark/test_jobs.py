@@ -81,7 +81,7 @@ def slow_and_broken(value: int) -> int:
     return value
 
 
-@pytest.mark.parametrize("planner", ["driver", "workers"])
+@pytest.mark.parametrize("planner", ["driver", pytest.param("workers", marks=pytest.mark.slow)])
 def test_late_files_of_a_failed_write_go(spark: SparkSession, tmp_path: Path, planner: str) -> None:
     """Where Spark's workers plan, its driver cannot wait: what is late stays until a clean-up."""
     session = spark_lance.enable(spark.newSession())

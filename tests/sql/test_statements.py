@@ -18,22 +18,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(params=["enabled", "made later"])
-def session(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path) -> SparkSession:
-    """A session with a catalog of its own."""
-    root = str(tmp_path / "root")
-    if request.param == "enabled":
+# What later sessions are given beside the rest: catalog, procedures, the parser's errors.
+ALSO_LATER = ("tables", "procedures")
+SESSIONS = [
+    pytest.param(
+        kind,
+        file,
+        id=f"{kind}-{file.stem}",
+        marks=pytest.mark.slow if kind == "made later" and file.stem not in ALSO_LATER else (),
+    )
+    for kind in ("enabled", "made later")
+    for file in ALL_FILES
+]
+
+
+def session_of(kind: str, spark: SparkSession, root: str) -> SparkSession:
+    """Return a session with a catalog of its own."""
+    if kind == "enabled":
         return spark_lance.enable(spark.newSession(), root=root)
     spark_lance.enable(spark.newSession(), new_sessions=True, root=root)
     return spark.newSession()
 
 
-@pytest.mark.parametrize("file", ALL_FILES, ids=lambda file: file.stem)
-def test_statements(session: SparkSession, file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "file"), SESSIONS)
+def test_statements(spark: SparkSession, kind: str, file: Path, tmp_path: Path) -> None:
     if reason := reason_to_skip(file):
         pytest.skip(reason)
     text = file.read_text().replace("{root}", str(tmp_path / "paths"))
-    assert not wrong_answers(session, text)
+    assert not wrong_answers(session_of(kind, spark, str(tmp_path / "root")), text)
 
 
 def test_catalogs_have_roots_options_and_no_paths_if_told_so(spark: SparkSession, tmp_path: Path) -> None:
