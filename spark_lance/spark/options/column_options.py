@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.spark.options.option_values import boolean, one_of, positive
-from spark_lance.table.predicates.geometries import GEOMETRY_TYPES
 
 __all__ = [
     "AS_GEOMETRY",
@@ -68,6 +67,13 @@ def _level(text: str) -> str:
     return str(int(text))
 
 
+def _extension(text: str) -> str:
+    # Which there are is known where columns are made: names are looked for in every session.
+    if not text.strip().startswith(("geoarrow.", "ogc.")):
+        raise ValueError
+    return text.strip()
+
+
 COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ColumnOption(
         VECTOR_SIZE,
@@ -103,7 +109,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         AS_GEOMETRY,
-        one_of(*GEOMETRY_TYPES),
+        _extension,
         "the name of a GeoArrow type",
         "Store a new column as geometries of this type: binary as geoarrow.wkb, struct<x: double, y: double> "
         "as geoarrow.point, arrays of these as geoarrow.linestring, and so on.",

@@ -197,11 +197,11 @@ def _from(parse: Callable[[Value], bool], told: str) -> Callable[[Value], Value]
 
 
 def _is_text(value: Any) -> bool:
-    return pa.types.is_string(value.type) or pa.types.is_large_string(value.type)
+    return bool(pa.types.is_string(value.type) or pa.types.is_large_string(value.type))
 
 
 def _is_bytes(value: Any) -> bool:
-    return pa.types.is_binary(value.type) or pa.types.is_large_binary(value.type)
+    return bool(pa.types.is_binary(value.type) or pa.types.is_large_binary(value.type))
 
 
 def _point(x: Value, y: Value) -> Value:

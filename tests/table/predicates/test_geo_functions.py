@@ -44,7 +44,7 @@ def test_measures(tmp_path: Path, layout: str) -> None:
     ours = spark_lance.write_dataset(geometry_table(layout, shapes), tmp_path / "t")
     found = ours.to_table({name: f"{name}(g)" for name in [*MEASURES, "st_astext"]})
     for name, measure in MEASURES.items():
-        right = [None if shape is None else measure(shape) for shape in shapes]
+        right: list[Any] = [None if shape is None else measure(shape) for shape in shapes]
         got = found[name].to_pylist()
         assert [value is None for value in got] == [value is None for value in right], name
         for value, other in zip(got, right, strict=True):
