@@ -73,6 +73,13 @@ def _level(text: str) -> str:
     return str(int(text))
 
 
+def _extension(text: str) -> str:
+    # Which there are is known where columns are made: names are looked for in every session.
+    if not text.strip().startswith(("geoarrow.", "ogc.")):
+        raise ValueError
+    return text.strip()
+
+
 COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ColumnOption(
         VECTOR_SIZE,
@@ -108,7 +115,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         AS_GEOMETRY,
-        one_of(*GEOMETRY_TYPES),
+        _extension,
         "the name of a GeoArrow type",
         "Store a new column as geometries of this type: binary as geoarrow.wkb, struct<x: double, y: double> "
         "as geoarrow.point, arrays of these as geoarrow.linestring, and so on.",

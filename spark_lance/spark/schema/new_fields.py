@@ -36,6 +36,7 @@ from spark_lance.spark.options.column_options import (
     column_settings_of,
 )
 from spark_lance.spark.schema.blobs import is_description
+from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
 from spark_lance.table.predicates.geometries import is_geometry
 
@@ -66,6 +67,9 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
     }
     if is_description(field.dataType):
         asked.setdefault(BLOB, "blob")
+    if is_spatial(field.dataType):
+        asked.setdefault(AS_GEOMETRY, "geoarrow.wkb")
+        given = {GEOMETRY_METADATA: spatial_metadata(field.dataType), **given}
     metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
     arrow = _chosen_type(_new_type(field.dataType, column_settings, here, given), asked, ".".join(here))
@@ -107,7 +111,7 @@ def _new_type(
 ) -> pa.DataType:
     if isinstance(spark, st.UserDefinedType):
         return _new_type(spark.sqlType(), column_settings, path, metadata)
-    if is_description(spark):
+    if is_description(spark) or is_spatial(spark):
         return pa.binary()
     if isinstance(spark, st.StructType):
         return pa.struct([new_field(child, column_settings, path) for child in spark])

@@ -16,7 +16,6 @@ predicates look at x and y. Spatial references are not interpreted. (GeoArrow fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -27,9 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, OptionError
+from spark_lance.file.geometry_names import BOX, NATIVE_DEPTHS, WELL_KNOWN_BINARY, WELL_KNOWN_TEXT
 
 __all__ = [
-    "GEOMETRY_TYPES",
     "Geometries",
     "bounds_of",
     "extension_of",
@@ -41,22 +40,7 @@ __all__ = [
 Geometries = npt.NDArray[np.object_]
 
 _NAME = b"ARROW:extension:name"
-_BINARY = frozenset({"geoarrow.wkb", "ogc.wkb"})
-_TEXT = frozenset({"geoarrow.wkt"})
-_BOX = "geoarrow.box"
-# Native types -> the name of shapely's type, and how deep their coordinates lie in lists.
-_NATIVE: Mapping[str, tuple[str, int]] = {
-    "geoarrow.point": ("POINT", 0),
-    "geoarrow.linestring": ("LINESTRING", 1),
-    "geoarrow.multipoint": ("MULTIPOINT", 1),
-    "geoarrow.polygon": ("POLYGON", 2),
-    "geoarrow.multilinestring": ("MULTILINESTRING", 2),
-    "geoarrow.multipolygon": ("MULTIPOLYGON", 3),
-}
 _MOST_ORDINATES = 4
-
-# Names of the extension types whose values are geometries here.
-GEOMETRY_TYPES = (*_NATIVE, _BOX, *sorted(_BINARY), *sorted(_TEXT))
 
 
 @cache
@@ -84,14 +68,14 @@ def extension_of(field: pa.Field) -> str:
 def is_geometry(extension: str, kind: pa.DataType) -> bool:
     """Return whether values of an Arrow type (without extension) with an extension name can be geometries."""
     if _is_binary(kind):
-        return extension in _BINARY or not extension
+        return extension in WELL_KNOWN_BINARY or not extension
     if _is_text(kind):
-        return extension in _TEXT or not extension
-    if extension == _BOX:
-        return pa.types.is_struct(kind) and {"xmin", "ymin", "xmax", "ymax"} <= {f.name for f in kind}
-    if extension not in _NATIVE:
+        return extension in WELL_KNOWN_TEXT or not extension
+    if extension == BOX:
+        return bool(pa.types.is_struct(kind)) and {"xmin", "ymin", "xmax", "ymax"} <= {f.name for f in kind}
+    if extension not in NATIVE_DEPTHS:
         return False
-    for _ in range(_NATIVE[extension][1]):
+    for _ in range(NATIVE_DEPTHS[extension]):
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
             return False
         kind = kind.value_type
@@ -139,7 +123,7 @@ def geometries_of(values: pa.Array, extension: str) -> Geometries:
             return np.asarray(shapely.from_wkb(_objects(values)), dtype=object)
         if _is_text(values.type):
             return np.asarray(shapely.from_wkt(_objects(values)), dtype=object)
-        made = _boxes(values) if extension == _BOX else _native(values, *_NATIVE[extension])
+        made = _boxes(values) if extension == BOX else _native(values, extension)
     except (shapely.errors.GEOSException, ValueError) as error:
         raise ExpressionError(f"a value is no geometry: {error}") from error
     made[values.is_null().to_numpy(zero_copy_only=False)] = None
@@ -155,8 +139,9 @@ def _boxes(values: pa.StructArray) -> Geometries:
     return np.asarray(shapes().box(*sides), dtype=object)
 
 
-def _native(values: pa.Array, name: str, depth: int) -> Geometries:
-    """Return geometries whose coordinates lie in lists, `depth` of them one in the other."""
+def _native(values: pa.Array, extension: str) -> Geometries:
+    """Return geometries whose coordinates lie in arrays."""
+    depth = NATIVE_DEPTHS[extension]
     offsets: list[npt.NDArray[np.int64]] = []
     for _ in range(depth):
         ends = values.offsets.to_numpy().astype(np.int64)
@@ -169,7 +154,7 @@ def _native(values: pa.Array, name: str, depth: int) -> Geometries:
         # A point whose ordinates are all NaN is GeoArrow's empty point.
         points[np.isnan(coordinates).all(axis=1)] = shapely.Point()
         return points
-    kind = shapely.GeometryType[name]
+    kind = shapely.GeometryType[extension.partition(".")[2].upper()]
     return np.asarray(shapely.from_ragged_array(kind, coordinates, tuple(reversed(offsets))), dtype=object)
 
 
