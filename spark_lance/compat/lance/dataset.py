@@ -6,7 +6,7 @@ import os
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any
@@ -19,6 +19,7 @@ from spark_lance.compat.lance.answers import transaction_or_none, version_dict, 
 from spark_lance.compat.lance.changes import Changes
 from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
+from spark_lance.compat.lance.progress import FragmentWriteProgress
 from spark_lance.compat.lance.reading import Reading
 from spark_lance.compat.lance.references import Branches, Tags
 from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder
@@ -260,19 +261,22 @@ def write_dataset(
 ) -> LanceDataset:
     """Write a table and return it at its new version; an open dataset that is given moves to it.
 
-    A URI of memory names a place of its own each time.
+    A URI of memory names a place of its own each time. `progress` is told of the fragments after the commit.
     """
     by_name = options.get("namespace_client"), options.get("table_id")
     if uri is None or by_name[0] is not None:
         uri, options["storage_options"] = _place(uri, options.get("storage_options"), *by_name, mode)
-    progress: Callable[..., Any] | None = options.get("progress")
-    if progress is not None:
-        raise NotImplementedError("progress is told by LanceFragment.create and write_fragments only")
+    progress: FragmentWriteProgress | None = options.get("progress")
     opened = uri if isinstance(uri, LanceDataset) else None
     if isinstance(uri, str) and uri.startswith("memory://"):
         uri = f"memory://{uuid.uuid4()}/{uri.removeprefix('memory://')}"
     target = opened.value if opened is not None else uri
     written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
+    if progress is not None:
+        transaction = transaction_or_none(lambda: written.read_transaction(written.version))
+        for fragment in getattr(getattr(transaction, "operation", None), "fragments", ()):
+            progress._do_begin(fragment)
+            progress._do_complete(fragment)
     if opened is not None:
         opened.value = written
         return opened
