@@ -39,12 +39,6 @@ LARGE = "arrow.large_var_char"
 BLOB = "lance.encoding"
 AS_JSON = "lance.json"
 AS_GEOMETRY = "lance.geometry"
-# As `table.predicates.geometries` has them, which is not imported by every session that looks for the format.
-GEOMETRY_TYPES = (
-    "geoarrow.point", "geoarrow.linestring", "geoarrow.multipoint", "geoarrow.polygon",
-    "geoarrow.multilinestring", "geoarrow.multipolygon", "geoarrow.box", "geoarrow.wkb", "ogc.wkb",
-    "geoarrow.wkt",
-)  # fmt: skip
 # In metadata of a column of geometries: what else its type tells, such as the spatial reference.
 GEOMETRY_METADATA = "lance.geometry.metadata"
 # In metadata of a column of arrays, before what is asked of their elements.

@@ -15,12 +15,11 @@ from lance.file import LanceFileReader
 
 import spark_lance
 from spark_lance.errors import OptionError, SchemaError
-from spark_lance.spark.options.column_options import COLUMN_OPTIONS, GEOMETRY_TYPES, column_option
+from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.options import option_table, write_options
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.source import LanceDataSource
-from spark_lance.table.predicates import geometries
 
 FLOATS = t.ArrayType(t.FloatType())
 
@@ -338,10 +337,6 @@ def test_wishes_for_new_columns_of_a_table(path: str) -> None:
     assert lance.dataset(path).schema.field("v").type == pa.list_(pa.float32(), 2)
     assert lance.dataset(path).schema.field("s").type.field("w").type == pa.list_(pa.float16())
     assert lance.dataset(path).to_table() == spark_lance.dataset(path).to_table()
-
-
-def test_types_of_geometries_are_those_that_are_known() -> None:
-    assert GEOMETRY_TYPES == geometries.GEOMETRY_TYPES
 
 
 def test_names() -> None:
