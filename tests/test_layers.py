@@ -22,8 +22,8 @@ LAYERS = (
     "memwal",
     "datasets",
     "training",
-    "compat",
     "catalog",
+    "compat",
     "cli",
     "spark",
 )
@@ -136,7 +136,7 @@ def modules_by_name(path: Path) -> set[str]:
     """Return the modules of this package that a module imports by name, when they are needed."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     named = [call.args[0] for call in calls if ast.unparse(call.func).endswith("import_module")]
-    return {name.value for name in named if isinstance(name, ast.Constant)} & NAMES
+    return {str(name.value) for name in named if isinstance(name, ast.Constant)} & NAMES
 
 
 @pytest.mark.parametrize("path", CASES)
