@@ -35,12 +35,21 @@ __all__ = [
     "geometries_of",
     "is_geometry",
     "shapes",
+    "stored_type",
 ]
 
 Geometries = npt.NDArray[np.object_]
 
 _NAME = b"ARROW:extension:name"
 _MOST_ORDINATES = 4
+# What is in the lists of a type, the innermost first.
+_CHILDREN = {
+    "geoarrow.linestring": ("vertices",),
+    "geoarrow.multipoint": ("points",),
+    "geoarrow.polygon": ("vertices", "rings"),
+    "geoarrow.multilinestring": ("vertices", "linestrings"),
+    "geoarrow.multipolygon": ("vertices", "rings", "polygons"),
+}
 
 
 @cache
@@ -82,11 +91,34 @@ def is_geometry(extension: str, kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         names = [f.name for f in kind]
         return names[:2] == ["x", "y"] and all(pa.types.is_floating(f.type) for f in kind)
-    return (
+    return bool(
         pa.types.is_fixed_size_list(kind)
         and 2 <= kind.list_size <= _MOST_ORDINATES
         and pa.types.is_floating(kind.value_type)
     )
+
+
+def stored_type(extension: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column of geometries as GeoArrow has it: no nulls inside, its names of items.
+
+    Args:
+        extension: the name of the extension type.
+        kind: a type for which `is_geometry` is true.
+    """
+    if _is_binary(kind) or _is_text(kind):
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, pa.float64(), nullable=False) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return kind
+    depth = NATIVE_DEPTHS[extension]
+    inner = kind
+    for _ in range(depth):
+        inner = inner.value_type
+    made = stored_type("geoarrow.point", inner)
+    for name in _CHILDREN[extension]:
+        made = pa.list_(pa.field(name, made, nullable=False))
+    return made
 
 
 def _is_binary(kind: pa.DataType) -> bool:
