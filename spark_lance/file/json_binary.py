@@ -183,7 +183,7 @@ def json_documents(texts: pa.Array) -> pa.Array:
     """Return JSON texts as stored documents, a large_binary array; equal texts are encoded once.
 
     Raises:
-        SchemaError: a text is no JSON, names a key of an object twice, has a number beyond the range of
+        SchemaError: a text is not JSON, names a key of an object twice, has a number beyond the range of
             doubles, or is nested too deeply.
     """
     encoded = texts.dictionary_encode()
@@ -212,7 +212,7 @@ def _document(text: str) -> bytes:
     except (ValueError, RecursionError, OverflowError) as error:
         shown = text if len(text) <= 60 else f"{text[:60]}..."
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise SchemaError(f"{shown!r} is no JSON that can be stored: {reason}") from None
+        raise SchemaError(f"{shown!r} is not JSON that can be stored: {reason}") from None
     if kind == CONTAINER:
         return data
     return struct.pack(">II", SCALAR, kind << 28 | len(data)) + data
