@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from spark_lance.datasets.projection import Projection
 from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.io.reads import reads_so_far
 from spark_lance.proto import table_pb2
 from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.predicates.texts import condition_text
+from spark_lance.table.reading.planned_pages import PLANNED_FRAGMENTS, planned_pages
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan
 
@@ -35,7 +37,8 @@ def explained(
         request, projection: what is asked for.
         scan: what is read for it.
         condition: the filter, fitted to the table.
-        verbose: also tell the rows that page statistics leave in every fragment; opens the fragments.
+        verbose: open the fragments however many they are, to tell their pages, and the rows that page
+            statistics leave in every fragment.
         searched: how a search by vector compares rows: by an index, one by one, or both.
     """
     steps = []
@@ -55,7 +58,8 @@ def explained(
 
 
 def analyzed(plan: str, parts: Iterable[pa.Table]) -> str:
-    """Return a plan after a run of it, with what came out."""
+    """Return a plan after a run of it, with what came out and what the process has read meanwhile."""
+    before = reads_so_far()
     start, cpu = time.perf_counter(), time.process_time()
     rows = size = batches = 0
     for part in parts:
@@ -63,7 +67,10 @@ def analyzed(plan: str, parts: Iterable[pa.Table]) -> str:
         size += part.nbytes
         batches += 1
     seconds, used = time.perf_counter() - start, time.process_time() - cpu
+    reads = reads_so_far() - before
     measured = f"output_rows={rows}, output_batches={batches}, output_bytes={size}"
+    measured += f", requests={reads.requests}, bytes_read={reads.size}, cache_hits={reads.cache_hits}"
+    measured += f", pages_read={reads.pages}, pages_skipped={reads.pages_skipped}"
     head = f"AnalyzeExec: elapsed={seconds * 1000:.3f}ms, cpu={used * 1000:.3f}ms, metrics=[{measured}]\n"
     return head + "".join(f"  {line}\n" for line in plan.splitlines())
 
@@ -96,6 +103,9 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
     line = f"LanceRead: uri={scan.store.uri(scan.root)}, projection=[{read}], num_fragments={len(tasks)}"
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments if fragment.id in kept)
     line += f", version={scan.manifest.version}, rows={rows}"
+    pages = planned_pages(scan, tasks, condition, None if verbose else PLANNED_FRAGMENTS)
+    if pages is not None:
+        line += f", pages={pages[0]}, skipped_pages={pages[1]}"
     if condition is None:
         return [f"{line}, full_filter=--"]
     line += f", full_filter={condition_text(condition)}"

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from spark_lance.io.reads import note_reads
+
 __all__ = ["CACHE_BYTES", "ByteCache"]
 
 Value = TypeVar("Value")
@@ -30,6 +32,7 @@ class ByteCache(Generic[Value]):
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
+                note_reads(cache_hits=1)
                 return self._held[key][0]
         value = make()
         count = size(value)
