@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from spark_lance.io.reads import note_reads
+from spark_lance.io.counters import count_cache_hit
 
 __all__ = ["CACHE_BYTES", "ByteCache"]
 
@@ -32,7 +32,7 @@ class ByteCache(Generic[Value]):
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
-                note_reads(cache_hits=1)
+                count_cache_hit()
                 return self._held[key][0]
         value = make()
         count = size(value)

@@ -28,6 +28,7 @@ from fsspec.utils import get_protocol
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
+from spark_lance.io.counters import count_read
 from spark_lance.io.drivers import file_system
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
 from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, settings_in
@@ -42,7 +43,6 @@ from spark_lance.io.outputs import (
     put_and_rename,
 )
 from spark_lance.io.ranges import check_length, fetch_joined
-from spark_lance.io.reads import note_reads
 from spark_lance.io.retry import RetryPolicy, retried
 from spark_lance.io.storage_options import DRIVERS, fsspec_options, split_own
 from spark_lance.io.stored_object import StoredObject, stored_object
@@ -149,14 +149,13 @@ class Store:
         # Without this s3fs asks for the size first.
         whole = {"max_concurrency": 1} if self.protocol in S3 else {}
         data = bytes(self._call("reading", path, lambda fs: fs.cat_file(path, **whole)))
-        note_reads(size=len(data))
+        count_read(len(data))
         return data
 
     def map(self, path: str) -> pa.Buffer | None:
         """Return a local file as a memory-mapped buffer; None where files cannot be mapped."""
         if not self.is_local:
             return None
-        note_reads(requests=1)
         try:
             with Path(path).open("rb") as file:
                 if os.fstat(file.fileno()).st_size == 0:
@@ -181,7 +180,7 @@ class Store:
         if mapped is not None:
             for offset, size in ranges:
                 check_length(path, offset, size, max(0, mapped.size - offset))
-            note_reads(size=sum(size for _, size in ranges))
+                count_read(size)
             return [mapped.slice(offset, size) for offset, size in ranges]
 
         def fetch(offset: int, size: int) -> bytes:
@@ -200,9 +199,7 @@ class Store:
                     return b""
                 raise
 
-        data = self._call("reading", path, read)
-        note_reads(size=len(data))
-        return data
+        return self._call("reading", path, read)
 
     def size(self, path: str) -> int:
         """Return the length of an object in bytes.
@@ -463,7 +460,6 @@ class Store:
     ) -> Result:
         """Return what a request to the driver returns; its errors become this package's."""
         fs = self.fs
-        note_reads(requests=1)
         if self.protocol in IN_REACH:
             try:
                 return request(fs)

@@ -11,13 +11,13 @@ import io
 import os
 import pickle
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_lance.io.reads import reads_so_far
+from spark_lance.io.counters import read_counts
 
 if TYPE_CHECKING:
     import pyspark.sql.types as st
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TASK_AMOUNTS", "TaskRead", "pickled_read"]
 
-# What tasks read, in the order of `Reads`: name, what Spark's UI calls it, and where it begins.
+# What tasks read: name, what Spark's UI calls it, and where it begins.
 TASK_AMOUNTS = (
     ("lanceTaskRequests", "requests to the store", 0),
     ("lanceTaskBytes", "bytes read from the store", 0),
@@ -33,6 +33,14 @@ TASK_AMOUNTS = (
     ("lanceTaskPages", "pages read", 0),
     ("lanceTaskPagesSkipped", "pages skipped in these fragments", 0),
 )
+# The fields of `ReadCounts` that tell it.
+_COUNTED = {
+    "lanceTaskRequests": "requests",
+    "lanceTaskBytes": "bytes",
+    "lanceTaskHits": "cache_hits",
+    "lanceTaskPages": "pages",
+    "lanceTaskPagesSkipped": "pages_skipped",
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class TaskRead:
 
 def _told(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
     """Yield batches, and keep in a file what was read for them: lines of name and number, of one width."""
-    before = reads_so_far()
+    before = read_counts()
     try:
         file = os.open(path, os.O_WRONLY)
     except OSError:  # the executor has files of its own: nothing can be told
@@ -67,8 +75,8 @@ def _told(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBat
         return
 
     def tell() -> None:
-        pairs = zip(TASK_AMOUNTS, astuple(reads_so_far() - before), strict=True)
-        lines = [f"{name} {number:020d}\n" for (name, _, _), number in pairs]
+        counts = read_counts() - before
+        lines = [f"{name} {getattr(counts, field):020d}\n" for name, field in _COUNTED.items()]
         with contextlib.suppress(OSError):  # the numbers are for show; a full disk must not end the task
             os.pwrite(file, "".join(lines).encode(), 0)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.io.reads import note_reads
+from spark_lance.io.counters import count_pages
 
 __all__ = ["PageMarks", "pages_of_rows", "pages_of_runs"]
 
@@ -42,7 +42,7 @@ def pages_of_runs(starts: Rows, runs: Iterable[tuple[int, int]]) -> Marks:
 
 
 class PageMarks:
-    """Keeps which pages of one field have been read, and tells `note_reads`.
+    """Keeps which pages of one field have been read, and tells `count_pages`.
 
     What has not been read counts as skipped.
 
@@ -54,7 +54,7 @@ class PageMarks:
         self._columns = columns
         self._seen = [np.zeros(len(starts), np.bool_) for starts in columns]
         self._left = sum(map(len, columns))
-        note_reads(pages_skipped=self._left)
+        count_pages(0, self._left)
 
     def read_run(self, start: int, stop: int) -> None:
         """Take note of a read of rows [start, stop)."""
@@ -72,4 +72,4 @@ class PageMarks:
             new += int(np.count_nonzero(here & ~seen))
             seen |= here
         self._left -= new
-        note_reads(pages=new, pages_skipped=-new)
+        count_pages(new, -new)

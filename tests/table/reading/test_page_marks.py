@@ -11,7 +11,7 @@ import pytest
 from pyroaring import BitMap
 
 import spark_lance
-from spark_lance.io.reads import Reads, note_reads, reads_so_far
+from spark_lance.io.counters import ReadCounts, count_cache_hit, read_counts
 from spark_lance.table.reading.page_marks import PageMarks, pages_of_rows, pages_of_runs
 from spark_lance.table.reading.planned_pages import planned_pages
 
@@ -40,14 +40,14 @@ def test_pages_of_rows_are_those_that_hold_them(seed: int) -> None:
 
 
 def test_a_page_counts_once_and_is_no_longer_skipped() -> None:
-    before = reads_so_far()
+    before = read_counts()
     marks = PageMarks([np.array([0, 10, 20]), np.array([0])])
-    assert reads_so_far() - before == Reads(pages_skipped=4)
+    assert read_counts() - before == ReadCounts(pages_skipped=4)
     marks.read_run(12, 15)
     marks.read_rows(np.array([0, 11]))
-    assert reads_so_far() - before == Reads(pages=3, pages_skipped=1)
-    note_reads(requests=2, size=7, cache_hits=1)
-    assert reads_so_far() - before == Reads(2, 7, 1, 3, 1)
+    assert read_counts() - before == ReadCounts(pages=3, pages_skipped=1)
+    count_cache_hit()
+    assert read_counts() - before == ReadCounts(cache_hits=1, pages=3, pages_skipped=1)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,9 @@ def test_planned_pages_are_those_that_are_read(path: Path) -> None:
     assert wide >= 2 * PARTS  # there is something to skip
     scan = table.snapshot.scan(["wide"])
     assert planned_pages(scan, scan.tasks(), None) == (wide, 0)
-    before = reads_so_far()
+    before = read_counts()
     table.to_table(["wide"])
-    assert (reads_so_far() - before).pages == wide
+    assert (read_counts() - before).pages == wide
 
     condition = scan.condition("id = 17 OR id = 18")
     tasks = scan.tasks_for(condition)
@@ -92,13 +92,13 @@ def test_planned_pages_are_those_that_are_read(path: Path) -> None:
     read, skipped = planned_pages(scan, tasks, condition) or (0, 0)
     assert read == 2  # one page of each column
     assert read + skipped == both
-    before = reads_so_far()
+    before = read_counts()
     assert table.to_table(["wide"], "id = 17 OR id = 18").num_rows == 2
-    spent = reads_so_far() - before
+    spent = read_counts() - before
     assert spent.pages == 2
     assert spent.pages_skipped == both // PARTS - 2  # of the one fragment that was opened
     assert spent.requests > 0
-    assert 0 < spent.size < (1 << 20)
+    assert 0 < spent.bytes < (1 << 20)
 
 
 def test_a_plan_counts_pages_of_few_fragments_only(path: Path) -> None:
@@ -111,6 +111,7 @@ def test_a_plan_counts_pages_of_few_fragments_only(path: Path) -> None:
     analyzed = table.scanner(["wide"], "id = 17").analyze_plan()
     assert "pages_read=2, pages_skipped=" in analyzed
     assert "requests=" in analyzed
+    assert "rows_scanned=1," in analyzed
 
 
 def test_a_file_that_is_missing_is_no_matter_of_a_plan_that_skips_it(path: Path, tmp_path: Path) -> None:
