@@ -9,6 +9,8 @@
 
 package spark_lance.sql;
 
+import java.io.File;
+import java.io.IOException;
 import java.io.Serializable;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
@@ -16,6 +18,10 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.math.BigDecimal;
 import java.math.BigInteger;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -186,6 +192,8 @@ public final class LanceColumns {
     private final StructType schema;
     private final scala.collection.immutable.Map metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
     private final scala.collection.Iterator batches;
+    // Where the worker says what it reads; null if there is no place for a file.
+    private final File told;
     private FieldVector given = null;
     private Column[] columns = null;
 
@@ -201,7 +209,7 @@ public final class LanceColumns {
         metrics,
         parts.artifacts
       };
-      Object[] all = java.util.Arrays.copyOf(some, making.getParameterTypes().length);
+      Object[] all = Arrays.copyOf(some, making.getParameterTypes().length);
       if (all.length > some.length) {
         all[some.length] = parts.session;
       }
@@ -209,10 +217,30 @@ public final class LanceColumns {
       // The function takes one column, a struct with the pickled partition.
       Object[] chosen = {evaluator, new int[][] {{0}}};
       BasePythonRunner runner = (BasePythonRunner) runner(evaluator.getClass()).newInstance(chosen);
-      InternalRow told = row(row(partition.pickedPartition()));
-      scala.collection.Iterator input = scala.collection.Iterator$.MODULE$.single(told);
+      told = file();
+      InternalRow asked = row(row(handed(partition.pickedPartition())));
+      scala.collection.Iterator input = scala.collection.Iterator$.MODULE$.single(asked);
       TaskContext context = TaskContext.get();
       batches = runner.compute(scala.collection.Iterator$.MODULE$.single(input), context.partitionId(), context);
+    }
+
+    private static File file() {
+      try {
+        return File.createTempFile("spark-lance-", ".reads");
+      } catch (IOException full) {
+        return null;
+      }
+    }
+
+    // What the worker takes, see spark/scan/task_read.py: the pickle, and behind it the path of the file.
+    private byte[] handed(byte[] pickle) {
+      if (told == null) {
+        return pickle;
+      }
+      byte[] path = told.getPath().getBytes(StandardCharsets.UTF_8);
+      byte[] both = Arrays.copyOf(pickle, pickle.length + path.length);
+      System.arraycopy(path, 0, both, pickle.length, path.length);
+      return both;
     }
 
     private static InternalRow row(Object value) {
@@ -252,14 +280,52 @@ public final class LanceColumns {
         scala.Tuple2 entry = (scala.Tuple2) now.next();
         values.put(entry._1(), ((AccumulatorV2) entry._2()).value());
       }
-      scala.collection.mutable.Map told = scala.jdk.javaapi.CollectionConverters.asScala(values);
-      return source.createPythonTaskMetrics(told.toMap(scala.$less$colon$less$.MODULE$.refl()));
+      scala.collection.mutable.Map sent = scala.jdk.javaapi.CollectionConverters.asScala(values);
+      List all = new ArrayList(
+          Arrays.asList((Object[]) source.createPythonTaskMetrics(sent.toMap(scala.$less$colon$less$.MODULE$.refl()))));
+      addReads(all);
+      return (CustomTaskMetric[]) all.toArray(new CustomTaskMetric[0]);
+    }
+
+    private void addReads(List all) {
+      try {
+        List lines = told == null ? new ArrayList() : Files.readAllLines(told.toPath());
+        for (int i = 0; i < lines.size(); i++) {
+          String[] words = ((String) lines.get(i)).split(" ");
+          all.add(new Amount(words[0], Long.parseLong(words[1])));
+        }
+      } catch (IOException gone) {
+        // The numbers are for show.
+      }
     }
 
     public void initMetricsValues(CustomTaskMetric[] metrics) {}
 
     // Spark ends the worker and frees its memory with the task.
-    public void close() {}
+    public void close() {
+      if (told != null) {
+        told.delete();
+      }
+    }
+  }
+
+  /** What a task has read so far. */
+  private static final class Amount implements CustomTaskMetric {
+    private final String name;
+    private final long value;
+
+    Amount(String name, long value) {
+      this.name = name;
+      this.value = value;
+    }
+
+    public String name() {
+      return name;
+    }
+
+    public long value() {
+      return value;
+    }
   }
 
   // Whether data of a type has the layout that a wanted type is read by. Names and nullability tell nothing of it, nor

@@ -646,10 +646,13 @@ public final class LanceScan {
     public CustomMetric[] supportedCustomMetrics() {
       List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
       metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("amounts"))));
+      if (!transport().equals("rows")) {
+        metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("taskAmounts"))));
+      }
       return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
     }
 
-    // What the plan says; executors have none of these classes, so tasks cannot tell more than Spark counts by itself.
+    // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
     public synchronized CustomTaskMetric[] reportDriverMetrics() {
       return LanceAmount.of((List) planned.get("amounts"));
     }

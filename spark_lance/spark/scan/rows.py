@@ -47,6 +47,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.table.predicates.texts import condition_text
+from spark_lance.table.reading.planned_pages import planned_pages
 from spark_lance.table.reading.pruning import RowSelection, uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
@@ -266,6 +267,11 @@ class LanceReader(DataSourceReader):
         rows, size = self.size()
         return Amounts(fragments, len(self._scan.fragments) - fragments, rows, size)
 
+    @cached_property
+    def pages(self) -> tuple[int, int] | None:
+        """The pages that are read at most, and those that are skipped, see `planned_pages`."""
+        return planned_pages(self._scan, self._tasks, self._condition)
+
     def about(self) -> str:
         """Return what EXPLAIN says of the read."""
         told = [f"version: {self.ref.version}"]
@@ -280,6 +286,8 @@ class LanceReader(DataSourceReader):
         rows = f", of {chosen} only rows that an index or their numbers name" if chosen else ""
         amounts = self.amounts()
         told.append(f"fragments: {amounts.fragments} read{rows}, {amounts.skipped} skipped")
+        if self.pages is not None:
+            told.append(f"pages: at most {self.pages[0]} read, {self.pages[1]} skipped")
         told.append(f"rows: at most {amounts.rows}")
         return "; ".join(told)
 

@@ -27,7 +27,7 @@ from spark_lance.spark.scan.column_order import is_ordered_alike
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.scan.task_read import pickled_read
+from spark_lance.spark.scan.task_read import TASK_AMOUNTS, pickled_read
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.source import read_kind
@@ -218,20 +218,22 @@ def plan_scan(question: Question) -> dict[str, Any]:
 def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
     """Return what EXPLAIN says of a read (`about`), and what Spark's UI shows of it (`amounts`).
 
+    `taskAmounts` are those that tasks add up.
+
     Args:
         reader: planned.
         otherwise: what is said of other reads than those of a version's rows.
     """
     if not isinstance(reader, LanceReader):
-        return {"about": otherwise, "amounts": []}
+        return {"about": otherwise, "amounts": [], "taskAmounts": []}
     fragments, skipped, rows, size = reader.amounts()
-    shown = (
+    shown = [
         ("lanceFragments", "fragments read", fragments),
         ("lanceSkipped", "fragments skipped", skipped),
         ("lanceRows", "rows looked at, at most", rows),
         ("lanceBytes", "bytes of these rows, about", size),
-    )
-    return {"about": reader.about(), "amounts": shown}
+    ]
+    return {"about": reader.about(), "amounts": shown, "taskAmounts": TASK_AMOUNTS}
 
 
 def reader_of(read: Read, schema: st.StructType, asked: Any) -> LanceReader:
