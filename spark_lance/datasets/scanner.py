@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
 from spark_lance.datasets.ordering import first_rows, joined, sorted_rows
-from spark_lance.datasets.plan_text import analyzed, explained
+from spark_lance.datasets.plan_text import analyzed, explained, scanned_rows
 from spark_lance.datasets.projection import Projection
 from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.errors import OptionError
@@ -177,8 +177,12 @@ class LanceScanner:
         return explained(self.request, self._projection, scan, self._condition, verbose, searched)
 
     def analyze_plan(self) -> str:
-        """Run the read and return its plan with times, and rows that were read and that came out."""
-        return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes))
+        """Run the read and return its plan with times, and what was read and came out.
+
+        Bytes and requests are those of the process during the run: reads beside it are among them.
+        """
+        scanned = scanned_rows(self.request, self._plan(self._reads), self._condition)
+        return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes), scanned)
 
     def __repr__(self) -> str:
         asked = {"columns": self.request.columns, "filter": self.request.filter, "limit": self.request.limit}

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
+from spark_lance.io.counters import count_read
 from spark_lance.io.drivers import file_system
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
 from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, protocol_of, settings_in
@@ -148,7 +149,9 @@ class Store:
         """
         # Without this s3fs asks for the size first.
         whole = {"max_concurrency": 1} if self.protocol in S3 else {}
-        return bytes(self._call("reading", path, lambda fs: fs.cat_file(path, **whole)))
+        data = bytes(self._call("reading", path, lambda fs: fs.cat_file(path, **whole)))
+        count_read(len(data))
+        return data
 
     def map(self, path: str) -> pa.Buffer | None:
         """Return a local file as a memory-mapped buffer; None where files cannot be mapped."""
@@ -178,6 +181,7 @@ class Store:
         if mapped is not None:
             for offset, size in ranges:
                 check_length(path, offset, size, max(0, mapped.size - offset))
+                count_read(size)
             return [mapped.slice(offset, size) for offset, size in ranges]
 
         def fetch(offset: int, size: int) -> bytes:

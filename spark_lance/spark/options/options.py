@@ -80,6 +80,7 @@ class ReadOptions:
     fragments: tuple[tuple[int, int], ...] | None
     blob_handling: str
     json_as: str
+    geometry_as: str
     with_row_id: bool
     with_row_address: bool
     with_row_offset: bool
