@@ -36,7 +36,7 @@ def count_read(size: int, reads: int = 1, requests: int = 1) -> None:
     with _lock:
         _reads += reads
         _requests += requests
-        _bytes += size
+        _bytes += int(size)
 
 
 def read_counts() -> ReadCounts:

@@ -52,7 +52,7 @@ _STORAGE = "storage."
 _SETTINGS = frozenset({"root", "manifest_enabled", "dir_listing_enabled"})
 
 
-class DirectoryNamespace(api.LanceNamespace):  # type: ignore[misc]
+class DirectoryNamespace(api.LanceNamespace):
     """The tables and namespaces below one folder.
 
     Args:
