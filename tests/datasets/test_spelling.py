@@ -77,7 +77,8 @@ def functions_of(kind: type) -> Iterator[tuple[str, Any]]:
 def classes_in(hint: object) -> Iterator[type]:
     if inspect.isclass(hint) and hint.__module__.startswith("spark_lance"):
         yield hint
-    for part in (typing.get_origin(hint), *typing.get_args(hint)):
+    origin = typing.get_origin(hint)
+    for part in typing.get_args(hint) if origin is None else (origin, *typing.get_args(hint)):
         yield from classes_in(part)
 
 
