@@ -30,7 +30,8 @@ def rows(*ids: int) -> bytes:
 @pytest.fixture
 def both(tmp_path: Path) -> tuple[DirectoryNamespace, Any]:
     root = str(tmp_path)
-    return DirectoryNamespace(root=root), lance.namespace.DirectoryNamespace(root=root)
+    theirs: Any = lance.namespace.DirectoryNamespace
+    return DirectoryNamespace(root=root), theirs(root=root)
 
 
 def outcome(call: Callable[..., Any], *given: Any) -> str:

@@ -28,15 +28,15 @@ def test_ranges_are_counted(tmp_path: Path, remote: bool) -> None:
     assert read_counts() - before == ReadCounts(1, 1, 1000)
 
 
-def read_often(_: int) -> None:
-    for _ in range(1000):
-        count_read(3)
-
-
 def test_threads_lose_no_count() -> None:
     before = read_counts()
+
+    def read(_: int) -> None:
+        for _ in range(1000):
+            count_read(3)
+
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(read_often, range(8)))
+        list(pool.map(read, range(8)))
     assert read_counts() - before == ReadCounts(8000, 8000, 24000)
 
 

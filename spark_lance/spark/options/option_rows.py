@@ -195,6 +195,14 @@ ROWS = (
         "read",
         "Read JSON columns as text or as variants.",
     ),
+    Option(
+        "geometry_as",
+        one_of("binary", "geometry"),
+        "binary or geometry",
+        "binary",
+        "read",
+        "Read well-known binary as binary, or as Spark's types GEOMETRY and GEOGRAPHY (4.1 and newer).",
+    ),
     Option("with_row_id", boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
     Option(

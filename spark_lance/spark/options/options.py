@@ -81,6 +81,7 @@ class ReadOptions:
     fragments: tuple[tuple[int, int], ...] | None
     blob_handling: BlobHandling
     json_as: str
+    geometry_as: str
     with_row_id: bool
     with_row_address: bool
     with_row_offset: bool

@@ -45,6 +45,7 @@ def described_changes(
     extra: tuple[str, ...],
     blob_handling: BlobHandling,
     json_as: str = "string",
+    geometry_as: str = "binary",
 ) -> st.StructType:
     """Return the Spark schema of changed rows: no column is NOT NULL, as older versions may lack it.
 
@@ -56,6 +57,7 @@ def described_changes(
         extra: further system columns.
         blob_handling: as what blob columns are read, see `blobs`.
         json_as: as what JSON columns are read, "string" or "variant".
+        geometry_as: as what well-known binary is read, "binary" or "geometry".
 
     Raises:
         SchemaError: a column does not exist, Spark has no type for it, or the table has a column of the
@@ -65,7 +67,7 @@ def described_changes(
     if taken:
         raise SchemaError(f"the table has a column {taken[0]!r}, so its changes cannot be told")
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
-    seen = spark_schema_of(schema, plain, extra, blob_handling, json_as)
+    seen = spark_schema_of(schema, plain, extra, blob_handling, json_as, geometry_as)
     stored = {field.name: field for field in seen}
     if ROW_OFFSET in stored:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")

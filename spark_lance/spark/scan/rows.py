@@ -106,7 +106,12 @@ def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
         SchemaError: a column does not exist, or Spark has no type for it.
     """
     return spark_schema_of(
-        snapshot.schema, options.columns, options.system_columns, options.blob_handling, options.json_as
+        snapshot.schema,
+        options.columns,
+        options.system_columns,
+        options.blob_handling,
+        options.json_as,
+        options.geometry_as,
     )
 
 

@@ -75,7 +75,12 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         stored = tuple(field.name for field in manifest.schema.fields if field.name not in left_out)
     rest = tuple(name for name in stored if name not in names)
     fields = spark_schema_of(
-        manifest.schema, rest, options.system_columns, options.blob_handling, options.json_as
+        manifest.schema,
+        rest,
+        options.system_columns,
+        options.blob_handling,
+        options.json_as,
+        options.geometry_as,
     ).fields
     shown = {field.name: field for field in (*fields, *measured)}
     first = [name for name in asked or () if name in shown]

@@ -20,6 +20,7 @@ from pyspark.sql.types import VariantVal
 from spark_lance.errors import SchemaError
 from spark_lance.file.json_binary import json_texts
 from spark_lance.file.json_columns import is_json_field, is_json_text
+from spark_lance.spark.schema.spatial import carried, is_carrier
 from spark_lance.table.reading.fragment_rows import batch_without_columns as rows_without_columns
 
 __all__ = ["BatchConverter", "rows_without_columns"]
@@ -65,6 +66,8 @@ def _plan_field(source: pa.Field, target: pa.DataType, place: str) -> _Convert:
         return lambda array: _variants(json_texts(array), target)
     if is_json_text(source) and pa.types.is_struct(target):
         return lambda array: _variants(array.cast(pa.string()), target)
+    if is_carrier(target):
+        return lambda array: carried(array, target)
     return _plan(source.type, target, place)
 
 

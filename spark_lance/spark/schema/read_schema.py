@@ -11,6 +11,7 @@ from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.options.option_values import DESCRIBED_BLOBS, BlobHandling
 from spark_lance.spark.schema.blobs import DESCRIPTIONS, LEFT_OUT, blob_column_type
+from spark_lance.spark.schema.spatial import is_spatial, is_spatial_field, spatial_type
 from spark_lance.spark.schema.types import covers, spark_field, spark_type
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS, system_names
 
@@ -28,6 +29,7 @@ def spark_schema_of(
     extra: tuple[str, ...],
     blob_handling: BlobHandling = DESCRIBED_BLOBS,
     json_as: str = "string",
+    geometry_as: str = "binary",
 ) -> st.StructType:
     """Return the Spark schema of a read.
 
@@ -38,6 +40,7 @@ def spark_schema_of(
         blob_handling: as what blob columns are read, see `blobs`; "none" leaves a column out, unless
             `columns` names it.
         json_as: as what JSON columns are read, "string" or "variant".
+        geometry_as: as what well-known binary is read, "binary" or "geometry".
 
     Raises:
         SchemaError: a column does not exist, is named twice, or Spark has no type for it; `blob_handling`
@@ -67,6 +70,9 @@ def spark_schema_of(
                 fields.append(st.StructField(field.name, seen, field.nullable or field.is_blob))
             elif field.is_json and json_as == "variant":
                 fields.append(st.StructField(field.name, st.VariantType(), field.nullable))
+            elif geometry_as == "geometry" and is_spatial_field(field.read_field()):
+                seen = spatial_type(field.read_field())
+                fields.append(st.StructField(field.name, seen, field.nullable))
             else:
                 fields.append(spark_field(field.read_field()))
         except SchemaError as error:
@@ -151,10 +157,12 @@ def resolve_projection(table: Schema, asked: st.StructType) -> tuple[tuple[str, 
 
 
 def _seen_as(field: Field, asked: st.DataType) -> st.DataType:
-    """Return the Spark type of a column; of blobs and JSON bytes, of JSON variants too, if asked for."""
+    """Return the Spark type of a column; of blobs bytes, of JSON variants, ... if asked for."""
     if has_blobs(field):
         return blob_column_type(field, asked)
     if field.is_json and isinstance(asked, (st.BinaryType, st.VariantType)):
+        return asked
+    if is_spatial(asked) and is_spatial_field(field.read_field()):
         return asked
     return spark_type(field.read_field().type)
 

@@ -14,9 +14,19 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.extensions import EXTENSION_METADATA
+from spark_lance.file.geometry_names import GEOMETRY_TYPES, WELL_KNOWN_BINARY
 from spark_lance.file.json_columns import is_json_text
 from spark_lance.spark.compat import TimeType
-from spark_lance.spark.options.column_options import AS_JSON, INNER, VECTOR_SIZE
+from spark_lance.spark.options.column_options import (
+    AS_GEOMETRY,
+    AS_JSON,
+    GEOMETRY_METADATA,
+    INNER,
+    VECTOR_SIZE,
+)
+from spark_lance.spark.schema.spatial import carrier_of, is_spatial
+from spark_lance.table.predicates.geometries import extension_of
 
 __all__ = [
     "VECTOR_SIZE",
@@ -182,6 +192,12 @@ _ROWS: tuple[_Row, ...] = (
         note=f"column metadata {AS_JSON} = true, also to make one; checked when written; variant on request",
     ),
     _plain("binary", st.BinaryType, pa.binary()),
+    _plain(
+        "binary (extension geoarrow.wkb or ogc.wkb)",
+        st.BinaryType,
+        test=lambda t: getattr(t, "extension_name", "") in WELL_KNOWN_BINARY,
+        note="geometry or geography of Spark 4.1 on request, and so written",
+    ),
     _plain(
         "large_binary",
         st.BinaryType,
@@ -358,6 +374,8 @@ def arrow_type(spark: st.DataType) -> pa.DataType:
     if isinstance(spark, (st.CharType, st.VarcharType)):
         # Spark hands them to data sources as strings; a schema of the user's own may still name them.
         return pa.string()
+    if is_spatial(spark):
+        return carrier_of(spark)
     for row in _ROWS:
         if row.carrier is not None and row.spark_class is not None and isinstance(spark, row.spark_class):
             return row.carrier(spark)
@@ -382,6 +400,11 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
         found[VECTOR_SIZE] = field.type.list_size
     if is_json_text(field):
         found[AS_JSON] = True
+    if (extension := extension_of(field)) in GEOMETRY_TYPES:
+        found[AS_GEOMETRY] = extension
+        parameters = (field.metadata or {}).get(EXTENSION_METADATA.encode())
+        if parameters:
+            found[GEOMETRY_METADATA] = parameters.decode("utf-8", "replace")
     if pa.types.is_list(field.type):
         inside = _spark_metadata(field.type.value_field)
         found |= {INNER + key: inside[key] for key in (VECTOR_SIZE, AS_JSON) if key in inside}

@@ -108,7 +108,7 @@ _ALIASES = {
 }
 
 # What no text can ask for.
-_INTERNAL = frozenset({"unsigned_nan", "element"})
+_INTERNAL = frozenset({"unsigned_nan", "element", "geometry"})
 _CONNECTIVES = frozenset({"and", "or", "not"})
 _CASTS = {"to_timestamp": pa.timestamp("us"), "to_date": pa.date32()}
 
@@ -122,7 +122,7 @@ def parse_sql(text: str) -> Expression:
     try:
         parsed = [tree for tree in _LanceSql().parse(text) if tree is not None]
     except (SqlglotError, RecursionError) as error:
-        raise ExpressionError(f"{text!r} is no SQL expression: {_without_colours(str(error))}") from error
+        raise ExpressionError(f"{text!r} is not an SQL expression: {_without_colours(str(error))}") from error
     if len(parsed) != 1:
         raise ExpressionError(f"{text!r} must be one SQL expression")
     try:

@@ -175,6 +175,9 @@ def _cast_field(given: pa.Field, target: pa.Field, path: str, differences: Diffe
             return None
         inner = _cast_field(given.with_type(source.storage_type), target, path, differences)
         return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
+    if _is_spatial(source) and _is_bytes(target.type):
+        inner = _cast_type(pa.binary(), target.type, path, differences)
+        return lambda array: _apply(inner, _well_known_binary(array))
     if is_blob_field(target) and describes_blobs(source):
         differences.append(
             f"column {path!r} has blobs in the table, and the data describes blobs without telling where "
@@ -210,6 +213,19 @@ def _cast_json(given: pa.Field, target: pa.Field, path: str, differences: Differ
         return documents
 
     return cast
+
+
+def _is_spatial(source: pa.DataType) -> bool:
+    """Whether values are geometries as engines exchange them: a spatial reference and well-known binary."""
+    if not pa.types.is_struct(source) or [field.name for field in source] != ["srid", "wkb"]:
+        return False
+    metadata = source.field("wkb").metadata or {}
+    return b"geometry" in metadata or b"geography" in metadata
+
+
+def _well_known_binary(array: pa.StructArray) -> pa.Array:
+    binary = array.field("wkb")
+    return pc.if_else(array.is_valid(), binary, pa.scalar(None, binary.type)) if array.null_count else binary
 
 
 def _is_same_extension(source: pa.BaseExtensionType, target: pa.Field) -> bool:

@@ -86,10 +86,13 @@ def test_the_manifest_is_read_once_for_the_schema_and_once_for_the_plan(
         return original(*arguments)
 
     monkeypatch.setattr(recent, "read_manifest", counted)
+    monkeypatch.setattr(recent, "_RECENT", recent._Recent())
     reader, partitions = plan(path, partition_bytes=100_000)
-    assert len(read) == 2
+    # A file of the same bytes is not taken apart twice.
+    times = 2 if path.startswith("memory") else 1
+    assert len(read) == times
     assert len(ids(reader, partitions)) == 40_000 - 499
-    assert len(read) == 2
+    assert len(read) == times
 
 
 def test_partitions_do_not_carry_what_tasks_share(tmp_path: Path) -> None:

@@ -592,6 +592,7 @@ def test_executors_of_their_own_get_the_classes(session: SparkSession, path: str
             "runner.computeWhatIsNotThere(",
             "do not fit this release of Spark",
             id="classes that do not compile",
+            marks=pytest.mark.slow,
         ),
     ],
 )

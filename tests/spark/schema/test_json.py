@@ -82,7 +82,7 @@ def test_rows_are_changed(spark: SparkSession, path: str) -> None:
 
 def test_what_is_refused(spark: SparkSession, path: str) -> None:
     frame = spark.createDataFrame([(1, '{"m":')], "i int, j string")
-    with pytest.raises(PySparkException, match=r"column .j.: .* is no JSON"):
+    with pytest.raises(PySparkException, match=r"column .j.: .* is not JSON"):
         frame.write.format("lance").mode("append").save(path)
     with pytest.raises(PySparkException, match="is not text, so it cannot be stored as JSON"):
         frame.write.format("lance").mode("append").option("i.lance.json", "true").save(path + "_new")
