@@ -95,12 +95,14 @@ public final class LanceScan {
 
   // A builder of the scans of a table: `own` if the session leaves planning to Spark's own worker processes.
   //
-  // byDefault: whether the driver plans where no setting tells; options, schema, token: see read; hidden: further
-  // columns, each with the option that reads it in its metadata; own: Spark's own way, which streams go.
+  // byDefault: whether the driver plans where no setting tells; options, schema, token: see read; pinned: whether the
+  // version among the options is the table's and not the user's; hidden: further columns, each with the option that
+  // reads it in its metadata; own: Spark's own way, which streams go.
   public static ScanBuilder builder(
       Boolean byDefault,
       String shown,
       CaseInsensitiveStringMap options,
+      Boolean pinned,
       StructType schema,
       String token,
       StructType hidden,
@@ -108,7 +110,9 @@ public final class LanceScan {
     if (!plans(byDefault.booleanValue())) {
       return own;
     }
-    return new Builder(shown, read(options, schema, token, null), schema, hidden, own);
+    Map read = read(options, schema, token, null);
+    read.put("pinned", pinned);
+    return new Builder(shown, read, schema, hidden, own);
   }
 
   // The same for a table by path, without hidden columns.
@@ -406,9 +410,14 @@ public final class LanceScan {
     return found;
   }
 
-  // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too.
+  // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too. It has no
+  // version but one that the user names, which is refused then.
   private static MicroBatchStream stream(Map question, StructType schema, String checkpoint) {
-    CaseInsensitiveStringMap options = options(question);
+    Map all = new HashMap(options(question).asCaseSensitiveMap());
+    if (Boolean.TRUE.equals(((Map) question.get("read")).get("pinned"))) {
+      all.remove("version");
+    }
+    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
     return new PythonTable(source(), "lance", schema).newScanBuilder(options).build().toMicroBatchStream(checkpoint);
   }
 

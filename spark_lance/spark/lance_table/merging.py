@@ -13,6 +13,7 @@ from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
 from spark_lance.spark.lance_table.merge_pruning import SourceKeys, keys_of
+from spark_lance.spark.lance_table.reading import Widened, as_it_is
 from spark_lance.spark.lance_table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
@@ -70,8 +71,12 @@ class MergeBuilder:
     error, unless the only matched clause deletes without a condition.
     """
 
-    def __init__(self, table: TableBase, source: DataFrame, condition: Expression) -> None:
+    def __init__(
+        self, table: TableBase, source: DataFrame, condition: Expression, widened: Widened = as_it_is
+    ) -> None:
         self._table = table
+        # Adds columns that expressions name beside those of the table.
+        self._widened = widened
         self._source = source
         self._condition = condition
         self._clauses: list[Clause] = []
@@ -198,6 +203,7 @@ class MergeBuilder:
                 self._evolving,
                 self._narrow,
                 self._rows,
+                self._widened,
             )
             self._planned = manifest.version, plan
         return self._planned[1]

@@ -193,6 +193,8 @@ class LanceReader(DataSourceReader):
         # Whether one task yields all rows, without the first `_skip` ones, so that nobody else counts them.
         self._alone, self._skip = False, 0
         self._rows_kept: RowSelection | None = None
+        # The condition that all of these rows are known to meet.
+        self._met: Condition | None = None
 
     def narrow(
         self, trees: Sequence[Expression], limit: int | None = None, *, alone: bool = False, skip: int = 0
@@ -212,8 +214,9 @@ class LanceReader(DataSourceReader):
         self._limit, self._alone, self._skip = limit, alone, skip
 
     def keep(self, rows: RowSelection) -> None:
-        """Read some rows only, without any other condition; called before anything is planned."""
+        """Read some rows only, which meet all conditions; called before anything is planned."""
         self._rows_kept = rows
+        self._met, self._condition = self._condition, None
 
     def __reduce__(self) -> tuple[type[TaskRows], tuple[Any, ...]]:
         # Every task gets what it needs to read, and its own work in its partition.
@@ -248,9 +251,9 @@ class LanceReader(DataSourceReader):
         return tasks
 
     @property
-    def filters(self) -> bool:
-        """Whether rows are left out by a condition."""
-        return self._condition is not None
+    def condition(self) -> Condition | None:
+        """The condition by which rows are left out; None if there is none."""
+        return self._condition
 
     @cached_property
     def _width(self) -> float:
@@ -280,7 +283,7 @@ class LanceReader(DataSourceReader):
     def about(self) -> str:
         """Return what EXPLAIN says of the read."""
         told = [f"version: {self.ref.version}"]
-        condition = self._condition
+        condition = self._condition or self._met
         if condition is not None:
             told.append(f"filter: {condition_text(condition)}")
             indices = [use for pruner in self._scan.pruners for use in uses_of(pruner, condition)]

@@ -23,6 +23,7 @@ from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
 from spark_lance.index.cache import ByteCache
 from spark_lance.index.scalar.column_facts import leading_rows
+from spark_lance.index.scalar.exact_rows import RowsOfVersion, exact_rows
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.column_order import is_ordered_alike
@@ -40,10 +41,12 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = [
+    "Meant",
     "Read",
     "describe_read",
     "first_of",
     "local_bounds",
+    "meant_rows",
     "pin_read",
     "plan_scan",
     "push_limit",
@@ -151,23 +154,55 @@ def push_top(question: Question) -> bool:
     """Return whether an index tells where the first rows of an order are; Spark still orders what is read."""
     asked = question.asked
     read = Read(asked["read"])
-    whole = read.options.fragments is None and read.options.filter is None
-    if read.options.kind != "rows" or asked["predicates"] or not whole or asked["top"]["rows"] > _MOST_TOP:
+    if read.options.kind != "rows" or asked["top"]["rows"] > _MOST_TOP:
         return False
-    return first_of(read, asked["top"]) is not None
+    meant = meant_rows(read, asked)
+    return meant is not None and first_of(read, asked["top"], meant.rows) is not None
 
 
-def first_of(read: Read, top: Mapping[str, Any]) -> RowSelection | None:
+@dataclass(frozen=True)
+class Meant:
+    """The rows that a read is about: all of a version, or those that indices name exactly."""
+
+    rows: RowsOfVersion | None
+
+
+def meant_rows(read: Read, asked: Mapping[str, Any]) -> Meant | None:
+    """Return the rows that a read of a version is about; None if only a look at them tells.
+
+    Raises:
+        FormatError: an index is damaged.
+    """
+    _, most_bytes = local_bounds(asked)
+    if read.options.fragments is not None or asked.get("limit") is not None:
+        return None
+    condition = reader_of(read, st.StructType(), {**asked, "top": None}).condition
+    if condition is None:
+        return Meant(None)
+    if not condition.is_told:
+        return None
+    found = None
+    for tree in condition.trees():
+        rows = exact_rows(read.opened[1], tree, most_bytes)
+        if rows is None:
+            return None
+        found = rows if found is None else found & rows
+    return None if found is None else Meant(found)
+
+
+def first_of(read: Read, top: Mapping[str, Any], within: RowsOfVersion | None) -> RowSelection | None:
     """Return rows that hold the first ones of an order; None if no index tells.
 
     Args:
-        read: of a whole version.
+        read: of a version.
         top: `path` of the column, `descending`, `nulls`, and how many `rows`; as `leading_rows` has them.
+        within: the rows that are meant; all of the version without it.
     """
-    path, descending = top["path"], top["descending"]
-    if not is_ordered_alike(path, read.opened[1].schema, read.seen):
+    path, snapshot = top["path"], read.opened[1]
+    if not is_ordered_alike(path, snapshot.schema, read.seen):
         return None
-    return leading_rows(read.opened[1], path, top["rows"], descending=descending, nulls=top["nulls"])
+    order = {"descending": top["descending"], "nulls": top["nulls"]}
+    return leading_rows(snapshot, path, top["rows"], **order, within=within)
 
 
 def push_limit(question: Question) -> bool:
@@ -176,7 +211,7 @@ def push_limit(question: Question) -> bool:
     if read.options.kind != "rows" or question.asked["limit"] > _ALONE_ROWS:
         return False
     reader = reader_of(read, read.seen, question.asked)
-    return not reader.filters or reader.size()[1] <= _ALONE_BYTES
+    return reader.condition is None or reader.size()[1] <= _ALONE_BYTES
 
 
 def plan_scan(question: Question) -> dict[str, Any]:
@@ -260,7 +295,8 @@ def reader_of(read: Read, schema: st.StructType, asked: Any) -> LanceReader:
         _taken(read, asked), asked.get("limit"), alone=bool(asked.get("alone")), skip=asked.get("offset") or 0
     )
     if asked.get("top"):
-        rows = first_of(read, asked["top"])
+        meant = meant_rows(read, asked)
+        rows = None if meant is None else first_of(read, asked["top"], meant.rows)
         assert rows is not None  # only what was accepted comes back
         reader.keep(rows)
     return reader
