@@ -24,7 +24,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench bench-report bench-recall bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -153,6 +153,9 @@ bench-plan: $(VENV)/.installed-bench ## measure the planning of tables of many f
 
 bench-columns: $(VENV)/.installed-bench ## measure one more column against rewriting Parquet
 	$(BIN)/python -m benchmarks.bench_columns $(ARGS)
+
+bench-recall: $(VENV)/.installed-bench ## measure recall against time of searches by vector, against pylance
+	$(BIN)/python -m benchmarks.bench_recall $(ARGS)
 
 bench-index: $(VENV)/.installed-bench ## measure indices against pylance, and look-ups against Parquet
 	$(BIN)/python -m benchmarks.bench_index $(ARGS)

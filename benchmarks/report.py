@@ -1,9 +1,9 @@
 """Draws what benchmarks have kept: `python -m benchmarks.report`, or make bench-report.
 
 For each benchmark of the newest file in `benchmarks/results` one picture, docs/pictures/NAME.svg: a
-bar for each case, as long as the ratio to the other side, with both figures beside it; where a benchmark
-measures recall and time of the same cases, recall against time. Each picture says machine, load, versions and
-date. What has no other side is listed with its figure.
+bar for each case, as long as the ratio to the other side, with both figures beside it; of a benchmark that
+measures recall and time of the same cases, recall against time instead. Each picture says machine, load,
+versions and date. What has no other side is listed with its figure.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
             va="center",
             ha="left" if right else "right",
         )
-    axes.set_title(f"{name}: to the right spark_lance is better", loc="left")
+    axes.set_title(f"{_title(name)}: to the right spark_lance is better", loc="left")
     _foot(figure, records)
     return figure
 
@@ -82,7 +82,7 @@ def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
     axes.set_ylabel("recall")
     axes.set_xscale("log")
     axes.legend()
-    axes.set_title(f"{name}: recall against time", loc="left")
+    axes.set_title(f"{_title(name)} against time", loc="left")
     _foot(figure, records)
     return figure
 
@@ -90,6 +90,10 @@ def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
 def _release(name: str) -> list[int]:
     """Return the numbers of a release, by which releases are put in order."""
     return [int(number) for number in re.findall(r"\d+", name)]
+
+
+def _title(name: str) -> str:
+    return name.removeprefix("bench_").replace("_", " ").capitalize()
 
 
 def _label(record: Record) -> str:
@@ -125,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     records = read_results(files[-1])
     for name in sorted({record.bench for record in records}):
         mine = [record for record in records if record.bench == name]
-        pictures = {name: bars(name, mine), f"{name}_recall": recall_against_time(name, mine)}
+        curve = recall_against_time(name, mine)
+        pictures = {name: bars(name, mine)} if curve is None else {name: curve}
         for stem, figure in pictures.items():
             if figure is not None:
                 path = arguments.pictures / f"{stem}.svg"

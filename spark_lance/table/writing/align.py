@@ -57,6 +57,9 @@ def check_added_names(names: Iterable[str]) -> None:
             )
 
 
+_ADD = ": leave it out, or add it first (in Spark the option mergeSchema does)"
+
+
 class Aligner:
     """Turns batches of one Arrow schema into batches of (a subset of) a table's schema.
 
@@ -76,7 +79,8 @@ class Aligner:
             if source.names.count(name) > 1:
                 differences.append(f"column {name!r} occurs twice in the data")
             elif name not in known:
-                hint = f": {_MADE[name]} adds it; leave it out" if name in _MADE else ""
+                made = f": {_MADE[name]} adds it; leave it out" if name in _MADE else None
+                hint = made or _ADD
                 differences.append(f"column {name!r} is not in the table{hint}")
         casts: list[tuple[str, Cast | None]] = []
         fields: list[Field] = []
@@ -280,7 +284,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Di
         if names.count(name) > 1:
             differences.append(f"column {path + '.' + name!r} occurs twice in the data")
         elif target.get_field_index(name) < 0:
-            differences.append(f"column {path + '.' + name!r} is not in the table")
+            differences.append(f"column {path + '.' + name!r} is not in the table{_ADD}")
     casts: list[tuple[int, Cast | None]] = []
     for field in wanted:
         index = source.get_field_index(field.name)
