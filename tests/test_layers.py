@@ -67,6 +67,10 @@ LATE_IMPORTS_ALLOWED = {
     "spark_lance/__init__.py",
     "spark_lance/index/pruners.py",
     "spark_lance/index/text/tokenizer.py",
+    # What tasks that read local files do without, see test_tasks_load_little.
+    "spark_lance/io/drivers.py",
+    "spark_lance/io/locations.py",
+    "spark_lance/spark/scan/task_rows.py",
     "spark_lance/spark/source.py",
     "spark_lance/spark/sql/late.py",
     "spark_lance/table/predicates/predicate.py",
@@ -193,6 +197,57 @@ def test_modules_import_in_no_circle() -> None:
     while free := {name for name, needs in left.items() if not needs & left.keys()}:
         left = {name: needs for name, needs in left.items() if name not in free}
     assert not left, f"these import each other in a circle: {sorted(left)}"
+
+
+# What makes a task, as the driver does, and a program that runs it, as a worker does.
+MAKING = """
+import pickle, sys
+import pyarrow as pa
+import spark_lance
+from pyspark.sql.datasource import CaseInsensitiveDict
+from spark_lance.spark.options.options import read_options
+from spark_lance.spark.scan.rows import LanceReader, describe
+from spark_lance.spark.scan.task_read import pickled_read
+place = sys.argv[1] + "/t.lance"
+spark_lance.write_dataset(pa.table({"i": range(9), "s": ["x"] * 9}), place)
+options = read_options(CaseInsensitiveDict({"path": place, "filter": "i > 2"}))
+ref, schema = describe(options, None)
+made = pickled_read(LanceReader(options, schema, ref), schema)
+with open(sys.argv[1] + "/task", "wb") as file:
+    pickle.dump(made, file)
+"""
+RUNNING = """
+import pickle, sys
+import pyarrow as pa
+import pyspark.sql.worker.plan_data_source_read
+with open(sys.argv[1] + "/task", "rb") as file:
+    function, (partition,) = pickle.load(file)
+given = pa.record_batch([pa.array([partition])], names=["p"])  # Arrow looks for pandas here
+before = set(sys.modules)
+rows = sum(batch.num_rows for batch in pickle.loads(function)[0]([given]))
+print(rows, *(name for name in sys.modules if name not in before))
+"""
+
+
+def test_tasks_load_little(tmp_path: Path) -> None:
+    # A worker is started for a query, and what it imports for a task is waited for.
+    for program in (MAKING, RUNNING):
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows, *loaded = done.stdout.split()
+    assert int(rows) == 6
+    assert not {name.split(".")[0] for name in loaded} & {"fsspec", "asyncio"}
+    ours = {name.removeprefix("spark_lance.") for name in loaded if name.startswith("spark_lance.")}
+    assert "file.v2_1.read.field_reader" in ours
+    planning = (
+        "index",
+        "table.versions",
+        "table.manifest",
+        "spark.scan.rows",
+        "file.v2_1.write",
+        "file.v2_0",
+    )
+    assert not [name for name in ours if name.startswith(planning)]
 
 
 def test_finding_the_format_imports_nothing_heavy() -> None:

@@ -22,6 +22,7 @@ import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from spark_lance.errors import (
     NamespaceInUseError,
     NamespaceNotFoundError,
     OptionError,
+    StoreAccessError,
     StoreError,
     TableExistsError,
     TableNotFoundError,
@@ -105,6 +107,7 @@ class DirectoryCatalog:
             NamespaceNotFoundError: the namespace around it does not exist.
         """
         _check_new(name)
+        self._check_root()
         entries = self._entries()
         self._check_namespace(name[:-1], entries)
         self._check_free(name, entries)
@@ -164,6 +167,7 @@ class DirectoryCatalog:
     def place(self, name: Name) -> str:
         """Return the path at which a new table of this name is to be written; see `names.Catalog`."""
         _check_new(name)
+        self._check_root()
         entries = self._entries()
         self._check_namespace(name[:-1], entries)
         there = entries.get(name)
@@ -350,6 +354,28 @@ class DirectoryCatalog:
                     else NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")
                 ) from None
         raise StoreError(f"the list of tables {uri} comes and goes: is another program deleting it?")
+
+    def _check_root(self) -> None:
+        """Refuse a root on this machine that cannot get a table.
+
+        Raises:
+            StoreAccessError: it, or the folder that it would be made in, is no folder or cannot be written.
+        """
+        store, path = self._open(self.root)
+        if not store.is_local:
+            return
+        place = Path(path)
+        place = next((folder for folder in (place, *place.parents) if folder.exists()), place)
+        if not place.is_dir():
+            problem = "is not a folder"
+        elif not os.access(place, os.W_OK | os.X_OK):
+            problem = "cannot be written by this process"
+        else:
+            return
+        raise StoreAccessError(
+            f"the root {self.root} of the catalog cannot get a table: {place} {problem}; let the root be a "
+            "folder that this process may write to"
+        )
 
     def _check_namespace(self, name: Name, entries: Mapping[Name, _Entry]) -> None:
         if name and (name not in entries or entries[name].kind != _NAMESPACE):

@@ -18,7 +18,8 @@ Name = tuple[str, ...]
 # Joins the parts of a name in the object ids of Lance's namespaces.
 SEPARATOR = "$"
 
-_FORBIDDEN = frozenset('/\\\0"') | {SEPARATOR}
+# A colon would make the folder of a table look like one of another store; readers lose control characters.
+_FORBIDDEN = frozenset('/\\":\x7f') | {SEPARATOR} | frozenset(map(chr, range(32)))
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def check_part(part: str) -> None:
     if not can_be_part(part):
         raise OptionError(
             f"name {part!r} cannot be used: names are not empty, '.' or '..', do not begin or end with a "
-            f"space, and have no '/', '\\', '\"' or '{SEPARATOR}'"
+            f"space, and have no '/', '\\', '\"', ':', '{SEPARATOR}' or control characters"
         )
 
 

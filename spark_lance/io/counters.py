@@ -44,7 +44,7 @@ def count_read(size: int, reads: int = 1, requests: int = 1) -> None:
     with _lock:
         _reads += reads
         _requests += requests
-        _bytes += size
+        _bytes += int(size)
 
 
 def count_cache_hit() -> None:

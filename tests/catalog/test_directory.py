@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from spark_lance.errors import (
     NamespaceInUseError,
     NamespaceNotFoundError,
     OptionError,
+    StoreAccessError,
     TableExistsError,
     TableNotFoundError,
 )
 
 ROWS = pa.table({"id": [1, 2, 3]})
-TABLES: list[Name] = [("t",), ("db", "t"), ("db", "a b.c"), ("db", "inner", "Größe%20")]
+ODD = "x's #1?+&.é表"
+TABLES: list[Name] = [("t",), ("db", "t"), ("db", "a b.c"), ("db", "inner", "Größe%20"), ("db", ODD)]
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def test_they_find_what_we_make(ours: DirectoryCatalog, theirs: Any) -> None:
         make(ours, name)
     assert theirs.list_namespaces(ListNamespacesRequest(id=[])).namespaces == ["db"]
     assert theirs.list_namespaces(ListNamespacesRequest(id=["db"])).namespaces == ["inner"]
-    assert sorted(theirs.list_tables(ListTablesRequest(id=["db"])).tables) == ["a b.c", "t"]
+    assert sorted(theirs.list_tables(ListTablesRequest(id=["db"])).tables) == ["a b.c", "t", ODD]
     assert "t" in theirs.list_tables(ListTablesRequest(id=[])).tables
     for name in TABLES:
         found = theirs.describe_table(DescribeTableRequest(id=list(name))).location
@@ -136,6 +139,19 @@ def test_a_table_of_the_root_that_was_renamed_has_its_new_name_only(ours: Direct
     assert dataset(ours.table(("t",)).uri).to_table() == ROWS
 
 
+def test_a_root_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        catalog = DirectoryCatalog(str(root))
+        with pytest.raises(StoreAccessError, match="file is not a folder; let the root be a folder"):
+            catalog.place(("t",))
+        with pytest.raises(StoreAccessError, match="file is not a folder; let the root be a folder"):
+            catalog.create_namespace(("db",), {})
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StoreAccessError, match="cannot be written by this process"):
+        DirectoryCatalog(str(tmp_path / "new")).place(("t",))
+
+
 def test_names_are_taken_once(ours: DirectoryCatalog) -> None:
     ours.create_namespace(("db",), {})
     with pytest.raises(NamespaceExistsError):
@@ -158,7 +174,7 @@ def test_properties_of_namespaces(ours: DirectoryCatalog) -> None:
     assert ours.namespace_properties(()) == {"location": ours.root}
 
 
-@pytest.mark.parametrize("part", ["..", ".", "", "a/b", "a\\b", "a$b", "a\0b", " a", '"'])
+@pytest.mark.parametrize("part", ["..", ".", "", "a/b", "a\\b", "a$b", "a\0b", " a", '"', "a:b", "a\nb"])
 def test_names_that_lead_elsewhere_are_refused(ours: DirectoryCatalog, part: str) -> None:
     ours.create_namespace(("db",), {})
     for name in ((part,), ("db", part)):

@@ -57,7 +57,7 @@ UPDATE lance.db.t SET m = 1, m = 2;
 UPDATE lance.db.t SET nope = 1;
 ! nope
 MERGE INTO lance.db.t USING (SELECT 1L AS id) s ON t.id = s.id
-  WHEN MATCHED THEN UPDATE SET m = (SELECT max(r.id) FROM range(9) r WHERE r.id < t.id);
+  WHEN MATCHED THEN UPDATE SET m = (SELECT max(r.id) FROM range(9) r WHERE r.id = t.id AND r.id = s.id);
 ! let the source compute it
 DELETE FROM lance.db.t.history;
 ! cannot be changed
@@ -123,3 +123,31 @@ MERGE INTO lance.db.n USING (SELECT 2L AS id) s ON n.id = s.id WHEN NOT MATCHED 
 ! not nullable
 SELECT * FROM lance.db.n;
 > 1 | a
+-- Subqueries that give a value, beside columns of the table or of the source.
+CREATE TABLE lance.db.w AS SELECT id, 0L AS v FROM range(3);
+CREATE TABLE lance.db.r AS SELECT 1L AS k, 50L AS x UNION ALL SELECT 1L, 60L UNION ALL SELECT 7L, 70L;
+MERGE INTO lance.db.w t USING (SELECT id FROM range(3)) s ON t.id = s.id
+  WHEN MATCHED AND t.id < (SELECT max(k) FROM lance.db.r WHERE r.k = t.id + 1 - 1)
+    THEN DELETE
+  WHEN MATCHED THEN UPDATE SET v = (SELECT max(x) FROM lance.db.r WHERE r.k = t.id);
+SELECT * FROM lance.db.w ORDER BY id;
+> 0 | None
+> 1 | 60
+> 2 | None
+MERGE INTO lance.db.w t USING (SELECT 1L AS id UNION ALL SELECT 7L) s ON t.id = s.id
+  WHEN MATCHED THEN UPDATE SET v = 1 + (SELECT sum(x) FROM lance.db.r WHERE r.k = s.id)
+  WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, (SELECT max(x) FROM lance.db.r WHERE r.k = s.id))
+  WHEN NOT MATCHED BY SOURCE AND 2 < (SELECT sum(k) FROM lance.db.r WHERE r.k > t.id)
+    THEN UPDATE SET v = (SELECT count(*) FROM lance.db.r WHERE r.k > t.id);
+SELECT * FROM lance.db.w ORDER BY id;
+> 0 | 3
+> 1 | 111
+> 2 | 1
+> 7 | 70
+MERGE INTO lance.db.w t USING (SELECT 7L AS id, 1L AS k) s ON t.id = (SELECT max(r.k) FROM lance.db.r WHERE r.k = s.id)
+  WHEN MATCHED THEN UPDATE SET v = -1;
+SELECT v FROM lance.db.w WHERE id = 7;
+> -1
+MERGE INTO lance.db.w t USING (SELECT 7L AS id) s ON t.id = s.id
+  WHEN MATCHED THEN UPDATE SET v = (SELECT max(x) FROM lance.db.r WHERE r.k = s.id AND r.x > t.v);
+! columns of both

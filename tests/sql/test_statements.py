@@ -116,6 +116,88 @@ def test_the_writer_and_reader_of_frames_take_names(spark: SparkSession, tmp_pat
         session.range(1).write.saveAsTable("lance.t")
 
 
+DEFINITIONS = (
+    "(id BIGINT NOT NULL COMMENT 'it''s a key', part STRING NOT NULL, n DECIMAL(10,2)) "
+    "COMMENT 'a \\'table\\'' "
+    "TBLPROPERTIES ('primary_key' = 'part, id', 'my.own' = 'x''y', 'enable_stable_row_ids' = 'true')",
+    "(v ARRAY<FLOAT>, h ARRAY<FLOAT>, b BINARY, j STRING, big STRING, z STRING, "
+    "st STRUCT<f: FLOAT, w: ARRAY<DOUBLE>>) "
+    "TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '4', 'h.arrow.fixed-size-list.size' = '2', "
+    "'h.arrow.float16' = 'true', 'b.lance.encoding' = 'blob', 'j.lance.json' = 'true', "
+    "'big.arrow.large_var_char' = 'true', 'z.lance.compression' = 'zstd', 'z.lance.compression-level' = '7', "
+    "'st.f.arrow.float16' = 'true', 'st.w.arrow.fixed-size-list.size' = '3')",
+    '(`a "q"` INT, `x``y` STRING, m MAP<STRING, INT>, l ARRAY<STRUCT<t: TIMESTAMP_NTZ, d: DATE>>) '
+    "TBLPROPERTIES ('data_storage_version' = '2.1')",
+)
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS)
+def test_what_show_create_table_prints_makes_an_equal_table(
+    spark: SparkSession, tmp_path: Path, definition: str
+) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.sql(f"CREATE TABLE lance.one {definition}").collect()
+    (told,) = session.sql("SHOW CREATE TABLE lance.one").collect()
+    assert "LOCATION" not in told[0]
+    session.sql(told[0].replace("lance.one", "lance.two", 1)).collect()
+    (again,) = session.sql("SHOW CREATE TABLE lance.two").collect()
+    assert again[0].replace("lance.two", "lance.one", 1) == told[0]
+    one, two = (spark_lance.dataset(str(tmp_path / f"{name}.lance")) for name in ("one", "two"))
+    assert one.schema.equals(two.schema, check_metadata=True)
+    assert one.config() == two.config()
+    assert one.manifest.file_version is two.manifest.file_version
+    assert one.manifest.uses_stable_row_ids == two.manifest.uses_stable_row_ids
+
+
+def test_a_table_made_from_a_query_has_its_key_and_comment(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.sql(
+        "CREATE TABLE lance.t COMMENT 'said' TBLPROPERTIES ('primary_key' = 'b, a') "
+        "AS SELECT 1 AS a, 'x' AS b"
+    ).collect()
+    properties = {row.key: row.value for row in session.sql("SHOW TBLPROPERTIES lance.t").collect()}
+    assert properties["primary_key"] == "b, a"
+    assert spark_lance.dataset(str(tmp_path / "t.lance")).schema.metadata == {b"comment": b"said"}
+    assert "COMMENT 'said'" in session.sql("SHOW CREATE TABLE lance.t").collect()[0][0]
+
+
+def test_a_root_that_cannot_be_written_is_told_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    session = spark_lance.enable(spark.newSession(), catalog="bad", root=str(tmp_path / "file"))
+    for sql in ("NAMESPACE bad.n", "TABLE bad.t (a INT)", "TABLE bad.t AS SELECT 1 AS a"):
+        with pytest.raises(PySparkException, match="is not a folder; let the root be a folder") as caught:
+            session.sql(f"CREATE {sql}").collect()
+        assert len(str(caught.value).splitlines()) == 1
+    assert (tmp_path / "file").read_text() == "no folder"
+    # What the system says of a path has its place, and what to do.
+    with pytest.raises(PySparkException, match="/proc/nope: No such file or directory; name a place"):
+        session.sql("CREATE TABLE bad.`/proc/nope/t` (a INT)").collect()
+
+
+def test_other_formats_are_refused_but_the_one_that_writers_name_themselves(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.range(1).write.saveAsTable("lance.by_default")
+    session.catalog.createTable("lance.made", schema=session.range(1).schema)
+    assert session.catalog.tableExists("lance.by_default")
+    assert not session.catalog.tableExists("lance.nope")
+    with pytest.raises(PySparkException, match="none USING orc"):
+        session.range(1).write.format("orc").saveAsTable("lance.other")
+    with pytest.raises(PySparkException, match="none USING parquet"):
+        session.range(1).writeTo("lance.other").using("parquet").create()
+    assert {row.tableName for row in session.sql("SHOW TABLES IN lance").collect()} == {"by_default", "made"}
+
+
+def test_streams_take_names(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.range(5).writeTo("lance.source").create()
+    session.range(5, 7).writeTo("lance.source").append()
+    rows = session.readStream.table("lance.source").writeStream.option("checkpointLocation", f"{tmp_path}/c")
+    rows.trigger(availableNow=True).toTable("lance.target").awaitTermination()
+    assert sorted(row.id for row in session.table("lance.target").collect()) == list(range(7))
+
+
 def test_where_no_classes_are_taken_there_is_one_warning_and_no_catalog(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

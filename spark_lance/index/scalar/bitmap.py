@@ -86,6 +86,11 @@ class Bitmap(SetsByKey):
         wanted = np.flatnonzero(probe.true_for(self._keys))
         return None if len(wanted) > _MOST_SETS else read_sets(self._file, wanted)
 
+    def find_bytes(self, probe: Probe) -> int | None:
+        """Return how many bytes `find` reads at most."""
+        del probe  # the sizes of single sets are not known
+        return self.num_bytes
+
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Group the rows by value and write their sets."""

@@ -85,7 +85,28 @@ class BTree(ScalarIndex):
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return exactly the rows for which a comparison is true."""
-        lookup, size = self._lookup
+        pages = self._pages(probe)
+        if pages is None:
+            return None
+        _, size = self._lookup
+        parts = [np.empty(0, np.uint64)]
+        for run in _runs(np.sort(pages)):
+            table = self._read(run[0] * size, (run[-1] + 1) * size)
+            parts.append(table[_IDS].to_numpy()[probe.true_for(table["values"])])
+        return rows_by_fragment(np.concatenate(parts))
+
+    def find_bytes(self, probe: Probe) -> int | None:
+        """Return about the bytes that `find` reads; None if it does not help."""
+        pages = self._pages(probe)
+        if pages is None:
+            return None
+        size: int = self.segment.file(DATA_FILE).num_bytes
+        all_pages: int = max(1, self._lookup[0].num_rows)
+        return size * len(pages) // all_pages
+
+    def _pages(self, probe: Probe) -> npt.NDArray[np.int64] | None:
+        """Return the pages that may have rows for which a comparison is true; None for too many."""
+        lookup, _ = self._lookup
         if probe.operator == "is_null":
             wanted = lookup["null_count"].to_numpy() > 0
         else:
@@ -93,14 +114,8 @@ class BTree(ScalarIndex):
             if found is None:
                 return None
             wanted = found
-        pages = lookup["page_idx"].to_numpy()[wanted].astype(np.int64)
-        if len(pages) > max(_RUN_PAGES, _MOST_PAGES * lookup.num_rows):
-            return None
-        parts = [np.empty(0, np.uint64)]
-        for run in _runs(np.sort(pages)):
-            table = self._read(run[0] * size, (run[-1] + 1) * size)
-            parts.append(table[_IDS].to_numpy()[probe.true_for(table["values"])])
-        return rows_by_fragment(np.concatenate(parts))
+        pages: npt.NDArray[np.int64] = lookup["page_idx"].to_numpy()[wanted].astype(np.int64)
+        return None if len(pages) > max(_RUN_PAGES, _MOST_PAGES * lookup.num_rows) else pages
 
     @cached_property
     def entries(self) -> int:

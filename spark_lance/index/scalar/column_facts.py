@@ -3,7 +3,7 @@
 An index answers here only if its segments cover every fragment of the version. Deleted rows are left out, as
 are entries of rows that are gone. A table with stable row ids may keep old values under the id of a changed
 row, so there only indices that name rows by address answer, or those whose entries add up to the rows of the
-version.
+version. The rows of a condition (exact_rows.py) may be asked about alone.
 
     leading_rows    a set of rows that holds the first n in the order of the values; read them to know these
     null_count      exact
@@ -13,7 +13,7 @@ version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,8 +27,8 @@ from spark_lance.file.arrays import one_array
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree, value_order
-from spark_lance.index.scalar.covering import LONGEST_RUN, Covering
-from spark_lance.index.scalar.pruner import ScalarPruner
+from spark_lance.index.scalar.covering import LONGEST_RUN, Covering, coverings
+from spark_lance.index.scalar.exact_rows import RowsOfVersion
 from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.table.addresses import Addresses, rows_by_fragment
 from spark_lance.table.reading.pruning import RowSelection
@@ -61,7 +61,13 @@ class Bounds:
 
 
 def leading_rows(
-    snapshot: Snapshot, path: Sequence[str], count: int, *, descending: bool = False, nulls: str = "none"
+    snapshot: Snapshot,
+    path: Sequence[str],
+    count: int,
+    *,
+    descending: bool = False,
+    nulls: str = "none",
+    within: RowsOfVersion | None = None,
 ) -> RowSelection | None:
     """Return rows that hold the first ones in the order of a column; other rows may be among them.
 
@@ -73,6 +79,7 @@ def leading_rows(
         count: how many rows are wanted.
         descending: begin with the greatest.
         nulls: whether rows without a value come "first" or "last", or are none of the wanted ("none").
+        within: the rows that are meant; all of the version without it.
 
     Returns:
         The rows by fragment; None if no index tells, or too many rows would have to be read.
@@ -80,10 +87,10 @@ def leading_rows(
     Raises:
         FormatError: the index is damaged.
     """
-    for index in _covering(snapshot, path):
+    for index in coverings(snapshot, path, _TELLERS):
         if not index.names_addresses:
             continue
-        found = _TELLERS[index.kind].leading(index, count, descending, nulls)
+        found = _TELLERS[index.kind].leading(index, _Order(count, descending, nulls, within))
         if found is not None:
             return found
     return None
@@ -95,7 +102,7 @@ def null_count(snapshot: Snapshot, path: Sequence[str]) -> int | None:
     Raises:
         FormatError: the index is damaged.
     """
-    for index in _covering(snapshot, path):
+    for index in coverings(snapshot, path, _TELLERS):
         found = _TELLERS[index.kind].nulls(index)
         if found is not None:
             return found
@@ -103,7 +110,12 @@ def null_count(snapshot: Snapshot, path: Sequence[str]) -> int | None:
 
 
 def value_counts(
-    snapshot: Snapshot, path: Sequence[str], most_values: int, most_bytes: int
+    snapshot: Snapshot,
+    path: Sequence[str],
+    most_values: int,
+    most_bytes: int,
+    *,
+    within: RowsOfVersion | None = None,
 ) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     """Return the values of a column, null among them, and how many rows have each; None if no index tells.
 
@@ -111,13 +123,14 @@ def value_counts(
         snapshot: the version.
         path: as in `leading_rows`.
         most_values, most_bytes: what may be read of an index at most.
+        within: as in `leading_rows`.
 
     Raises:
         FormatError: the index is damaged.
     """
-    for index in _covering(snapshot, path):
+    for index in coverings(snapshot, path, _TELLERS):
         counts = _TELLERS[index.kind].counts
-        if counts is not None and (found := counts(index, most_values, most_bytes)) is not None:
+        if counts is not None and (found := counts(index, most_values, most_bytes, within)) is not None:
             return found
     return None
 
@@ -128,60 +141,52 @@ def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
     Raises:
         FormatError: the index is damaged.
     """
-    for index in _covering(snapshot, path):
+    for index in coverings(snapshot, path, _TELLERS):
         found = _TELLERS[index.kind].bounds(index)
         if found is not None:
             return found
     return None
 
 
-def _covering(snapshot: Snapshot, path: Sequence[str]) -> Iterator[Covering]:
-    """Yield the indices on a column that cover the whole version."""
-    fields = snapshot.schema.along(path)
-    pruner = next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
-    # Documents of JSON are read as text, which has another order than their bytes.
-    if fields is None or pruner is None or fields[-1].is_json:
-        return
-    present = BitMap(fragment.id for fragment in snapshot.fragments)
-    by_name: dict[tuple[Any, str], list[ScalarIndex]] = {}
-    for index in pruner.indices_of(fields[-1].id):
-        if type(index) in _TELLERS:
-            by_name.setdefault((type(index), index.segment.name), []).append(index)
-    for (kind, _), parts in by_name.items():
-        covered = BitMap.union(*(part.segment.covered for part in parts))
-        once = sum(len(part.segment.covered) for part in parts) == len(covered)
-        if once and covered >= present:
-            yield Covering(snapshot, pruner.resolver, kind, tuple(parts))
-
-
 # B-trees
 
 
-def _leading_of_btree(
-    index: Covering, count: int, descending: bool, nulls: str
-) -> dict[int, BitMap | None] | None:
-    if count > index.live * _MOST_SHARE:
+@dataclass(frozen=True)
+class _Order:
+    """Which first rows are wanted: how many, from which end, where those without a value are, among which."""
+
+    count: int
+    descending: bool
+    nulls: str
+    within: RowsOfVersion | None
+
+    def kept(self, rows: Addresses) -> Addresses:
+        """Return those rows that are meant, in their order."""
+        return rows if self.within is None else rows[self.within.has(rows)]
+
+
+def _leading_of_btree(index: Covering, order: _Order) -> dict[int, BitMap | None] | None:
+    if order.count > index.live * _MOST_SHARE:
         return None
     found = [np.empty(0, np.uint64)]
     for segment in index.segments:
-        rows = _first_alive(index, segment, count, descending, nulls)
+        rows = _first_alive(index, segment, order)
         if rows is None:
             return None
         found.append(rows)
     return {**rows_by_fragment(np.concatenate(found))}
 
 
-def _first_alive(
-    index: Covering, segment: BTree, count: int, descending: bool, nulls: str
-) -> Addresses | None:
+def _first_alive(index: Covering, segment: BTree, order: _Order) -> Addresses | None:
     nothing, total = segment.null_entries, segment.entries
+    count, descending = order.count, order.descending
     if nothing is None or (segment.is_floating and not segment.has_numbers_first):
         return None
     values = (nothing, total, descending)
     parts = {"first": [(0, nothing, False), values], "last": [values, (0, nothing, False)], "none": [values]}
     found: list[Addresses] = []
     seen = 0
-    for start, stop, backward in parts[nulls]:
+    for start, stop, backward in parts[order.nulls]:
         length = _FIRST_RUN
         while start < stop and count > 0:
             if seen > _MOST_ENTRIES:
@@ -189,7 +194,7 @@ def _first_alive(
             length = min(length, stop - start)
             first, last = (stop - length, stop) if backward else (start, start + length)
             ids = segment.ids(first, last)
-            alive = index.alive(segment, ids[::-1] if backward else ids)[:count]
+            alive = order.kept(index.alive(segment, ids[::-1] if backward else ids))[:count]
             found.append(alive)
             seen, count, length = seen + last - first, count - len(alive), min(2 * length, LONGEST_RUN)
             start, stop = (start, first) if backward else (last, stop)
@@ -238,24 +243,22 @@ def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 # Bitmaps
 
 
-def _leading_of_bitmap(
-    index: Covering, count: int, descending: bool, nulls: str
-) -> dict[int, BitMap | None] | None:
-    if count > index.live * _MOST_SHARE:
+def _leading_of_bitmap(index: Covering, order: _Order) -> dict[int, BitMap | None] | None:
+    if order.count > index.live * _MOST_SHARE:
         return None
     found = [np.empty(0, np.uint64)]
     for segment in index.segments:
         keys = segment.keys(_MOST_VALUES)
         if keys is None or _has_nan(keys):
             return None
-        order = value_order(pa.chunked_array([keys]))
-        empty = keys.is_null().to_numpy(zero_copy_only=False)[order]
-        values = order[~empty][:: -1 if descending else 1]
-        places = {"first": (order[empty], values), "last": (values, order[empty]), "none": (values,)}[nulls]
-        left = count
+        sorted_keys = value_order(pa.chunked_array([keys]))
+        empty = keys.is_null().to_numpy(zero_copy_only=False)[sorted_keys]
+        values, missing = sorted_keys[~empty][:: -1 if order.descending else 1], sorted_keys[empty]
+        places = {"first": (missing, values), "last": (values, missing), "none": (values,)}[order.nulls]
+        left = order.count
         for place in np.concatenate(places).tolist():
             for numbers in index.numbers(segment.stored(place)):
-                alive = index.alive(segment, numbers)[:left]
+                alive = order.kept(index.alive(segment, numbers))[:left]
                 found.append(alive)
                 left -= len(alive)
                 if left <= 0:
@@ -283,7 +286,7 @@ def _nulls_of_bitmap(index: Covering) -> int | None:
 
 
 def _counts_of(
-    index: Covering, most_values: int, most_bytes: int
+    index: Covering, most_values: int, most_bytes: int, within: RowsOfVersion | None
 ) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     if sum(segment.num_bytes for segment in index.segments) > most_bytes:
         return None
@@ -294,11 +297,11 @@ def _counts_of(
         if keys is None or pa.types.is_floating(keys.type):
             return None
         all_keys.append(keys)
-        all_counts.append(_set_sizes(index, segment, len(keys)))
+        all_counts.append(_set_sizes(index, segment, len(keys), within))
     if not all_keys:
         return None
-    counts = np.concatenate(all_counts)
-    if int(counts.sum()) != index.live:
+    alive, counts = np.concatenate(all_counts, axis=1)
+    if int(alive.sum()) != index.live:
         return None  # an old value of a row, or one that is missing
     table = pa.table({"value": pa.chunked_array(all_keys), "rows": counts}).filter(pa.array(counts > 0))
     if len(all_keys) > 1:
@@ -308,16 +311,20 @@ def _counts_of(
     return one_array(table["value"]), table["rows"].to_numpy()
 
 
-def _set_sizes(index: Covering, segment: Bitmap, keys: int) -> npt.NDArray[np.int64]:
-    """Return how many rows of the version each set of a segment has."""
-    sizes = np.zeros(keys, np.int64)
+def _set_sizes(
+    index: Covering, segment: Bitmap, keys: int, within: RowsOfVersion | None
+) -> npt.NDArray[np.int64]:
+    """Return how many rows of the version each set of a segment has, and how many of those that are meant."""
+    sizes = np.zeros((2, keys), np.int64)
     held: list[tuple[int, Addresses]] = []
     room = LONGEST_RUN
 
     def count() -> None:
         owners = np.repeat([place for place, _ in held], [len(part) for _, part in held])
-        _, alive = index.found(segment, np.concatenate([part for _, part in held]))
-        np.add(sizes, np.bincount(owners[alive], minlength=keys), out=sizes)
+        addresses, alive = index.found(segment, np.concatenate([part for _, part in held]))
+        meant = alive if within is None else alive & within.has(addresses)
+        for row, chosen in enumerate((alive, meant)):
+            sizes[row] += np.bincount(owners[chosen], minlength=keys)
 
     for place, stored in enumerate(segment.stored_sets()):
         for part in index.numbers(stored):
@@ -343,10 +350,9 @@ def _bounds_of_bitmap(index: Covering) -> Bounds | None:
 # Zone maps
 
 
-def _leading_of_zones(
-    index: Covering, count: int, descending: bool, nulls: str
-) -> dict[int, BitMap | None] | None:
-    zones = _Zones.of(index)
+def _leading_of_zones(index: Covering, order: _Order) -> dict[int, BitMap | None] | None:
+    count, descending, nulls = order.count, order.descending, order.nulls
+    zones = _Zones.of(index) if order.within is None else None
     if zones is None or (nulls == "first" and zones.nulls.any()):
         return None
     near, far = (zones.high, zones.low) if descending else (zones.low, zones.high)
@@ -467,10 +473,13 @@ def _bounds_of_zones(index: Covering) -> Bounds | None:
 class _Teller(NamedTuple):
     """What a kind of index tells; `counts` is None if it does not know the rows of each value."""
 
-    leading: Callable[[Covering, int, bool, str], RowSelection | None]
+    leading: Callable[[Covering, _Order], RowSelection | None]
     nulls: Callable[[Covering], int | None]
     bounds: Callable[[Covering], Bounds | None]
-    counts: Callable[[Covering, int, int], tuple[pa.Array, npt.NDArray[np.int64]] | None] | None = None
+    counts: (
+        Callable[[Covering, int, int, RowsOfVersion | None], tuple[pa.Array, npt.NDArray[np.int64]] | None]
+        | None
+    ) = None
 
 
 _TELLERS: Mapping[type[ScalarIndex], _Teller] = {

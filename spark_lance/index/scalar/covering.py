@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import unpack_rows
 from spark_lance.index.scalar.base import ScalarIndex
+from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.table.addresses import Addresses, row_addresses
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["LONGEST_RUN", "Covering"]
+__all__ = ["LONGEST_RUN", "Covering", "coverings"]
 
 # Entries that are looked at together.
 LONGEST_RUN = 1 << 18
@@ -62,3 +64,30 @@ class Covering:
             held = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows
             for start in range(0, len(held), LONGEST_RUN):
                 yield row_addresses(fragment, np.array(held[start : start + LONGEST_RUN], np.uint64))
+
+
+def coverings(
+    snapshot: Snapshot, path: Sequence[str], kinds: Collection[type[ScalarIndex]]
+) -> Iterator[Covering]:
+    """Yield the indices of some kinds on a column that cover a whole version.
+
+    Args:
+        snapshot: the version.
+        path: the column, by a longer path a field in a struct column.
+        kinds: classes of indices.
+    """
+    fields = snapshot.schema.along(path)
+    pruner = next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
+    # Documents of JSON are read as text, which has another order than their bytes.
+    if fields is None or pruner is None or fields[-1].is_json:
+        return
+    present = BitMap(fragment.id for fragment in snapshot.fragments)
+    by_name: dict[tuple[Any, str], list[ScalarIndex]] = {}
+    for index in pruner.indices_of(fields[-1].id):
+        if type(index) in kinds:
+            by_name.setdefault((type(index), index.segment.name), []).append(index)
+    for (kind, _), parts in by_name.items():
+        covered = BitMap.union(*(part.segment.covered for part in parts))
+        once = sum(len(part.segment.covered) for part in parts) == len(covered)
+        if once and covered >= present:
+            yield Covering(snapshot, pruner.resolver, kind, tuple(parts))

@@ -42,7 +42,13 @@ from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.predicates.expressions import Call, Column, Expression, compute, walk
 from spark_lance.table.predicates.geo_functions import BOXES_MEET
-from spark_lance.table.predicates.geometries import bounds_of, extension_of, geometries_of, is_geometry
+from spark_lance.table.predicates.geometries import (
+    bounds_of,
+    boxes_of,
+    extension_of,
+    geometries_of,
+    is_geometry,
+)
 
 __all__ = ["RTree"]
 
@@ -218,7 +224,7 @@ class RTree(ScalarIndex):
         boxes, numbers = [np.empty((0, 4))], [np.empty(0, np.uint64)]
         nulls = [np.empty(0, np.uint64)]
         for values, ids in rows.pieces():
-            some = bounds_of(geometries_of(values, rows.extension))
+            some = boxes_of(values, rows.extension)
             there = ~np.isnan(some).any(axis=1)
             boxes.append(some[there])
             numbers.append(ids[there])

@@ -7,9 +7,11 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
@@ -132,6 +134,32 @@ public final class Bridge {
       return new UnsupportedOperationException(message);
     }
     return new IllegalArgumentException(message);
+  }
+
+  // Whether a class of Spark whose name ends so stands among the callers.
+  public static boolean isCalledBy(String ending) {
+    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
+    for (int i = 0; i < callers.length; i++) {
+      String name = callers[i].getClassName();
+      if (name.startsWith("org.apache.spark.sql.") && (name.endsWith(ending) || name.endsWith(ending + "$"))) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
+  public static AnalysisException missing(NoSuchTableException problem, String catalog, String table) {
+    scala.collection.immutable.Map told = problem.messageParameters();
+    Map whole = new LinkedHashMap();
+    whole.put("relationName", "`" + catalog + "`.`" + table.replace("`", "``") + "`");
+    whole.put("searchPath", "[`" + catalog + "`]");
+    for (Iterator names = whole.keySet().iterator(); names.hasNext(); ) {
+      Object name = names.next();
+      // Older releases have no search path.
+      told = told.contains(name) ? (scala.collection.immutable.Map) told.updated(name, whole.get(name)) : told;
+    }
+    return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", told);
   }
 
   // Spark's source of the format, by whose name executors find it.

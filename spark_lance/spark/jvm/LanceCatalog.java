@@ -17,6 +17,8 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
@@ -26,6 +28,7 @@ import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
+import org.apache.spark.sql.connector.catalog.SupportsPartitionManagement;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -52,6 +55,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
 
 public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
   private String name;
@@ -71,7 +75,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     return new String[0];
   }
 
-  private Map question(String verb) {
+  Map question(String verb) {
     Map question = Bridge.question(verb);
     question.put("catalog", name);
     question.put("options", options);
@@ -165,19 +169,37 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     if (identifier instanceof Bridge.Loads) {
       return ((Bridge.Loads) identifier).load();
     }
-    return table(question("load_table", identifier));
+    return found(identifier, question("load_table", identifier));
   }
 
   public Table loadTable(Identifier identifier, String version) {
     Map question = question("load_table", identifier);
     question.put("version", version);
-    return table(question);
+    return found(identifier, question);
   }
 
   public Table loadTable(Identifier identifier, long micros) {
     Map question = question("load_table", identifier);
     question.put("asof", new Long(micros));
-    return table(question);
+    return found(identifier, question);
+  }
+
+  // Where the catalog is called like the format, a name of two parts that the analyzer does not find here is next
+  // taken for a file of the format, which ends in an error that says nothing of a table. So the analyzer hears at once
+  // that there is none; whoever else asks, as writers do that make what is missing, gets the exception to catch.
+  private Table found(Identifier identifier, Map question) {
+    try {
+      return table(question);
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      boolean format = name.equalsIgnoreCase("lance") && identifier.namespace().length == 0;
+      if (format && problem instanceof NoSuchTableException && Bridge.isCalledBy("ResolveRelations")) {
+        Platform.throwException(Bridge.missing((NoSuchTableException) problem, name, identifier.name()));
+      }
+      Platform.throwException(problem);
+      return null;
+    }
   }
 
   private Table table(Map question) {
@@ -193,6 +215,9 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     Map question = question(verb, identifier);
     question.put("schema", schema.json());
     question.put("properties", properties);
+    // These name a format where the user did not.
+    boolean names = Bridge.isCalledBy("DataFrameWriter") || Bridge.isCalledBy("DataStreamWriter");
+    question.put("default_format", Boolean.valueOf(names || Bridge.isCalledBy("classic.Catalog")));
     List transforms = new ArrayList();
     question.put("partitions", transforms);
     for (int i = 0; i < partitions.length; i++) {
@@ -319,7 +344,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
 
   /** A table, at the version that was the newest when its name was resolved, or the one asked for. */
   public static class LanceTable
-      implements Table, SupportsRead, SupportsWrite, SupportsMetadataColumns, SupportsDeleteV2 {
+      implements Table, SupportsRead, SupportsWrite, SupportsMetadataColumns, SupportsDeleteV2, SupportsPartitionManagement {
     private static final TableCapability[] ABILITIES = {
       TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
       TableCapability.OVERWRITE_BY_FILTER, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
@@ -425,12 +450,14 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      check(options, "read");
       ScanBuilder own = new Reading(this, options);
       if (PLANNED == null) {
         return own;
       }
       CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
-      Object[] parts = {Boolean.TRUE, shown, all, schema, token, hidden, own};
+      boolean named = options.containsKey("version") || options.containsKey("asof") || options.containsKey("tag");
+      Object[] parts = {Boolean.TRUE, shown, all, new Boolean(!named), schema, token, hidden, own};
       try {
         return (ScanBuilder) PLANNED.invoke(null, parts);
       } catch (IllegalAccessException problem) {
@@ -441,7 +468,21 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      check(info.options(), "write");
       return new Writing(this, info, false);
+    }
+
+    // Refuses options of a statement that mean nothing, or lead to another table.
+    final void check(CaseInsensitiveStringMap options, String use) {
+      if (options.isEmpty()) {
+        return;
+      }
+      Map question = catalog.question("check_options");
+      question.put("name", name);
+      question.put("path", always.get("path"));
+      question.put("given", options.asCaseSensitiveMap());
+      question.put("use", use);
+      Bridge.ask(question, null);
     }
 
     CaseInsensitiveStringMap options(Map asked, boolean pinning) {
@@ -458,6 +499,37 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       Map question = catalog.question("truncate_table");
       question.put("name", name);
       return ((Boolean) Bridge.ask(question, null)).booleanValue();
+    }
+
+    // Statements about partitions end in a sentence of ours.
+
+    public StructType partitionSchema() {
+      throw new UnsupportedOperationException(
+          shown + " has no partitions, as Lance tables have none: conditions find their rows by indices (CALL "
+              + catalog.name + ".system.create_index), and rows are clustered by CALL " + catalog.name
+              + ".system.sort or zorder");
+    }
+
+    public void createPartition(InternalRow partition, Map properties) {
+      partitionSchema();
+    }
+
+    public boolean dropPartition(InternalRow partition) {
+      return partitionSchema() == null;
+    }
+
+    public void replacePartitionMetadata(InternalRow partition, Map properties) {
+      partitionSchema();
+    }
+
+    public Map loadPartitionMetadata(InternalRow partition) {
+      partitionSchema();
+      return null;
+    }
+
+    public InternalRow[] listPartitionIdentifiers(String[] names, InternalRow partition) {
+      partitionSchema();
+      return null;
     }
 
     public boolean canDeleteWhere(Predicate[] predicates) {
@@ -620,6 +692,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      check(info.options(), "write");
       written = true;
       Writing writing = new Writing(this, info, ((Boolean) staged.get("truncates")).booleanValue());
       for (Iterator i = ((Map) staged.get("options")).entrySet().iterator(); i.hasNext(); ) {

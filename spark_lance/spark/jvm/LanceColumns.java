@@ -9,6 +9,7 @@
 
 package spark_lance.sql;
 
+import java.io.ByteArrayInputStream;
 import java.io.File;
 import java.io.IOException;
 import java.io.Serializable;
@@ -26,6 +27,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.arrow.memory.ArrowBuf;
+import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.BaseFixedWidthVector;
 import org.apache.arrow.vector.BigIntVector;
 import org.apache.arrow.vector.BitVector;
@@ -44,9 +46,11 @@ import org.apache.arrow.vector.TimeStampMicroVector;
 import org.apache.arrow.vector.TinyIntVector;
 import org.apache.arrow.vector.VarBinaryVector;
 import org.apache.arrow.vector.VarCharVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.complex.ListVector;
 import org.apache.arrow.vector.complex.MapVector;
 import org.apache.arrow.vector.complex.StructVector;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.arrow.vector.types.TimeUnit;
 import org.apache.arrow.vector.types.pojo.ArrowType;
 import org.apache.spark.TaskContext;
@@ -325,6 +329,94 @@ public final class LanceColumns {
 
     public long value() {
       return value;
+    }
+  }
+
+  /** A part of the rows that the driver has read: a stream of Arrow. */
+  public static final class Held implements InputPartition, Serializable {
+    private static final long serialVersionUID = 1L;
+    private final byte[] stream;
+
+    public Held(byte[] stream) {
+      this.stream = stream;
+    }
+  }
+
+  /** Makes readers of such parts. */
+  public static final class HeldFactory implements PartitionReaderFactory, Serializable {
+    private static final long serialVersionUID = 1L;
+    private final StructType schema;
+
+    public HeldFactory(StructType schema) {
+      this.schema = schema;
+    }
+
+    public boolean supportColumnarReads(InputPartition partition) {
+      return true;
+    }
+
+    public PartitionReader createReader(InputPartition partition) {
+      throw new UnsupportedOperationException("read as columns only");
+    }
+
+    public PartitionReader createColumnarReader(InputPartition partition) {
+      return new HeldBatches(((Held) partition).stream, schema);
+    }
+  }
+
+  /** Reads the batches of a stream. The contents of one are valid until the next is asked for. */
+  public static final class HeldBatches implements PartitionReader {
+    private final BufferAllocator allocator =
+        ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0L, Long.MAX_VALUE);
+    private final StructType schema;
+    private final ArrowStreamReader reader;
+    private Column[] columns = null;
+
+    HeldBatches(byte[] stream, StructType schema) {
+      this.schema = schema;
+      this.reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
+    }
+
+    public boolean next() throws IOException {
+      return reader.loadNextBatch();
+    }
+
+    public Object get() {
+      try {
+        VectorSchemaRoot root = reader.getVectorSchemaRoot();
+        if (columns == null) {
+          columns = columns(root.getFieldVectors());
+        }
+        for (int i = 0; i < columns.length; i++) {
+          columns[i].loaded(root.getRowCount());
+        }
+        return new ColumnarBatch(columns, root.getRowCount());
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+
+    private Column[] columns(List vectors) {
+      Column[] found = new Column[vectors.size()];
+      for (int i = 0; i < found.length; i++) {
+        FieldVector vector = (FieldVector) vectors.get(i);
+        DataType actual = ArrowUtils$.MODULE$.fromArrowField(vector.getField());
+        if (!fits(actual, schema.fields()[i].dataType())) {
+          throw new IllegalStateException(
+              "the driver gave " + actual.simpleString() + " in place of " + schema.fields()[i]);
+        }
+        found[i] = Column.of(vector);
+      }
+      return found;
+    }
+
+    public void close() throws IOException {
+      reader.close();
+      allocator.close();
+    }
+
+    public CustomTaskMetric[] currentMetricsValues() {
+      return new CustomTaskMetric[0];
     }
   }
 

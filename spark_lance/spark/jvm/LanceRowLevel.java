@@ -254,8 +254,9 @@ public final class LanceRowLevel {
     final Target target;
     final Map question;
     final List columns = new ArrayList();
-    // The subqueries that `attach` computes.
-    final List queries = new ArrayList();
+    // The subqueries that `attach` computes: name of the column, and the subquery.
+    private final List ofTarget = new ArrayList();
+    private final List ofSource = new ArrayList();
     // Identity of a column of the source -> its name there.
     private final Map others = new HashMap();
     LogicalPlan source = null;
@@ -458,10 +459,12 @@ public final class LanceRowLevel {
       }
     }
 
-    // The rows of a frame of the table with a column for each subquery that gives a value and names columns of the
-    // table. Spark's analyzer does not take what its optimizer has made of such a subquery, but the optimizer's next
-    // step makes joins of it, which the analyzer takes.
-    public Object attach(Object frame) {
+    // The rows of a frame of the table, or of the source, with a column for each subquery that gives a value and names
+    // columns of it. Spark's analyzer does not take what its optimizer has made of such a subquery, but the optimizer's
+    // next step makes joins of it, which the analyzer takes.
+    public Object attach(Object frame, boolean toSource) {
+      List queries = toSource ? ofSource : ofTarget;
+      Map names = toSource ? others : target.names;
       if (queries.isEmpty()) {
         return frame;
       }
@@ -475,9 +478,10 @@ public final class LanceRowLevel {
         byName.put(column.name(), column);
       }
       for (int i = 0; i < queries.size(); i++) {
-        Expression query = (Expression) ((Expression) queries.get(i)).transformDown(new Placing(target.names, byName));
+        Object[] named = (Object[]) queries.get(i);
+        Expression query = (Expression) ((Expression) named[1]).transformDown(new Placing(names, byName));
         columns = (Seq) columns.appended(
-            new Alias(query, QUERY + i, NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
+            new Alias(query, (String) named[0], NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
       }
       LogicalPlan joined = RewriteCorrelatedScalarSubquery.apply(new Project(columns, plan));
       return Dataset$.MODULE$.ofRows(rows.sparkSession(), joined);
@@ -485,13 +489,19 @@ public final class LanceRowLevel {
 
     // The name of the column for such a subquery.
     UnresolvedAttribute query(Expression subquery) {
-      if (source != null) {
+      Needing mine = new Needing(target.names);
+      Needing theirs = new Needing(others);
+      subquery.transformDown(mine);
+      subquery.transformDown(theirs);
+      if (!mine.needs.isEmpty() && !theirs.needs.isEmpty()) {
         throw new UnsupportedOperationException(
-            "MERGE does not take a subquery that gives a value and names columns of the table or the source: let the "
+            "MERGE takes no subquery that gives a value and names columns of both the table and the source: let the "
                 + "source compute it, as in USING (SELECT s.*, (SELECT max(x) FROM r WHERE r.k = s.k) AS m FROM s) AS s");
       }
-      queries.add(subquery);
-      return new UnresolvedAttribute((Seq) NONE.appended(QUERY + (queries.size() - 1)));
+      List queries = theirs.needs.isEmpty() ? ofTarget : ofSource;
+      Object[] named = {QUERY + (ofTarget.size() + ofSource.size()), subquery};
+      queries.add(named);
+      return new UnresolvedAttribute((Seq) NONE.appended(named[0]));
     }
 
     // Runs the statement.
@@ -558,7 +568,9 @@ public final class LanceRowLevel {
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
       if (node instanceof ScalarSubquery && isDefinedAt(node)) {
         // What it names is read; it stays as it is, as it is put into a plan and not into a Column.
-        ((Expression) node).transformDown(new Needing(change, needs));
+        Needing read = new Needing(change.target.names);
+        ((Expression) node).transformDown(read);
+        needs.addAll(read.needs);
         return change.query((Expression) node);
       }
       if (node instanceof AttributeReference) {
@@ -604,31 +616,29 @@ public final class LanceRowLevel {
     }
   }
 
-  /** Notes the columns of the table in an expression, and changes nothing. */
+  /** Notes the columns in an expression that are among some, and changes nothing. */
   private static final class Needing extends scala.runtime.AbstractPartialFunction {
-    private final Change change;
-    private final Set needs;
+    private final Map names;
+    final Set needs = new LinkedHashSet();
 
-    Needing(Change change, Set needs) {
-      this.change = change;
-      this.needs = needs;
+    Needing(Map names) {
+      this.names = names;
     }
 
     public boolean isDefinedAt(Object node) {
-      return node instanceof AttributeReference
-          && change.target.names.containsKey(((AttributeReference) node).exprId());
+      return node instanceof AttributeReference && names.containsKey(((AttributeReference) node).exprId());
     }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
       if (!isDefinedAt(node)) {
         return otherwise.apply(node);
       }
-      needs.add(change.target.names.get(((AttributeReference) node).exprId()));
+      needs.add(names.get(((AttributeReference) node).exprId()));
       return node;
     }
   }
 
-  /** Replaces the columns of the table by those of a frame of it. */
+  /** Replaces columns by those of a frame. */
   private static final class Placing extends scala.runtime.AbstractPartialFunction {
     private final Map names;
     private final Map byName;

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
@@ -19,7 +19,7 @@ from spark_lance.spark.lance_table.expressions import (
     quoted,
     types_of,
 )
-from spark_lance.spark.lance_table.reading import few_partitions, read_needed
+from spark_lance.spark.lance_table.reading import Widened, as_it_is, few_partitions, read_needed
 from spark_lance.spark.lance_table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["Changing", "delete_rows", "update_rows"]
-
-Widened: TypeAlias = "Callable[[DataFrame], DataFrame]"
-
-
-def _as_it_is(frame: DataFrame) -> DataFrame:
-    return frame
 
 
 class Changing(TableBase):
@@ -117,7 +111,7 @@ class Changing(TableBase):
 
 
 def delete_rows(
-    table: TableBase, condition: Expression | None, reruns: RetryPolicy, widened: Widened = _as_it_is
+    table: TableBase, condition: Expression | None, reruns: RetryPolicy, widened: Widened = as_it_is
 ) -> Changed:
     """Delete the rows for which a condition is true, all rows without one; see `Changing.delete`.
 
@@ -146,7 +140,7 @@ def update_rows(
     condition: Expression | None,
     values: Mapping[str, Expression],
     reruns: RetryPolicy,
-    widened: Widened = _as_it_is,
+    widened: Widened = as_it_is,
 ) -> Changed:
     """Set columns of the rows for which a condition is true; see `Changing.update` and `delete_rows`."""
 

@@ -17,7 +17,7 @@ from spark_lance.spark.lance_table.expressions import analysed, functions_of, is
 from spark_lance.spark.lance_table.merge_clauses import MATCHED, MISSING, NEW, Clause, Clauses
 from spark_lance.spark.lance_table.merge_pruning import KeyPair, SourceKeys
 from spark_lance.spark.lance_table.merge_sides import ADDRESS, OLD, Sides
-from spark_lance.spark.lance_table.reading import few_partitions
+from spark_lance.spark.lance_table.reading import Widened, as_it_is, few_partitions
 from spark_lance.spark.lance_table.row_tasks import Action
 from spark_lance.table.manifest import Manifest
 
@@ -66,6 +66,7 @@ class MergePlan:
         evolving: bool = False,
         narrow: bool = False,
         rows: SourceKeys | None = None,
+        widened: Widened = as_it_is,
     ) -> MergePlan:
         """Fit a merge to a version. Spark analyses it; no job runs.
 
@@ -78,6 +79,7 @@ class MergePlan:
             evolving: whether columns that the source lacks are left alone, and not an error.
             narrow: pick the rows of the table that have a key of the source before they are joined.
             rows: what the rows of the table have in common that matter; only for the plan's keys.
+            widened: adds columns that expressions name beside those of the table.
 
         Raises:
             ExpressionError: an expression does not fit table and source.
@@ -87,7 +89,7 @@ class MergePlan:
         with analysed("the source"):
             names = list(source.columns)
         fitted = Clauses.of(clauses, manifest.schema, table.aliased, names, evolving, functions)
-        sides = Sides(table, manifest, source, condition, fitted, narrow, rows)
+        sides = Sides(table, manifest, source, condition, fitted, narrow, rows, widened)
         chosen, values = _chosen(sides, fitted, clauses, functions)
         frame, actions = _with_values(
             chosen, fitted, values, functions, is_ansi(table.spark), sides.sees_target

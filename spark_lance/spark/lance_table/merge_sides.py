@@ -29,7 +29,7 @@ from spark_lance.spark.lance_table.expressions import analysed, as_column, funct
 from spark_lance.spark.lance_table.merge_clauses import MATCHED, MISSING, NEW, Clause, Clauses
 from spark_lance.spark.lance_table.merge_keys import equal_columns
 from spark_lance.spark.lance_table.merge_pruning import KeyPair, SourceKeys, key_pairs
-from spark_lance.spark.lance_table.reading import read_needed
+from spark_lance.spark.lance_table.reading import Widened, as_it_is, read_needed
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
@@ -60,6 +60,7 @@ class Sides:
         clauses: what is done.
         narrow: pick the rows of the table that have a key of the source before they are joined.
         rows: what the rows of the table have in common that matter.
+        widened: adds columns that expressions name beside those of the table.
 
     Raises:
         ExpressionError: source and table cannot be read so.
@@ -74,9 +75,10 @@ class Sides:
         clauses: Clauses,
         narrow: bool,
         rows: SourceKeys | None,
+        widened: Widened = as_it_is,
     ) -> None:
         self._table, self._manifest, self._condition = table, manifest, condition
-        self._clauses, self._rows = clauses, rows
+        self._clauses, self._rows, self._widened = clauses, rows, widened
         self._functions: Any = functions_of(table.spark)
         # Expressions that are computed before the join, for a name in them means two columns after it.
         self._early: dict[str, list[Column]] = {NEW: [], MISSING: []}
@@ -105,7 +107,8 @@ class Sides:
         only = (
             self._rows.condition if pairs and self._rows is not None and self._rows.pairs == pairs else None
         )
-        frame = read_needed(self._table, self._manifest, [*expressions, *map(quoted, partly)], only)
+        needed = [*expressions, *map(quoted, partly)]
+        frame = self._widened(read_needed(self._table, self._manifest, needed, only))
         old = [F.col(quoted(name)).alias(f"{OLD}{name}") for name in dict.fromkeys(partly)]
         frame = frame.select("*", F.col(ROW_ADDRESS).alias(ADDRESS), *old)
         return frame if named else frame.drop(ROW_ADDRESS)

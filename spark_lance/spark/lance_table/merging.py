@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark.jobs import gather
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
 from spark_lance.spark.lance_table.merge_pruning import SourceKeys, keys_of
+from spark_lance.spark.lance_table.reading import Widened, as_it_is
 from spark_lance.spark.lance_table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
@@ -58,6 +60,7 @@ class Merging(TableBase):
         return MergeBuilder(self, source, condition)
 
 
+@both_spellings_of_methods
 class MergeBuilder:
     """A merge in the making. Its methods change it and return it, so that calls can be chained.
 
@@ -68,8 +71,12 @@ class MergeBuilder:
     error, unless the only matched clause deletes without a condition.
     """
 
-    def __init__(self, table: TableBase, source: DataFrame, condition: Expression) -> None:
+    def __init__(
+        self, table: TableBase, source: DataFrame, condition: Expression, widened: Widened = as_it_is
+    ) -> None:
         self._table = table
+        # Adds columns that expressions name beside those of the table.
+        self._widened = widened
         self._source = source
         self._condition = condition
         self._clauses: list[Clause] = []
@@ -196,6 +203,7 @@ class MergeBuilder:
                 self._evolving,
                 self._narrow,
                 self._rows,
+                self._widened,
             )
             self._planned = manifest.version, plan
         return self._planned[1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression, columns_option, needed_columns
@@ -12,13 +13,21 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["few_partitions", "read_needed"]
+__all__ = ["Widened", "as_it_is", "few_partitions", "read_needed"]
+
+# Adds columns to a frame of a table, which expressions name beside those of the table.
+Widened: TypeAlias = "Callable[[DataFrame], DataFrame]"
 
 # From this many fragments or rows on, changed rows are brought together before they are written: every task
 # of a large scan may find some, and each would write a small file.
 _MANY_FRAGMENTS = 64
 _MANY_ROWS = 1 << 25
 _FRAGMENT = "__lance_fragment"
+
+
+def as_it_is(frame: DataFrame) -> DataFrame:
+    """Return a frame without further columns."""
+    return frame
 
 
 def read_needed(

@@ -6,7 +6,7 @@ Spark hands options over as strings with lower-cased names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from spark_lance.errors import OptionError
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
 from spark_lance.spark.options.option_rows import ROWS, Option
+from spark_lance.spark.options.option_values import BlobHandling
 
 __all__ = [
     "OPTIONS",
@@ -22,6 +23,7 @@ __all__ = [
     "ReadOptions",
     "WriteOptions",
     "check_batch",
+    "check_known",
     "option_table",
     "read_options",
     "write_options",
@@ -78,7 +80,7 @@ class ReadOptions:
     batch_bytes: int
     partition_bytes: int | None
     fragments: tuple[tuple[int, int], ...] | None
-    blob_handling: str
+    blob_handling: BlobHandling
     json_as: str
     geometry_as: str
     with_row_id: bool
@@ -195,6 +197,25 @@ def check_batch(options: ReadOptions) -> None:
     given = [name for name in names if getattr(options, name) is not None]
     if given and not options.readChangeFeed:
         raise OptionError(f"option {given[0]!r} is for streams and change feeds: add readChangeFeed=true")
+
+
+def check_known(raw: Mapping[str, str], *, ignored: Collection[str] = ()) -> None:
+    """Refuse options that nobody reads.
+
+    Args:
+        raw: what the user has given, and nobody else.
+        ignored: names, in lower case, of options that others read.
+
+    Raises:
+        OptionError: one is not known here.
+    """
+    for key, text in raw.items():
+        name = key.lower()
+        if name in _BY_NAME or name in ignored or name in STORAGE_NAMES or name.startswith(STORAGE_PREFIX):
+            continue
+        if column_option(name) is None:
+            _check_unknown(key, text)
+            raise OptionError(f"unknown option {key!r}: leave it out; docs/options.md lists those there are")
 
 
 def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptions:

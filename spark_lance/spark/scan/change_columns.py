@@ -11,6 +11,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.options.option_values import BlobHandling
 from spark_lance.spark.schema.read_schema import find_column, narrow, resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
@@ -42,7 +43,7 @@ def described_changes(
     schema: Schema,
     columns: tuple[str, ...] | None,
     extra: tuple[str, ...],
-    blob_handling: str,
+    blob_handling: BlobHandling,
     json_as: str = "string",
     geometry_as: str = "binary",
 ) -> st.StructType:

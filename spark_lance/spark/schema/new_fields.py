@@ -38,7 +38,7 @@ from spark_lance.spark.options.column_options import (
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
-from spark_lance.table.predicates.geometries import is_geometry
+from spark_lance.table.predicates.geometries import is_geometry, stored_type
 
 __all__ = ["ColumnSettings", "new_field"]
 
@@ -72,12 +72,16 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
         given = {GEOMETRY_METADATA: spatial_metadata(field.dataType), **given}
     metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
-    arrow = _chosen_type(_new_type(field.dataType, column_settings, here, given), asked, ".".join(here))
+    spark: st.DataType = field.dataType
+    if asked.get(AS_JSON) and isinstance(spark, st.VariantType) and not path:
+        spark = st.StringType()  # made text by the writer
+    arrow = _chosen_type(_new_type(spark, column_settings, here, given), asked, ".".join(here))
     arrow = _with_page_metadata(arrow, metadata)
     if asked.get(AS_JSON):
         metadata.update(_named(arrow, ".".join(here)))
     if asked.get(AS_GEOMETRY):
-        metadata.update(_as_geometry(arrow, asked[AS_GEOMETRY], ".".join(here)))
+        arrow = _as_geometry(arrow, asked[AS_GEOMETRY], ".".join(here))
+        metadata[EXTENSION_NAME] = asked[AS_GEOMETRY]
         metadata[EXTENSION_METADATA] = str(given.get(GEOMETRY_METADATA, "{}"))
     if asked.get(BLOB) == "blob":
         metadata[_BLOB_KEY] = "true"
@@ -157,11 +161,11 @@ def _named(arrow: pa.DataType, column: str) -> dict[str, str]:
     return {EXTENSION_NAME: "arrow.json"}
 
 
-def _as_geometry(arrow: pa.DataType, extension: str, column: str) -> dict[str, str]:
-    """Return the field metadata that makes values geometries."""
+def _as_geometry(arrow: pa.DataType, extension: str, column: str) -> pa.DataType:
+    """Return the type of a column of geometries."""
     if not is_geometry(extension, arrow):
         raise SchemaError(f"column {column!r} is {arrow}, which cannot be stored as {extension}")
-    return {EXTENSION_NAME: extension}
+    return stored_type(extension, arrow)
 
 
 def _stored_as(asked: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from spark_lance.spark.options.column_options import (
     VECTOR_SIZE,
 )
 from spark_lance.spark.schema.spatial import carrier_of, is_spatial
+from spark_lance.spark.schema.variants import is_variant
 from spark_lance.table.predicates.geometries import extension_of
 
 __all__ = [
@@ -74,13 +75,6 @@ def _is_timestamp(zoned: bool, *units: str) -> Callable[[pa.DataType], bool]:
 
 def _is_duration(*units: str) -> Callable[[pa.DataType], bool]:
     return lambda t: pa.types.is_duration(t) and t.unit in units
-
-
-def _is_variant(arrow: pa.DataType) -> bool:
-    """Tell a variant: a struct whose binary child `metadata` is marked so."""
-    if not pa.types.is_struct(arrow) or {f.name for f in arrow} != {"value", "metadata"}:
-        return False
-    return (arrow.field("metadata").metadata or {}).get(b"variant") == b"true"
 
 
 def _decimal(arrow: pa.DataType) -> st.DataType:
@@ -189,7 +183,8 @@ _ROWS: tuple[_Row, ...] = (
         "json (extension arrow.json)",
         st.StringType,
         test=lambda t: getattr(t, "extension_name", "") == "arrow.json",
-        note=f"column metadata {AS_JSON} = true, also to make one; checked when written; variant on request",
+        note=f"column metadata {AS_JSON} = true, also to make one; checked when written; read as variant on "
+        "request; variants are written, too",
     ),
     _plain("binary", st.BinaryType, pa.binary()),
     _plain(
@@ -325,7 +320,7 @@ _ROWS: tuple[_Row, ...] = (
     _Row(
         "struct(value: binary, metadata: binary), marked",
         "variant",
-        _is_variant,
+        is_variant,
         lambda _: st.VariantType(),
         st.VariantType,
         lambda _: _VARIANT,

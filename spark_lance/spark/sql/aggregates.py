@@ -1,5 +1,6 @@
 """Aggregates that the driver answers: from the manifest, and from indices that know all rows of a version.
 
+With a condition they are found where indices name exactly the rows that meet it.
 What an index tells of the least and the greatest value is where their rows are: the values are read from
 these rows. Whatever is not certain is left to Spark's tasks: there is no answer then.
 """
@@ -18,13 +19,23 @@ import pyspark.sql.types as st
 
 from spark_lance.file.arrays import one_array
 from spark_lance.index.scalar.column_facts import bounds_of, null_count, value_counts
+from spark_lance.index.scalar.exact_rows import RowsOfVersion, rows_without
 from spark_lance.spark.options.options import check_batch
 from spark_lance.spark.scan.column_order import is_ordered_alike, is_same_value, spark_type_of
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sql.catalogs import Question
-from spark_lance.spark.sql.scans import Read, first_of, local_bounds, reader_of, rows_answer, version_answer
+from spark_lance.spark.sql.scans import (
+    Meant,
+    Read,
+    first_of,
+    local_bounds,
+    meant_rows,
+    reader_of,
+    rows_answer,
+    version_answer,
+)
 
 __all__ = ["column_statistics", "push_aggregates"]
 
@@ -107,15 +118,9 @@ class _Facts:
         return reader_of(self.read, st.StructType(), self.asked)
 
     @cached_property
-    def _is_whole(self) -> bool:
-        """Whether all rows of the version are asked for, and the driver may read some."""
-        options = self.read.options
-        return (
-            not self._reader.filters
-            and options.fragments is None
-            and self.asked.get("limit") is None
-            and local_bounds(self.asked)[0] > 0
-        )
+    def _meant(self) -> Meant | None:
+        """The rows that are asked about; None if only a look at them tells."""
+        return meant_rows(self.read, self.asked) if local_bounds(self.asked)[0] > 0 else None
 
     def of_all(self) -> _Answer | None:
         """Return one row with a value for each aggregate."""
@@ -132,16 +137,29 @@ class _Facts:
     def _counted(self, one: Mapping[str, Any]) -> tuple[st.DataType, pa.Array] | None:
         path = one["path"]
         if path is None:
-            rows = self._reader.count(*local_bounds(self.asked))
-        elif not self._is_whole:
+            rows = self._all()
+        elif self._meant is None:
             return None
         elif one["distinct"]:
             rows = self._distinct(path)
         else:
-            snapshot = self.read.opened[1]
-            empty = null_count(snapshot, path) if spark_type_of(path, self.read.seen) else None
-            rows = None if empty is None else snapshot.live_rows() - empty
+            rows = self._filled(path, self._meant.rows)
         return None if rows is None else (st.LongType(), pa.array([rows], pa.int64()))
+
+    def _all(self) -> int | None:
+        chosen = self._meant.rows if self._meant is not None else None
+        return self._reader.count(*local_bounds(self.asked)) if chosen is None else len(chosen)
+
+    def _filled(self, path: Sequence[str], chosen: RowsOfVersion | None) -> int | None:
+        """Return how many of the rows have a value."""
+        snapshot = self.read.opened[1]
+        if not spark_type_of(path, self.read.seen):
+            return None
+        if chosen is None:
+            empty = null_count(snapshot, path)
+            return None if empty is None else snapshot.live_rows() - empty
+        without = rows_without(snapshot, path, local_bounds(self.asked)[1])
+        return None if without is None else len(chosen) - len(chosen & without)
 
     def _distinct(self, path: Sequence[str]) -> int | None:
         found = self._groups(path)
@@ -149,9 +167,9 @@ class _Facts:
 
     def _groups(self, path: Sequence[str]) -> tuple[pa.Array, Any] | None:
         snapshot = self.read.opened[1]
-        if not self._is_whole or not is_same_value(path, snapshot.schema, self.read.seen):
+        if self._meant is None or not is_same_value(path, snapshot.schema, self.read.seen):
             return None
-        return value_counts(snapshot, path, *local_bounds(self.asked))
+        return value_counts(snapshot, path, *local_bounds(self.asked), within=self._meant.rows)
 
     def by_group(self) -> _Answer | None:
         """Return a row for each value of the one column that rows are grouped by."""
@@ -177,10 +195,11 @@ class _Facts:
     def _extreme(self, one: Mapping[str, Any]) -> tuple[st.DataType, pa.Array] | None:
         """Return the least or greatest value of a column; an index tells where it is read."""
         path, ref = one["path"], self.read.opened
-        if not self._is_whole or not is_ordered_alike(path, ref[1].schema, self.read.seen):
+        if self._meant is None or not is_ordered_alike(path, ref[1].schema, self.read.seen):
             return None
         is_max = one["function"] == "max"
-        rows = first_of(self.read, {"path": path, "descending": is_max, "nulls": "none", "rows": 1})
+        top = {"path": path, "descending": is_max, "nulls": "none", "rows": 1}
+        rows = first_of(self.read, top, self._meant.rows)
         if rows is None:
             return None
         schema = _only(path, self.read.seen)

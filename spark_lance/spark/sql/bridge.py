@@ -31,6 +31,7 @@ VERBS = {
     "drop_namespace": "namespaces",
     "list_tables": "tables",
     "load_table": "tables",
+    "check_options": "tables",
     "drop_table": "tables",
     "rename_table": "tables",
     "alter_table": "tables",
@@ -96,6 +97,18 @@ def _answer_to(verb: str) -> Answer:
     return cast("Answer", getattr(module, verb))
 
 
+def _sentence(error: Exception, asked: Mapping[str, Any]) -> str:
+    """Return what happened, where, and what to do; the system's own errors say only the first."""
+    if isinstance(error, errors.LanceError) or not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    root = asked.get("options", {}).get("root")
+    remedy = "name a place that this process may write to"
+    if root is not None and str(error.filename).startswith(root.rstrip("/").rpartition("/")[0]):
+        setting = f"spark.sql.catalog.{asked['catalog']}.root"
+        remedy = f"let {setting}, {root}, be a folder that this process may write to"
+    return f"{error.filename or root}: {error.strerror}; {remedy}"
+
+
 def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), "Refused")
     logger.debug("%s failed: %s", asked["verb"], error)
@@ -106,11 +119,12 @@ def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
     name = list(asked.get("name", []))
     if "write" in asked:
         # By its name programs know whether a write may be repeated, as in what tasks raise.
-        return {"error": kind, "message": f"{type(error).__module__}.{type(error).__qualname__}: {error}"}
+        kind_of_error = f"{type(error).__module__}.{type(error).__qualname__}"
+        return {"error": kind, "message": f"{kind_of_error}: {_sentence(error, asked)}"}
     if kind != "NoSuchNamespace":
-        return {"error": kind, "message": str(error), "name": name}
+        return {"error": kind, "message": _sentence(error, asked), "name": name}
     if asked["verb"].endswith("_table"):
         name = name[:-1] or [asked["catalog"]]
     # A name that is only missing needs no more words than Spark has for it.
-    hint = None if {"root", "impl"} & set(asked.get("options", {})) else str(error)
-    return {"error": kind, "message": str(error), "name": name, "hint": hint}
+    hint = None if {"root", "impl"} & set(asked.get("options", {})) else _sentence(error, asked)
+    return {"error": kind, "message": _sentence(error, asked), "name": name, "hint": hint}

@@ -19,6 +19,7 @@ from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
+from spark_lance.spark.sql.properties import PRIMARY_KEY, TABLE_OPTIONS, key_options
 from spark_lance.spark.sql.tables import load_table
 
 __all__ = ["abort_staged", "commit_staged", "create_table", "stage_table"]
@@ -37,8 +38,7 @@ _RESERVED = frozenset(
         "collation",
     }
 )
-_PRIMARY_KEY = "primary_key"
-_TABLE_OPTIONS = frozenset({"compression", "enable_stable_row_ids", "data_storage_version"})
+_FORMAT = "lance"
 
 
 def create_table(question: Question) -> dict[str, Any]:
@@ -60,6 +60,8 @@ def stage_table(question: Question) -> dict[str, Any]:
     uri = _place(question, replaces=mode != "create")
     _check_partitions(question)
     options, _ = _split(question.asked["properties"])
+    if key := question.asked["properties"].get(PRIMARY_KEY):
+        options |= key_options(key)
     catalog = question.catalog
     schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
     return {
@@ -94,7 +96,13 @@ def abort_staged(question: Question) -> None:
 
 
 def _place(question: Question, *, replaces: bool) -> str:
+    """Return the path of a table that is to be made or replaced.
+
+    Raises:
+        OptionError: the statement asks for another format, or another place than the table's name.
+    """
     catalog, name = question.catalog, question.name
+    _check_format(question)
     given = question.asked["properties"].get("location")
     if is_path(name):
         if given not in (None, name[0]):
@@ -113,6 +121,17 @@ def _place(question: Question, *, replaces: bool) -> str:
         except TableNotFoundError:
             pass
     return catalog.names.place(name)
+
+
+def _check_format(question: Question) -> None:
+    asked = question.asked["properties"].get("provider", _FORMAT)
+    # Spark's writers of DataFrames name the session's default format where the user names none.
+    meant = question.asked["default_format"] and asked == question.spark.conf.get("spark.sql.sources.default")
+    if asked.lower() != _FORMAT and not meant:
+        raise OptionError(
+            f"catalog {question.catalog.name} keeps Lance tables, so none USING {asked}: leave it out, write "
+            "USING lance, or name a table of another catalog"
+        )
 
 
 def _exists(question: Question) -> bool:
@@ -138,7 +157,7 @@ def _make(question: Question, mode: str, uri: str) -> None:
     for key, value in catalog.options(uri).items():
         if key != "path":
             builder.option(key, value)
-    for key in _TABLE_OPTIONS & options.keys():
+    for key in TABLE_OPTIONS & options.keys():
         builder.option(key, options[key])
     column_settings = write_options({**options, "path": uri}).column_settings
     schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
@@ -147,7 +166,7 @@ def _make(question: Question, mode: str, uri: str) -> None:
         metadata = {key.decode(): value.decode() for key, value in (arrow.metadata or {}).items()}
         comment = column.metadata.get("comment")
         builder.addColumn(column.name, arrow.type, column.nullable, comment, metadata=metadata)
-    if key := question.asked["properties"].get(_PRIMARY_KEY):
+    if key := question.asked["properties"].get(PRIMARY_KEY):
         builder.primaryKey(*(part.strip() for part in key.split(",")))
     if comment := question.asked["properties"].get("comment"):
         builder.comment(comment)
@@ -165,6 +184,8 @@ def _describe(question: Question, uri: str) -> None:
     table = LanceTable.forPath(question.spark, options.pop("path"), **options)
     if settings:
         table.setConfig(settings)
+    if comment := question.asked["properties"].get("comment"):
+        table._dataset().update_schema_metadata({"comment": comment})
 
 
 def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -174,10 +195,10 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
     for key, value in properties.items():
         if key.startswith("option."):
             continue  # OPTIONS (...) come again without the prefix
-        if key in _RESERVED or key == _PRIMARY_KEY:
+        if key in _RESERVED or key == PRIMARY_KEY:
             continue
         column_option = "." in key and any(mark in key for mark in (".lance.", ".lance-", ".arrow."))
-        (options if key in _TABLE_OPTIONS or column_option else settings)[key] = value
+        (options if key in TABLE_OPTIONS or column_option else settings)[key] = value
     return options, settings
 
 

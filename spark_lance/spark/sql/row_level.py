@@ -147,8 +147,10 @@ class _Statement:
 
     def merge(self) -> Changed:
         names = self.asked["source"]
-        rows = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names).alias(_SOURCE)
-        merge = MergeBuilder(self.table, rows, self._expression(self.asked["condition"], self.asked["equal"]))
+        source = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names)
+        rows = self._widened(source, of_source=True).alias(_SOURCE)
+        condition = self._expression(self.asked["condition"], self.asked["equal"])
+        merge = MergeBuilder(self.table, rows, condition, self._widened)
         add = {
             ("matched", "update"): merge.whenMatchedUpdate,
             ("not matched", "insert"): merge.whenNotMatchedInsert,
@@ -159,17 +161,17 @@ class _Statement:
             "not matched by source": merge.whenNotMatchedBySourceDelete,
         }
         for clause in self.asked["clauses"]:
-            condition = self._some("condition", clause)
+            only = self._some("condition", clause)
             if clause["kind"] == "delete":
-                drop[clause["rows"]](condition)
+                drop[clause["rows"]](only)
             else:
-                add[clause["rows"], clause["kind"]](condition, self._values(clause))
+                add[clause["rows"], clause["kind"]](only, self._values(clause))
         return merge.run()
 
-    def _widened(self, frame: DataFrame) -> DataFrame:
-        """Add the values of subqueries that name columns of the table."""
+    def _widened(self, frame: DataFrame, *, of_source: bool = False) -> DataFrame:
+        """Add the values of subqueries that name columns of the table, or of the source."""
         classic: Any = frame
-        return dataframe.DataFrame(self.subject["change"].attach(classic._jdf), self.table.spark)
+        return dataframe.DataFrame(self.subject["change"].attach(classic._jdf, of_source), self.table.spark)
 
     def _values(self, told: Mapping[str, Any]) -> dict[str, Resolved]:
         values: dict[str, Resolved] = {}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +23,7 @@ from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
 from spark_lance.index.cache import ByteCache
 from spark_lance.index.scalar.column_facts import leading_rows
+from spark_lance.index.scalar.exact_rows import RowsOfVersion, exact_rows
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.column_order import is_ordered_alike
@@ -38,10 +41,12 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = [
+    "Meant",
     "Read",
     "describe_read",
     "first_of",
     "local_bounds",
+    "meant_rows",
     "pin_read",
     "plan_scan",
     "push_limit",
@@ -56,6 +61,9 @@ __all__ = [
 # no more than these bytes.
 _ALONE_ROWS = 100_000
 _ALONE_BYTES = 64 << 20
+# Rows that the driver reads as columns at most, which are bounded by their bytes; and about the most bytes
+# of a part of them, for one task: Spark warns of tasks of more than 1,000 KiB.
+_MOST_HELD_ROWS, _PART_BYTES = 1 << 24, 900 << 10
 # Rows of an order that are looked for in an index at most.
 _MOST_TOP = 10_000
 
@@ -146,23 +154,55 @@ def push_top(question: Question) -> bool:
     """Return whether an index tells where the first rows of an order are; Spark still orders what is read."""
     asked = question.asked
     read = Read(asked["read"])
-    whole = read.options.fragments is None and read.options.filter is None
-    if read.options.kind != "rows" or asked["predicates"] or not whole or asked["top"]["rows"] > _MOST_TOP:
+    if read.options.kind != "rows" or asked["top"]["rows"] > _MOST_TOP:
         return False
-    return first_of(read, asked["top"]) is not None
+    meant = meant_rows(read, asked)
+    return meant is not None and first_of(read, asked["top"], meant.rows) is not None
 
 
-def first_of(read: Read, top: Mapping[str, Any]) -> RowSelection | None:
+@dataclass(frozen=True)
+class Meant:
+    """The rows that a read is about: all of a version, or those that indices name exactly."""
+
+    rows: RowsOfVersion | None
+
+
+def meant_rows(read: Read, asked: Mapping[str, Any]) -> Meant | None:
+    """Return the rows that a read of a version is about; None if only a look at them tells.
+
+    Raises:
+        FormatError: an index is damaged.
+    """
+    _, most_bytes = local_bounds(asked)
+    if read.options.fragments is not None or asked.get("limit") is not None:
+        return None
+    condition = reader_of(read, st.StructType(), {**asked, "top": None}).condition
+    if condition is None:
+        return Meant(None)
+    if not condition.is_told:
+        return None
+    found = None
+    for tree in condition.trees():
+        rows = exact_rows(read.opened[1], tree, most_bytes)
+        if rows is None:
+            return None
+        found = rows if found is None else found & rows
+    return None if found is None else Meant(found)
+
+
+def first_of(read: Read, top: Mapping[str, Any], within: RowsOfVersion | None) -> RowSelection | None:
     """Return rows that hold the first ones of an order; None if no index tells.
 
     Args:
-        read: of a whole version.
+        read: of a version.
         top: `path` of the column, `descending`, `nulls`, and how many `rows`; as `leading_rows` has them.
+        within: the rows that are meant; all of the version without it.
     """
-    path, descending = top["path"], top["descending"]
-    if not is_ordered_alike(path, read.opened[1].schema, read.seen):
+    path, snapshot = top["path"], read.opened[1]
+    if not is_ordered_alike(path, snapshot.schema, read.seen):
         return None
-    return leading_rows(read.opened[1], path, top["rows"], descending=descending, nulls=top["nulls"])
+    order = {"descending": top["descending"], "nulls": top["nulls"]}
+    return leading_rows(snapshot, path, top["rows"], **order, within=within)
 
 
 def push_limit(question: Question) -> bool:
@@ -171,15 +211,17 @@ def push_limit(question: Question) -> bool:
     if read.options.kind != "rows" or question.asked["limit"] > _ALONE_ROWS:
         return False
     reader = reader_of(read, read.seen, question.asked)
-    return not reader.filters or reader.size()[1] <= _ALONE_BYTES
+    return reader.condition is None or reader.size()[1] <= _ALONE_BYTES
 
 
 def plan_scan(question: Question) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
-    `kind` is "rows" or "tasks"; both have the version (`ref`), and `rows` and `bytes` that are read at most,
-    tasks also what is to be told of them.
-    Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, all in base64.
+    `kind` is "rows", "columns" or "tasks"; all have the version (`ref`), and `rows` and `bytes` that are read
+    at most, columns and tasks also what is to be told of them.
+    Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, both in base64;
+    columns in a file, see `columns_answer`. These are for more rows than Spark's local scans are made for,
+    where the question says that they can be read (`columnar`).
     """
     asked = question.asked
     read = Read(asked["read"])
@@ -190,7 +232,12 @@ def plan_scan(question: Question) -> dict[str, Any]:
     if read.options.kind == "rows":
         reader = planned = reader_of(read, schema, asked)
         ref = planned.ref
-        few = None if asked.get("runtime") else planned.bounded(most_rows, most_bytes)
+        held = (
+            max(most_rows, _MOST_HELD_ROWS)
+            if asked.get("columnar") and most_rows and planned.columns
+            else most_rows
+        )
+        few = None if asked.get("runtime") else planned.bounded(held, most_bytes)
         size: tuple[int, int] | None = None if few is not None else planned.size()
     else:
         placed = read_kind(read.options).reader(read.options, schema, read.ref, False)
@@ -201,6 +248,9 @@ def plan_scan(question: Question) -> dict[str, Any]:
         if isinstance(reader, _Bounded):
             few = reader.bounded(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
+    if few is not None and sum(batch.num_rows for batch in few) > most_rows:
+        about = _account(reader, "")
+        return {**answer, **about, **columns_answer(few, schema)}
     if few is not None:
         return {**answer, **rows_answer(few, schema)}
     function, partitions = pickled_read(reader, schema)
@@ -245,7 +295,8 @@ def reader_of(read: Read, schema: st.StructType, asked: Any) -> LanceReader:
         _taken(read, asked), asked.get("limit"), alone=bool(asked.get("alone")), skip=asked.get("offset") or 0
     )
     if asked.get("top"):
-        rows = first_of(read, asked["top"])
+        meant = meant_rows(read, asked)
+        rows = None if meant is None else first_of(read, asked["top"], meant.rows)
         assert rows is not None  # only what was accepted comes back
         reader.keep(rows)
     return reader
@@ -267,6 +318,25 @@ def rows_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> dic
             stream.write_batch(batch)
     count, size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
     return {"kind": "rows", "rows": count, "bytes": size, "arrow": _text(sink.getvalue().to_pybytes())}
+
+
+def columns_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> dict[str, Any]:
+    """Return rows for tasks that read them from memory, as columns.
+
+    They stand in a file, which Java takes in and deletes: text of this size would cost more than reading the
+    rows. `parts` are the lengths of its streams of Arrow, a task's each.
+    """
+    rows = pa.Table.from_batches(batches, arrow_schema(schema))
+    step = max(1, rows.num_rows * _PART_BYTES // max(1, rows.nbytes))
+    descriptor, name = tempfile.mkstemp(prefix="spark-lance-")
+    parts, end = [], 0
+    with os.fdopen(descriptor, "wb") as file:
+        for first in range(0, rows.num_rows, step):
+            with pa.ipc.new_stream(file, rows.schema) as stream:
+                stream.write_table(rows.slice(first, step))
+            parts.append(file.tell() - end)
+            end = file.tell()
+    return {"kind": "columns", "rows": rows.num_rows, "bytes": rows.nbytes, "file": name, "parts": parts}
 
 
 def local_bounds(asked: Any) -> tuple[int, int]:

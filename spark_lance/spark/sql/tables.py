@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pyspark.sql.types as st
@@ -25,15 +26,17 @@ from spark_lance.errors import (
 )
 from spark_lance.file.schema import Field
 from spark_lance.spark.lance_table.table import LanceTable
-from spark_lance.spark.options.options import read_options
+from spark_lance.spark.options.options import check_known, read_options
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
 from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
+from spark_lance.spark.sql.properties import fixed_properties, is_fixed
 from spark_lance.table.metadata import METADATA_TABLES
 
 __all__ = [
     "alter_table",
+    "check_options",
     "delete_where",
     "drop_table",
     "list_tables",
@@ -53,6 +56,15 @@ _HIDDEN = {
     "_row_last_updated_at_version": "with_row_versions",
 }
 _BRANCH = "@"
+# Options of writeStream that Spark itself reads.
+_OF_STREAMS = frozenset(
+    {
+        "queryname",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+        "asyncprogresstrackingoverridesinksupportcheck",
+    }
+)
 
 
 def list_tables(question: Question) -> list[str]:
@@ -76,6 +88,26 @@ def load_table(question: Question) -> dict[str, Any]:
     return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
 
 
+def check_options(question: Question) -> None:
+    """Refuse what the options of a statement cannot mean, such as those of WITH (...).
+
+    `given` are the options, `path` is the table's, and `use` says what for: "read" or "write".
+
+    Raises:
+        OptionError: one is not known, or leads to another table than the named one.
+    """
+    given = {key: text for key, text in question.asked["given"].items() if not key.startswith("__")}
+    for key, text in given.items():
+        if key.lower() not in ("path", "paths"):
+            continue
+        if is_path(question.name) and str(Path(text).absolute()) == question.name[0]:
+            return  # a write by path, whose options are those of a format
+        if text != question.asked["path"]:
+            name = f"{question.catalog.name}.{shown(question.name)}"
+            raise OptionError(f"option {key!r} leads to another table than {name}: name that table itself")
+    check_known(given, ignored=_OF_STREAMS if question.asked["use"] == "write" else ())
+
+
 def answer(catalog: OpenCatalog, name: Name, always: dict[str, str], asked: dict[str, str]) -> dict[str, Any]:
     """Return the Java side's view of a table.
 
@@ -95,7 +127,7 @@ def answer(catalog: OpenCatalog, name: Name, always: dict[str, str], asked: dict
         "shown": f"{catalog.name}.{shown(name)}",
         "schema": schema.json(),
         "hidden": (st.StructType() if options.table else _hidden()).json(),
-        "properties": {} if options.table else _properties(catalog, always, place.version),
+        "properties": {} if options.table else _properties(catalog, always),
         "always": always,
         "pinned": pinned,
         "writable": plain,
@@ -156,6 +188,11 @@ def alter_table(question: Question) -> dict[str, Any]:
     """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
     table = table_at(question)
     for change in question.asked["changes"]:
+        if change["kind"].endswith("_property") and is_fixed(change["property"]):
+            raise UnsupportedFormatError(
+                f"property {change['property']!r} says how the table was made and stays: make a new "
+                "one, by CREATE TABLE ... TBLPROPERTIES (...) AS SELECT"
+            )
         if change["kind"] not in _CHANGES:
             raise UnsupportedFormatError(
                 f"ALTER TABLE cannot make the change {change['kind']} on Lance tables"
@@ -267,9 +304,11 @@ def _hidden() -> st.StructType:
     )
 
 
-def _properties(catalog: OpenCatalog, always: Mapping[str, str], version: int) -> dict[str, str]:
-    found = dataset(always["path"], storage_options=dict(catalog.storage))
-    properties = found.config()
-    properties.update({"provider": "lance", "location": always["path"], "lance.version": str(version)})
-    comment = found.metadata.get("comment")
-    return {**properties, **({"comment": comment} if comment else {})}
+def _properties(catalog: OpenCatalog, always: Mapping[str, str]) -> dict[str, str]:
+    branch = always.get("branch")
+    found = dataset(always["path"], (branch, None) if branch else None, dict(catalog.storage))
+    # Spark takes a location for one that CREATE TABLE named, unless the catalog is said to have chosen it.
+    properties = {"provider": "lance", "location": always["path"], "is_managed_location": "true"}
+    comment = (found.schema.metadata or {}).get(b"comment", b"").decode()
+    told = {"comment": comment} if comment else {}
+    return {**fixed_properties(found), **found.config(), **properties, **told}

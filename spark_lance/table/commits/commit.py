@@ -290,14 +290,15 @@ def _pace(seconds: float, retry: RetryPolicy) -> float:
 def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
     """Put a version in place; None if that did not plainly succeed, with the reason in `commit.doubt`."""
     transaction = commit.transaction
-    data = pack_manifest(candidate.message, candidate.index_section, transaction.pack())
+    packed = transaction.pack()
+    data = pack_manifest(candidate.message, candidate.index_section, packed)
     # Fitted onto a newer version, it may keep its name.
     if commit.recorded is not transaction:
         write_transaction(commit.store, commit.root, transaction)
         commit.recorded = transaction
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
-        remember(commit.store, candidate.path, data)
+        remember(commit.store, candidate.path, data, candidate.as_read(packed))
         return Landed(candidate)
     except LockReleaseError as error:
         raise _after_lock_failure(commit, candidate, error) from error.lock_error

@@ -55,7 +55,7 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
         commit.doubt = None
         _check(commit, theirs)
         commit.checked = version
-    check_writable(latest.message, latest.path)
+    check_writable(latest.message, latest.path, latest.facts)
     if commit.unfit:
         commit.transaction = _fitted(commit, latest)
         commit.unfit = []

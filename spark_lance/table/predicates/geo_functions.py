@@ -28,7 +28,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
-from spark_lance.table.predicates.geometries import Geometries, bounds_of, geometries_of, shapes
+from spark_lance.file.geometry_names import NATIVE_DEPTHS
+from spark_lance.table.predicates.geometries import (
+    Geometries,
+    bounds_of,
+    boxes_of,
+    geometries_of,
+    shapes,
+)
 from spark_lance.table.predicates.values import Value, cast, is_typed, typed
 
 __all__ = ["BOXES_MEET", "GEO_FUNCTIONS", "as_geometry"]
@@ -109,6 +116,10 @@ def _guarded(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 def _predicate(forth: str, back: str) -> Callable[[Value, Value], Value]:
     def compute(one: Value, other: Value) -> Value:
+        for column, constant, turned in ((one, other, False), (other, one, True)):
+            box = _box_beside(column, constant)
+            if box is not None:
+                return _near(column, constant, box, back if turned else forth, forth == "disjoint")
         (left, is_left), (right, is_right) = _geometries(one), _geometries(other)
         missing = _missing(left) | _missing(right)
         shapely = shapes()
@@ -123,6 +134,44 @@ def _predicate(forth: str, back: str) -> Callable[[Value, Value], Value]:
         return _result(found, missing, pa.bool_(), is_left and is_right)
 
     return compute
+
+
+def _box_beside(column: Value, constant: Value) -> npt.NDArray[np.float64] | None:
+    """Return the box of a constant beside a column of coordinates; None for anything else."""
+    is_native = isinstance(column, pa.ChunkedArray) and isinstance(column.type, _Marked)
+    if (
+        not is_native
+        or column.type.name not in NATIVE_DEPTHS
+        or isinstance(constant, pa.ChunkedArray | pa.Array)
+    ):
+        return None
+    box = bounds_of(_geometries(constant)[0])[0]
+    return None if np.isnan(box).any() else box
+
+
+def _near(column: Any, constant: Value, box: Any, name: str, is_apart: bool) -> Value:
+    """Compare a column of coordinates with a constant: only what is near it becomes geometries.
+
+    Args:
+        column, constant: what is compared.
+        box: of the constant.
+        name: of shapely's predicate, for the column on the left.
+        is_apart: what it is for geometries whose boxes do not meet.
+    """
+    other, _ = _geometries(constant)
+    shapely, parts = shapes(), []
+    shapely.prepare(other)
+    mirrored = dict(_PREDICATES.values())[name]
+    for chunk in column.chunks:
+        xmin, ymin, xmax, ymax = boxes_of(chunk.storage, column.type.name).T
+        with np.errstate(invalid="ignore"):
+            near = (xmin <= box[2]) & (xmax >= box[0]) & (ymin <= box[3]) & (ymax >= box[1])
+        places = np.flatnonzero(near)
+        found = np.full(len(chunk), is_apart)
+        some = geometries_of(chunk.storage.take(pa.array(places)), column.type.name)
+        found[places] = _guarded(getattr(shapely, mirrored), other, some)
+        parts.append(pa.array(found, mask=chunk.storage.is_null().to_numpy(zero_copy_only=False)))
+    return pa.chunked_array(parts, pa.bool_())
 
 
 def _distance(one: Value, other: Value) -> Value:

@@ -31,16 +31,27 @@ from spark_lance.file.geometry_names import BOX, NATIVE_DEPTHS, WELL_KNOWN_BINAR
 __all__ = [
     "Geometries",
     "bounds_of",
+    "boxes_of",
     "extension_of",
     "geometries_of",
     "is_geometry",
     "shapes",
+    "stored_type",
 ]
 
 Geometries = npt.NDArray[np.object_]
+Ints = npt.NDArray[np.int64]
 
 _NAME = b"ARROW:extension:name"
 _MOST_ORDINATES = 4
+# What is in the lists of a type, the innermost first.
+_CHILDREN = {
+    "geoarrow.linestring": ("vertices",),
+    "geoarrow.multipoint": ("points",),
+    "geoarrow.polygon": ("vertices", "rings"),
+    "geoarrow.multilinestring": ("vertices", "linestrings"),
+    "geoarrow.multipolygon": ("vertices", "rings", "polygons"),
+}
 
 
 @cache
@@ -87,6 +98,29 @@ def is_geometry(extension: str, kind: pa.DataType) -> bool:
         and 2 <= kind.list_size <= _MOST_ORDINATES
         and pa.types.is_floating(kind.value_type)
     )
+
+
+def stored_type(extension: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column of geometries as GeoArrow has it: no nulls inside, its names of items.
+
+    Args:
+        extension: the name of the extension type.
+        kind: a type for which `is_geometry` is true.
+    """
+    if _is_binary(kind) or _is_text(kind):
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, pa.float64(), nullable=False) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return kind
+    depth = NATIVE_DEPTHS[extension]
+    inner = kind
+    for _ in range(depth):
+        inner = inner.value_type
+    made = stored_type("geoarrow.point", inner)
+    for name in _CHILDREN[extension]:
+        made = pa.list_(pa.field(name, made, nullable=False))
+    return made
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -141,21 +175,25 @@ def _boxes(values: pa.StructArray) -> Geometries:
 
 def _native(values: pa.Array, extension: str) -> Geometries:
     """Return geometries whose coordinates lie in arrays."""
-    depth = NATIVE_DEPTHS[extension]
-    offsets: list[npt.NDArray[np.int64]] = []
-    for _ in range(depth):
-        ends = values.offsets.to_numpy().astype(np.int64)
-        offsets.append(ends - ends[0])
-        values = values.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
     shapely = shapes()
-    coordinates = _coordinates(values)
-    if not depth:
+    coordinates, offsets = _flattened(values, extension)
+    if not offsets:
         points = np.asarray(shapely.points(coordinates), dtype=object)
         # A point whose ordinates are all NaN is GeoArrow's empty point.
         points[np.isnan(coordinates).all(axis=1)] = shapely.Point()
         return points
     kind = shapely.GeometryType[extension.partition(".")[2].upper()]
     return np.asarray(shapely.from_ragged_array(kind, coordinates, tuple(reversed(offsets))), dtype=object)
+
+
+def _flattened(values: pa.Array, extension: str) -> tuple[npt.NDArray[np.float64], list[Ints]]:
+    """Return all coordinates, and the offsets of the lists that they lie in, the outermost first."""
+    offsets: list[Ints] = []
+    for _ in range(NATIVE_DEPTHS[extension]):
+        ends = values.offsets.to_numpy().astype(np.int64)
+        offsets.append(ends - ends[0])
+        values = values.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
+    return _coordinates(values), offsets
 
 
 def _coordinates(values: pa.Array) -> npt.NDArray[np.float64]:
@@ -171,6 +209,31 @@ def _coordinates(values: pa.Array) -> npt.NDArray[np.float64]:
 
 def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
     return np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def boxes_of(values: pa.Array, extension: str) -> npt.NDArray[np.float64]:
+    """Return the boxes of values as `bounds_of` does; of native types without making geometries of them.
+
+    Raises:
+        ExpressionError: as `geometries_of`.
+    """
+    if extension not in NATIVE_DEPTHS or not is_geometry(extension, values.type):
+        return bounds_of(geometries_of(values, extension))
+    coordinates, offsets = _flattened(values, extension)
+    corners = np.hstack([coordinates[:, :2], coordinates[:, :2]])
+    if offsets:
+        ends = offsets[0]
+        for inner in offsets[1:]:
+            ends = inner[ends]
+        boxes = np.full((len(values), 4), np.nan)
+        there = np.flatnonzero(ends[1:] > ends[:-1])
+        if len(there):
+            # One run ends where the next one begins.
+            boxes[there, :2] = np.fmin.reduceat(corners[:, :2], ends[there], axis=0)
+            boxes[there, 2:] = np.fmax.reduceat(corners[:, 2:], ends[there], axis=0)
+        corners = boxes
+    corners[values.is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return corners
 
 
 def bounds_of(geometries: Geometries) -> npt.NDArray[np.float64]:

@@ -89,6 +89,11 @@ class Condition:
         own = [] if self._tree is None else [self._tree]
         return own + [tree for part in self._parts for tree in part.trees()]
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the condition is true for all rows for which all of `trees()` are, and for no other."""
+        return all(part.is_told for part in self._parts) if self._parts else self._tree is not None
+
     def comparisons(self) -> list[tuple[tuple[str, ...], str, Any]]:
         """Return comparisons of columns with literals that hold for every row that the condition keeps.
 

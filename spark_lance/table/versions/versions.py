@@ -183,7 +183,7 @@ def write_hint(store: Store, root: str, version: int) -> None:
 
 def _load(store: Store, root: str, file: VersionFile) -> Manifest:
     manifest = read_recent(store, file.path, file.naming, file.listed)
-    check_readable(manifest.message, file.path)
+    check_readable(manifest.message, file.path, manifest.facts)
     return completed(store, root, manifest)
 
 

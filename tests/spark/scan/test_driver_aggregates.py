@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -112,6 +113,110 @@ def test_answers_are_those_of_all_rows(
     assert answered >= {"BTREE": 8, "BITMAP": 8, "ZONEMAP": 0}[kind]
 
 
+# Conditions that an index answers, and some that none does.
+WHERE = (
+    "i > 0", "i in (0, 1, 77)", "i <= -1 or i = 77", "s = 'zz'", "s like 'a%'", "s is null", "s is not null",
+    "s in ('a', 'é', null)", "n >= 0", "n = 1.5 and s > 'a'", "day = date'2024-02-29'",
+    "raw = X'FF' or raw = X''",
+    "t > timestamp'2024-02-29 00:00:00+01:00'", "yes", "not yes", "f = 0.0", "f > 1", "d < double('-0.0')",
+    "d <=> double('nan')", "d in (0.1, double('nan'))", "st.x = 1", "st.x is null", "i = 1 and f is null",
+    "s = 'nobody has this'", "i between -1 and 1 and (s = 'a' or n is null)",
+    "id % 2 = 0", "i / 2 > 0 and s = 'a'",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "stable"), [("BTREE", 21, True), ("BTREE", 22, False), ("BITMAP", 23, False)]
+)
+def test_answers_about_some_rows_are_those_of_these_rows(
+    driver: SparkSession, tmp_path: Path, kind: str, seed: int, stable: bool
+) -> None:
+    place = tmp_path / "t.lance"
+    made(place, seed, kind, stable=stable)
+    plain(driver, place).createOrReplaceTempView("all_rows")
+    driver.read.format("lance").load(str(place)).createOrReplaceTempView("table_rows")
+    draw = random.Random(seed)
+    answered = 0
+    for condition in WHERE:
+        column, group = draw.choice(COLUMNS), draw.choice(GROUPS)
+        queries = [
+            f"SELECT count(*) FROM {{rows}} WHERE {condition}",
+            f"SELECT count({column}), min({column}), max({column}) FROM {{rows}} WHERE {condition}",
+            f"SELECT {group}, count(*), count({group}) FROM {{rows}} WHERE {condition} GROUP BY {group}",
+        ]
+        for query in queries:
+            frame = driver.sql(query.format(rows="table_rows"))
+            assert told(frame) == told(driver.sql(query.format(rows="all_rows"))), query
+            answered += is_answered(frame)
+        tail = f"WHERE {condition} ORDER BY {column} {draw.choice(['', 'DESC', 'NULLS LAST'])} LIMIT 5"
+        got = driver.sql(f"SELECT {column} AS c FROM table_rows {tail}").collect()
+        expected = driver.sql(f"SELECT {column} AS c FROM all_rows {tail}").collect()
+        assert [str(row.c).replace("-0.0", "0.0") for row in got] == [
+            str(row.c).replace("-0.0", "0.0") for row in expected
+        ], tail
+    assert answered >= {"BTREE": 15, "BITMAP": 30}[kind]
+
+
+def test_answers_about_some_rows_read_no_data(driver: SparkSession, tmp_path: Path, reads: list[str]) -> None:
+    rows = 100_000
+    table = pa.table(
+        {
+            "a": pa.array([(i * 7919) % rows for i in range(rows)], pa.int64()),
+            "g": [f"g{i % 5}" for i in range(rows)],
+            "free": range(rows),
+        }
+    )
+    place = str(tmp_path / "t.lance")
+    spark_lance.write_dataset(table, place, max_rows_per_file=20_000)
+    spark_lance.dataset(place).create_scalar_index("a", "BTREE")
+    spark_lance.dataset(place).create_scalar_index("g", "BITMAP")
+    spark_lance.dataset(place).delete("a < 10 or a >= 99990")
+    left = table.filter((pc.field("a") >= 10) & (pc.field("a") < 99990))
+
+    def some(condition: pc.Expression) -> pa.Table:
+        return left.filter(condition)
+
+    driver.table(f"lance.`{place}`").createOrReplaceTempView("t")
+    high, third = some(pc.field("a") >= 60_000), some(pc.field("g") == "g3")
+    questions: dict[str, list[Any]] = {
+        "SELECT count(*), count(a), count(g) FROM t WHERE a >= 60000": [(len(high),) * 3],
+        "SELECT count(*) FROM t WHERE g = 'g3' AND a >= 60000": [
+            (third.filter(pc.field("a") >= 60_000).num_rows,)
+        ],
+        "SELECT g, count(*) FROM t WHERE a >= 60000 GROUP BY g": [
+            (f"g{i}", high.filter(pc.field("g") == f"g{i}").num_rows) for i in range(5)
+        ],
+        "SELECT count(DISTINCT g) FROM t WHERE g > 'g1'": [(3,)],
+    }
+    for query, expected in questions.items():
+        reads.clear()
+        frame = driver.sql(query)
+        assert sorted(frame.collect()) == expected, query
+        assert is_answered(frame), query
+        assert not [path for path in reads if "/data/" in path], query
+    # Values are read from the rows that the index names, and no others.
+    ends: dict[str, list[Any]] = {
+        "SELECT min(a), max(a) FROM t WHERE g = 'g3'": [
+            (pc.min(third["a"]).as_py(), pc.max(third["a"]).as_py())
+        ],
+        "SELECT a FROM t WHERE g = 'g3' ORDER BY a DESC LIMIT 3": [
+            (a,) for a in sorted(third["a"].to_pylist())[-3:]
+        ],
+    }
+    for query, expected in ends.items():
+        reads.clear()
+        frame = driver.sql(query)
+        assert sorted(frame.collect()) == sorted(expected), query
+        assert not scans(frame), query
+        assert len({path for path in reads if "/data/" in path}) <= 3, query
+    # A column without an index says nothing, nor does one that does not know all rows.
+    assert not is_answered(driver.sql("SELECT max(a) FROM t WHERE free > 5"))
+    spark_lance.write_dataset(table.slice(0, 10), place, mode="append")
+    frame = driver.table(f"lance.`{place}`").where("a >= 60000")
+    assert frame.count() == len(high) + table.slice(0, 10).filter(pc.field("a") >= 60_000).num_rows
+    assert frame.groupBy("g").count().count() == 5
+
+
 @pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP"])
 def test_little_is_read_for_them(driver: SparkSession, tmp_path: Path, kind: str, reads: list[str]) -> None:
     rows = 100_000
@@ -157,7 +262,7 @@ def test_what_an_index_does_not_cover_is_left_to_tasks(driver: SparkSession, tmp
     old = driver.sql(f"SELECT min(a), max(a), count(a) FROM lance.`{place}` VERSION AS OF 2")
     assert is_answered(old)
     assert old.collect() == [(5, 6, 2)]
-    # Conditions and parts of a table are other rows than those an index tells of.
+    # Parts of a table are other rows than those an index tells of.
     spark_lance.dataset(place).optimize.optimize_indices()
     assert driver.sql(f"{query} WHERE a > 5").collect() == [(6, 9, 2)]
     part = driver.read.format("lance").option("filter", "a < 6").load(place)

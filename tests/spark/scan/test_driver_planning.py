@@ -258,6 +258,8 @@ def test_a_join_with_few_keys_reads_only_their_rows(driver: SparkSession, root: 
     few.createOrReplaceTempView("few")
     table = driver.read.format("lance").load(str(tmp_path / "big.lance"))
     driver.conf.set("spark.sql.sources.v2.bucketing.enabled", "false")
+    # The driver would read the whole of it.
+    driver.conf.set("spark.lance.localBytes", "1000")
     joined = table.join(few.where("x != 'zz'").hint("broadcast"), "k").select("k", "v", "x")
     assert sorted(joined.collect()) == [(5, "v5", "a"), (19_999, "v19999", "b")]
     (scan,) = scans(joined)

@@ -36,7 +36,7 @@ def test_filters_and_copies(spark: SparkSession, tmp_path: Path) -> None:
     window = "ST_Within(g, 'POLYGON((5 -1, 15 -1, 15 9, 5 9, 5 -1))')"
     found = spark.read.format("lance").option("filter", window).load(path)
     assert sorted(row.id for row in found.collect()) == list(range(6, 15))
-    found.write.format("lance").save(str(tmp_path / "copy"))
+    found.write.format("lance").mode("append").save(str(tmp_path / "copy"))
     copied = lance.dataset(str(tmp_path / "copy"))
     assert copied.schema.field("g").metadata == lance.dataset(path).schema.field("g").metadata
     assert copied.count_rows(window) == 9
@@ -49,14 +49,15 @@ def test_native_columns_by_option(spark: SparkSession, tmp_path: Path) -> None:
         "array(named_struct('x', double(id), 'y', 0D), named_struct('x', 9D, 'y', 1D)) AS l FROM range(20)"
     )
     options = {"p.lance.geometry": "geoarrow.point", "l.lance.geometry": "geoarrow.linestring"}
-    frame.write.format("lance").options(**options).save(path)
+    frame.write.format("lance").mode("append").options(**options).save(path)
     theirs = lance.dataset(path)
     assert theirs.count_rows("ST_X(p) < 5") == 5
     assert theirs.count_rows("ST_Intersects(l, 'POINT(9 1)')") == 20
-    spark.read.format("lance").load(path).write.format("lance").save(str(tmp_path / "copy"))
+    spark.read.format("lance").load(path).write.format("lance").mode("append").save(str(tmp_path / "copy"))
     assert spark_lance.dataset(tmp_path / "copy").count_rows("ST_Intersects(p, 'POINT(7 0)')") == 1
+    wrong = frame.write.format("lance").mode("append").option("p.lance.geometry", "geoarrow.polygon")
     with pytest.raises(Exception, match=r"cannot be stored as geoarrow\.polygon"):
-        frame.write.format("lance").option("p.lance.geometry", "geoarrow.polygon").save(str(tmp_path / "no"))
+        wrong.save(str(tmp_path / "no"))
 
 
 @SPATIAL
@@ -76,7 +77,7 @@ def test_spatial_types_are_read_on_request(spark: SparkSession, tmp_path: Path) 
 def test_spatial_types_are_written(spark: SparkSession, tmp_path: Path) -> None:
     source = spark.read.format("lance").option("geometry_as", "geometry").load(str(table(tmp_path / "t")))
     path = str(tmp_path / "new")
-    source.write.format("lance").save(path)
+    source.write.format("lance").mode("append").save(path)
     source.where("id < 3").write.format("lance").mode("append").save(path)
     made = lance.dataset(path)
     metadata = made.schema.field("g").metadata
@@ -87,7 +88,7 @@ def test_spatial_types_are_written(spark: SparkSession, tmp_path: Path) -> None:
     assert stored["id"].to_pylist() == right
     shapes = [shapely.to_wkb(POINTS[n]) if n < 40 else None for n in right]
     assert stored["g"].to_pylist() == shapes
-    assert made.count_rows("ST_X(g) = 1") == 2
+    assert spark_lance.dataset(path).count_rows("ST_X(g) = 1") == 2
 
 
 def test_spatial_references(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """A driver and its JVM are killed right before or after they publish a version; the job is then run again.
 
 One driver does all the jobs, each on a table of its own, until every one has come to its stop; the tasks of
-one more are killed while they write. `tests/cluster` and `test_concurrent_jobs` have more of that kind.
+one more are killed while they write. `tests/cluster` has more of that kind. The default run has a job that is
+killed while it writes (`test_concurrent_jobs`), commits that fail in the process (`test_write_once`), and
+processes without Spark that are killed at every step (`tests/table/commits/test_crash.py`).
 """
 
 from __future__ import annotations
@@ -190,6 +192,7 @@ def check(spark: SparkSession, case: Case, path: str) -> None:
     case.check_right(path)
 
 
+@pytest.mark.slow
 def test_jobs_that_are_killed_when_they_commit_land_once(spark: SparkSession, tmp_path: Path) -> None:
     writing = str(tmp_path / "writing")
     spark_lance.write_dataset(jobs.rows(0), writing)

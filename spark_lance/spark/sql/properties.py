@@ -1,0 +1,119 @@
+"""TBLPROPERTIES: what a table says of itself by the names that CREATE TABLE takes, and its settings.
+
+primary_key               names of the columns of the primary key, with commas between them
+enable_stable_row_ids     true if rows keep their ids
+data_storage_version      the version of the data files, where it is not that of new tables
+<column>.<option>         how a column is stored; see options/column_options.py
+anything else             a setting of the table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.file.extensions import EXTENSION_NAME
+from spark_lance.file.version import DEFAULT_VERSION
+from spark_lance.spark.options.column_options import (
+    AS_JSON,
+    BLOB,
+    ENCODINGS,
+    FLOAT16,
+    KEY,
+    KEY_POSITION,
+    LARGE,
+    METADATA,
+    VECTOR_SIZE,
+    column_option,
+)
+
+__all__ = ["PRIMARY_KEY", "TABLE_OPTIONS", "fixed_properties", "is_fixed", "key_options"]
+
+PRIMARY_KEY = "primary_key"
+# Options of a table that is made, beside those of its columns.
+TABLE_OPTIONS = frozenset({"compression", "enable_stable_row_ids", "data_storage_version"})
+
+_BLOB_KEY = next(key for key, option in METADATA.items() if option == BLOB)
+
+
+def is_fixed(name: str) -> bool:
+    """Whether a property is one that only CREATE TABLE can give."""
+    return name == PRIMARY_KEY or name in TABLE_OPTIONS or column_option(name.lower()) is not None
+
+
+def key_options(names: str) -> dict[str, str]:
+    """Return the options of columns that say the same as `primary_key`."""
+    parts = [part.strip() for part in names.split(",")]
+    return {f"{part}.{KEY_POSITION}": str(place) for place, part in enumerate(parts, 1)}
+
+
+def fixed_properties(dataset: LanceDataset) -> dict[str, str]:
+    """Return what a table says of itself by the names that CREATE TABLE takes."""
+    manifest = dataset.manifest
+    found: dict[str, str] = {}
+    if manifest.uses_stable_row_ids:
+        found["enable_stable_row_ids"] = "true"
+    version = manifest.file_version
+    if version.writable and version is not DEFAULT_VERSION:
+        found["data_storage_version"] = version.text
+    schema = dataset.schema
+    key = sorted((_place(field), field.name) for field in schema if _is_key(field))
+    whole = bool(key) and all("," not in name for _, name in key)
+    if whole:
+        found[PRIMARY_KEY] = ", ".join(name for _, name in key)
+    for field in schema:
+        for path, option, value in _options(field, (field.name,)):
+            if not (whole and len(path) == 1 and option == KEY_POSITION):
+                found[f"{'.'.join(path)}.{option}"] = value
+    return found
+
+
+def _options(field: pa.Field, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield the options that say how a column, and what is in it, is stored: path, name, value."""
+    kind = field.type
+    metadata = _metadata(field)
+    if _is_key(field):
+        yield path, KEY_POSITION, str(_place(field))
+    for option, key in ENCODINGS.items():
+        if key in metadata:
+            yield path, option, metadata[key]
+    named = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else metadata.get(EXTENSION_NAME)
+    if named in ("arrow.json", "lance.json"):
+        yield path, AS_JSON, "true"
+        return
+    if metadata.get(_BLOB_KEY) == "true":
+        yield path, BLOB, "blob"
+        return
+    if pa.types.is_fixed_size_list(kind):
+        yield path, VECTOR_SIZE, str(kind.list_size)
+        kind = kind.value_type
+        if pa.types.is_float16(kind):
+            yield path, FLOAT16, "true"
+        return
+    if pa.types.is_float16(kind):
+        yield path, FLOAT16, "true"
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        yield path, LARGE, "true"
+    elif pa.types.is_struct(kind):
+        for child in kind:
+            yield from _options(child, (*path, child.name))
+    elif pa.types.is_map(kind):
+        yield from _options(kind.key_field, (*path, "key"))
+        yield from _options(kind.item_field, (*path, "value"))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _options(kind.value_field, (*path, "element"))
+
+
+def _is_key(field: pa.Field) -> bool:
+    metadata = _metadata(field)
+    return metadata.get(KEY) == "true" or KEY_POSITION in metadata
+
+
+def _place(field: pa.Field) -> int:
+    return int(_metadata(field).get(KEY_POSITION) or 1)
+
+
+def _metadata(field: pa.Field) -> Mapping[str, str]:
+    return {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
