@@ -61,8 +61,8 @@ def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Arr
         BlobSourceError, FormatError: the bytes are not where a description says.
     """
     with one_line():
+        given: Any  # Spark gives the array itself if it is the only one.
         for given in batches:
-            # Spark gives the array itself if it is the only one.
             blobs, *numbers = given if isinstance(given, tuple) else (given,)
             yield from _ranges(blobs, numbers)
 
@@ -71,7 +71,8 @@ def bytes_of_row(blob: Any, *numbers: int | None) -> bytes | None:
     """Return the bytes for one row; errors as `batches_of_bytes`."""
     with one_line():
         plain = isinstance(blob, bytes | bytearray)
-        given = pa.array([blob if blob is None or plain else blob.asDict()], pa.binary() if plain else None)
+        value = blob.asDict() if isinstance(blob, st.Row) else blob
+        given = pa.array([value], pa.binary() if plain else None)
         (found,) = _ranges(given, [pa.array([number], pa.int64()) for number in numbers])
         data: bytes | None = found[0].as_py()
         return data
