@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.datasets.spelling import both_spellings
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import OptionError, OptionTypeError, SchemaError
 from spark_lance.table.columns import new_columns
 from spark_lance.table.columns.alter import alter_columns, drop_columns
 from spark_lance.table.columns.checkpoints import Checkpoints
@@ -185,8 +185,11 @@ class ColumnsMixin(DatasetBase):
 
         Raises:
             SchemaError: a column does not exist, none would be left, or a part of a primary key would go.
+            OptionTypeError: a text is given where names are meant.
             CommitError: other writers were in the way; see its subclasses.
         """
+        if isinstance(columns, str):
+            raise OptionTypeError(f"columns is a list, as in [{columns!r}], not the text {columns!r}")
         paths = list(columns)
         if not paths:
             return self

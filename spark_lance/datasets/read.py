@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase
+from spark_lance.datasets.building import write_fragments
 from spark_lance.datasets.fragment_changes import FragmentChanges
+from spark_lance.datasets.fragment_metadata import FragmentMetadata
 from spark_lance.datasets.ordering import OrderBy, orderings
 from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.scan_request import (
@@ -353,6 +355,42 @@ class LanceFragment(FragmentChanges, Readable):
 
     parent: ReadMixin
     message: table_pb2.DataFragment
+
+    @staticmethod
+    def create(
+        dataset_uri: Any,
+        data: Any,
+        fragment_id: int | None = None,
+        schema: pa.Schema | None = None,
+        *,
+        mode: str = "append",
+        data_storage_version: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> FragmentMetadata:
+        """Write data as the file of one fragment and commit nothing.
+
+        Args:
+            dataset_uri, data, schema, mode, data_storage_version, storage_options: as for `write_fragments`.
+            fragment_id: the number that the fragment says it has; commits give it one of their own.
+
+        Raises:
+            OptionError: there are no rows.
+        """
+        made = write_fragments(
+            data,
+            dataset_uri,
+            schema,
+            mode=mode,
+            max_rows_per_file=1 << 62,
+            max_bytes_per_file=1 << 62,
+            data_storage_version=data_storage_version,
+            storage_options=storage_options,
+        )
+        if not isinstance(made, list) or not made:
+            raise OptionError("there are no rows, and so no fragment")
+        (fragment,) = made
+        fragment.id = fragment_id or 0
+        return fragment
 
     @property
     def snapshot(self) -> Snapshot:

@@ -268,3 +268,21 @@ def test_the_function_is_not_hidden_by_a_module() -> None:
     program += "; assert callable(spark_lance.dataset)"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
     assert importlib.util.find_spec("spark_lance.dataset") is None
+
+
+def test_one_fragment_is_made_and_committed(path: str) -> None:
+    ds = spark_lance.write_dataset({"a": [1, 2]}, path)
+    made = spark_lance.LanceFragment.create(ds, {"a": range(3, 30)}, fragment_id=7)
+    assert (made.id, made.physical_rows, len(made.files)) == (7, 27, 1)
+    assert spark_lance.dataset(path).version == 1
+    append = spark_lance.LanceOperation.Append([made])
+    assert spark_lance.LanceDataset.commit(path, append, read_version=1).count_rows() == 29
+    with pytest.raises(OptionError, match="no rows"):
+        spark_lance.LanceFragment.create(ds, pa.table({"a": pa.array([], pa.int64())}))
+
+
+def test_a_text_is_no_list_of_columns_to_drop(path: str) -> None:
+    ds = spark_lance.write_dataset({"a": [1], "b": [2]}, path)
+    with pytest.raises(TypeError, match=r"as in \['b'\]"):
+        ds.drop_columns("b")
+    assert ds.drop_columns(["b"]).schema.names == ["a"]

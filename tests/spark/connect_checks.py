@@ -96,6 +96,17 @@ def check_writes(spark: SparkSession, folder: Path) -> None:
     assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in refusal(lambda: rows.write.format("lance").save(path))
 
 
+def check_bytes_of_blobs(spark: SparkSession, folder: Path) -> None:
+    path = str(folder / "t")
+    rows = spark.range(3).selectExpr("id", "cast(repeat(id, 1000) AS binary) AS b")
+    rows.write.format("lance").option("b.lance.encoding", "blob").mode("append").save(path)
+    spark_lance.enable(spark)
+    parts = load(spark, path).selectExpr("id", "lance_blob(b, 998, 9) AS p", "length(lance_blob(b)) AS n")
+    assert [(row.id, bytes(row.p), row.n) for row in parts.orderBy("id").collect()] == [
+        (i, str(i).encode() * 2, 1000) for i in range(3)
+    ]
+
+
 def check_once(spark: SparkSession, folder: Path) -> None:
     path = str(folder / "t")
     for start in (0, 100):

@@ -22,7 +22,6 @@ from spark_lance.datasets.fragment_metadata import (
 )
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.transaction import Transaction
-from spark_lance.errors import OptionError
 from spark_lance.table.writing.write import MAX_ROWS_PER_FILE
 
 __all__ = [
@@ -87,20 +86,15 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         begun = FragmentMetadata(fragment_id or 0, [], 0)
         if progress is not None:
             progress._do_begin(begun)
-        made = write_fragments(
+        fragment = values.LanceFragment.create(
+            getattr(dataset_uri, "value", dataset_uri),
             data,
-            dataset_uri,
+            fragment_id,
             schema,
             mode=mode,
-            max_rows_per_file=1 << 62,
             data_storage_version=data_storage_version,
             storage_options=storage_options,
         )
-        assert isinstance(made, list)
-        if not made:
-            raise OptionError("there are no rows, and so no fragment")
-        (fragment,) = made
-        fragment.id = fragment_id or 0
         if progress is not None:
             progress._do_complete(fragment)
         return fragment

@@ -71,7 +71,8 @@ def bytes_of_row(blob: Any, *numbers: int | None) -> bytes | None:
     """Return the bytes for one row; errors as `batches_of_bytes`."""
     with one_line():
         plain = isinstance(blob, bytes | bytearray)
-        given = pa.array([blob if blob is None or plain else blob.asDict()], pa.binary() if plain else None)
+        value = blob.asDict() if isinstance(blob, st.Row) else blob
+        given = pa.array([value], pa.binary() if plain else None)
         (found,) = _ranges(given, [pa.array([number], pa.int64()) for number in numbers])
         data: bytes | None = found[0].as_py()
         return data

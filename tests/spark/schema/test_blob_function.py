@@ -137,8 +137,9 @@ def test_rows_and_batches_are_alike(tmp_path: Path, spark: SparkSession) -> None
     assert bytes_of_row(None, 1, 2) is None
     with pytest.raises(OptionError, match="not 4 arguments"):
         bytes_of_row(b"a", 1, 2, 3)
-    with pytest.raises(OptionTypeError, match="takes a blob column"):
-        bytes_of_row(Row(position=1, size=2))
+    for wrong in (Row(position=1, size=2), 3, "text"):
+        with pytest.raises(OptionTypeError, match="takes a blob column"):
+            bytes_of_row(wrong)
 
 
 def test_large_blobs_come_in_several_batches() -> None:
