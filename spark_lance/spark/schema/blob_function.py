@@ -52,7 +52,7 @@ def register_blob_function(spark: Any) -> None:
     spark.udf.register(BLOB_FUNCTION, made)
 
 
-def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+def batches_of_bytes(batches: Iterator[pa.Array | tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
     """Yield the bytes for batches of arguments, in batches of about 16 MiB.
 
     Raises:

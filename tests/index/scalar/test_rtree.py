@@ -67,13 +67,15 @@ def conditions(shapes: dict[int, Any], rng: np.random.Generator) -> list[tuple[s
     return found
 
 
-def agree(path: Path, shapes: dict[int, Any], rng: np.random.Generator, *, both: bool = True) -> None:
+def agree(
+    path: Path, shapes: dict[int, Any], rng: np.random.Generator, *, both: bool = True, nulls: bool = True
+) -> None:
     ours, theirs = spark_lance.dataset(path), lance.dataset(str(path))
     for number, (condition, right, asked) in enumerate(conditions(shapes, rng)):
         for used in (True, False) if number % 3 == 0 else (True,):
             found = ours.to_table(["id"], condition, use_scalar_index=used)["id"].to_pylist()
             assert sorted(found) == right, (condition, used)
-        if asked and both:
+        if asked and both and (nulls or condition != "g is null"):
             assert sorted(theirs.to_table(["id"], condition)["id"].to_pylist()) == right, condition
 
 
@@ -151,7 +153,8 @@ def history(path: Path, layout: str, seed: int, steps: int, stable: bool) -> Non
         else:
             table.add_columns({f"more{extra}": "id + 1"})
             extra += 1
-        agree(path, shapes, rng)
+        # With stable row ids pylance goes on to find rows that were null when it merged an index.
+        agree(path, shapes, rng, nulls=not stable)
 
 
 def with_columns(rows: pa.Table, extra: int) -> pa.Table:
