@@ -24,8 +24,8 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-transport bench-write bench-compact bench-scale bench-changes bench-upserts bench-start bench-delta
+.PHONY: bench bench-report bench-recall bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -133,6 +133,9 @@ bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small 
 bench-scale: $(VENV)/.installed-bench ## measure tables of up to a million fragments
 	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
 
+bench-large: $(VENV)/.installed-bench ## measure 100 million rows and 20 GB of vectors through Spark (60 GB of disk)
+	$(BIN)/python -m benchmarks.bench_large $(ARGS)
+
 bench-spark: $(VENV)/.installed-bench ## measure queries of Spark against Parquet and the fastest a source can be
 	$(BIN)/python -m benchmarks.bench_spark $(ARGS)
 
@@ -150,6 +153,9 @@ bench-plan: $(VENV)/.installed-bench ## measure the planning of tables of many f
 
 bench-columns: $(VENV)/.installed-bench ## measure one more column against rewriting Parquet
 	$(BIN)/python -m benchmarks.bench_columns $(ARGS)
+
+bench-recall: $(VENV)/.installed-bench ## measure recall against time of searches by vector, against pylance
+	$(BIN)/python -m benchmarks.bench_recall $(ARGS)
 
 bench-index: $(VENV)/.installed-bench ## measure indices against pylance, and look-ups against Parquet
 	$(BIN)/python -m benchmarks.bench_index $(ARGS)

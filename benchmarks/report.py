@@ -1,9 +1,9 @@
 """Draws what benchmarks have kept: `python -m benchmarks.report`, or make bench-report.
 
 For each benchmark of the newest file in `benchmarks/results` one picture, docs/pictures/NAME.svg: a
-bar for each case, as long as the ratio to the other side, with both figures beside it; where a benchmark
-measures recall and time of the same cases, recall against time. Each picture says machine, load, versions and
-date. What has no other side is listed with its figure.
+bar for each case, as long as the ratio to the other side, with both figures beside it; of a benchmark that
+measures recall and time of the same cases, recall against time instead. Each picture says machine, load,
+versions and date. What has no other side is listed with its figure.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib import pyplot as plt
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.harness import RESULTS, Record, read_results
 
@@ -23,7 +24,10 @@ __all__ = ["bars", "main", "recall_against_time"]
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 _BETTER, _WORSE, _PLAIN = "#388e3c", "#c62828", "#757575"
-_ROW, _WIDTH = 0.32, 9.0
+_ROW, _WIDTH = 0.3, 9.0
+# Room for the figures beside a bar, as a factor of the axis, and what is marked on it.
+_ROOM = 3.2
+_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
 # The same picture comes out of the same figures.
 matplotlib.use("svg")
 matplotlib.rcParams.update({"svg.hashsalt": "spark-lance", "svg.fonttype": "none", "font.size": 9})
@@ -34,18 +38,22 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
 
     None if nothing was compared.
     """
-    compared = [record for record in records if record.ratio]
+    compared = sorted((r for r in records if r.ratio), key=lambda r: -(r.ratio or 1))
     if not compared:
         return None
     figure, axes = plt.subplots(figsize=(_WIDTH, 1.4 + _ROW * len(compared)))
     ratios = [record.ratio or 1.0 for record in compared]
     colours = [_BETTER if ratio >= 1 else _WORSE for ratio in ratios]
     axes.barh(range(len(compared)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.7)
-    axes.set_yticks(range(len(compared)), [_label(record) for record in compared])
+    peers = {record.peer_name for record in compared}
+    axes.set_yticks(range(len(compared)), [_label(record, len(peers) > 1) for record in compared])
     axes.invert_yaxis()
     axes.set_xscale("log")
-    most = max([2.0, *ratios, *(1 / ratio for ratio in ratios)]) * 1.6
-    axes.set_xlim(1 / most, most)
+    axes.set_xlim(min(0.9, *ratios) / _ROOM, max(1.1, *ratios) * _ROOM)
+    axes.xaxis.set_major_locator(FixedLocator(_TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.spines[["top", "right"]].set_visible(False)
     axes.axvline(1, color=_PLAIN, linewidth=0.8)
     for row, record in enumerate(compared):
         text = f"{record.ratio:.2g}x: {_amount(record.ours, record)} to {_amount(record.peer or 0, record)}"
@@ -58,7 +66,8 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
             va="center",
             ha="left" if right else "right",
         )
-    axes.set_title(f"{name}: to the right spark_lance is better", loc="left")
+    other = f" than {peers.pop()}" if len(peers) == 1 else ""
+    axes.set_title(f"{_title(name)}: to the right spark_lance is better{other}", loc="left")
     _foot(figure, records)
     return figure
 
@@ -82,7 +91,7 @@ def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
     axes.set_ylabel("recall")
     axes.set_xscale("log")
     axes.legend()
-    axes.set_title(f"{name}: recall against time", loc="left")
+    axes.set_title(f"{_title(name)} against time", loc="left")
     _foot(figure, records)
     return figure
 
@@ -92,12 +101,18 @@ def _release(name: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", name)]
 
 
-def _label(record: Record) -> str:
+def _title(name: str) -> str:
+    return name.removeprefix("bench_").replace("_", " ").capitalize()
+
+
+def _label(record: Record, with_peer: bool) -> str:
     metric = "" if record.metric == "time" else f", {record.metric}"
-    return f"{record.case}{metric} ({record.peer_name})"
+    return f"{record.case}{metric}" + (f" ({record.peer_name})" if with_peer else "")
 
 
 def _amount(figure: float, record: Record) -> str:
+    if record.unit == "B":
+        return f"{figure / 1e6:.3g} MB"
     return f"{figure:.3g} {record.unit}".strip()
 
 
@@ -109,7 +124,7 @@ def _foot(figure: Any, records: Sequence[Record]) -> None:
     machines = "; ".join(sorted({record.machine for record in records}))
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     text = f"{machines}\nload {load:g} per core; {when}\n{versions}"
-    figure.text(0.01, -0.02, text, fontsize=7, color=_PLAIN, va="top")
+    figure.text(0.01, 0.0, text, fontsize=7, color=_PLAIN, va="top")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,7 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     records = read_results(files[-1])
     for name in sorted({record.bench for record in records}):
         mine = [record for record in records if record.bench == name]
-        pictures = {name: bars(name, mine), f"{name}_recall": recall_against_time(name, mine)}
+        curve = recall_against_time(name, mine)
+        pictures = {name: bars(name, mine)} if curve is None else {name: curve}
         for stem, figure in pictures.items():
             if figure is not None:
                 path = arguments.pictures / f"{stem}.svg"

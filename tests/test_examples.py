@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
-# These always run as programs: the demo, one whose tasks break down, and one without Spark.
-PROGRAMS = ("add_embeddings", "quickstart", "train_digits")
+# This always runs as a program, as it needs no Spark.
+PROGRAMS = ("train_digits",)
 ALWAYS_AND_SOMETIMES = [
     pytest.param(path, id=path.stem, marks=() if path.stem in PROGRAMS else pytest.mark.slow)
     for path in EXAMPLES

@@ -22,8 +22,8 @@ LAYERS = (
     "memwal",
     "datasets",
     "training",
-    "compat",
     "catalog",
+    "compat",
     "cli",
     "spark",
 )
@@ -67,10 +67,17 @@ LATE_IMPORTS_ALLOWED = {
     "spark_lance/__init__.py",
     "spark_lance/index/pruners.py",
     "spark_lance/index/text/tokenizer.py",
+    # What tasks that read local files do without, see test_tasks_load_little.
+    "spark_lance/io/drivers.py",
+    "spark_lance/io/locations.py",
+    "spark_lance/spark/scan/task_rows.py",
     "spark_lance/spark/source.py",
     "spark_lance/spark/sql/late.py",
     "spark_lance/table/predicates/predicate.py",
 }
+# Imported by name when asked for, and importing the one that does so: Arrow's type says which type of pandas
+# it becomes, and that one holds numbers of Arrow's module. Whoever has no pandas uses the first alone.
+LATE_CIRCLES = {("spark_lance.compat.lance.arrow", "spark_lance.compat.lance.bfloat16_pandas")}
 MODULE_LINES = 500
 FUNCTION_LINES = 80
 
@@ -129,6 +136,13 @@ def imported_modules(path: Path) -> set[str]:
     return found - {module_name(path)}
 
 
+def modules_by_name(path: Path) -> set[str]:
+    """Return the modules of this package that a module imports by name, when they are needed."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    named = [call.args[0] for call in calls if ast.unparse(call.func).endswith("import_module")]
+    return {str(name.value) for name in named if isinstance(name, ast.Constant)} & NAMES
+
+
 @pytest.mark.parametrize("path", CASES)
 def test_imports_point_left(path: Path) -> None:
     own = layer(module_name(path))
@@ -176,10 +190,64 @@ def test_sizes(path: Path) -> None:
 
 
 def test_modules_import_in_no_circle() -> None:
-    left = {module_name(path): imported_modules(path) for path in MODULES}
+    left = {module_name(path): imported_modules(path) | modules_by_name(path) for path in MODULES}
+    for asking, asked in LATE_CIRCLES:
+        assert asking in left[asked], "no circle any more"
+        left[asking].remove(asked)
     while free := {name for name, needs in left.items() if not needs & left.keys()}:
         left = {name: needs for name, needs in left.items() if name not in free}
     assert not left, f"these import each other in a circle: {sorted(left)}"
+
+
+# What makes a task, as the driver does, and a program that runs it, as a worker does.
+MAKING = """
+import pickle, sys
+import pyarrow as pa
+import spark_lance
+from pyspark.sql.datasource import CaseInsensitiveDict
+from spark_lance.spark.options.options import read_options
+from spark_lance.spark.scan.rows import LanceReader, describe
+from spark_lance.spark.scan.task_read import pickled_read
+place = sys.argv[1] + "/t.lance"
+spark_lance.write_dataset(pa.table({"i": range(9), "s": ["x"] * 9}), place)
+options = read_options(CaseInsensitiveDict({"path": place, "filter": "i > 2"}))
+ref, schema = describe(options, None)
+made = pickled_read(LanceReader(options, schema, ref), schema)
+with open(sys.argv[1] + "/task", "wb") as file:
+    pickle.dump(made, file)
+"""
+RUNNING = """
+import pickle, sys
+import pyarrow as pa
+import pyspark.sql.worker.plan_data_source_read
+with open(sys.argv[1] + "/task", "rb") as file:
+    function, (partition,) = pickle.load(file)
+given = pa.record_batch([pa.array([partition])], names=["p"])  # Arrow looks for pandas here
+before = set(sys.modules)
+rows = sum(batch.num_rows for batch in pickle.loads(function)[0]([given]))
+print(rows, *(name for name in sys.modules if name not in before))
+"""
+
+
+def test_tasks_load_little(tmp_path: Path) -> None:
+    # A worker is started for a query, and what it imports for a task is waited for.
+    for program in (MAKING, RUNNING):
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows, *loaded = done.stdout.split()
+    assert int(rows) == 6
+    assert not {name.split(".")[0] for name in loaded} & {"fsspec", "asyncio"}
+    ours = {name.removeprefix("spark_lance.") for name in loaded if name.startswith("spark_lance.")}
+    assert "file.v2_1.read.field_reader" in ours
+    planning = (
+        "index",
+        "table.versions",
+        "table.manifest",
+        "spark.scan.rows",
+        "file.v2_1.write",
+        "file.v2_0",
+    )
+    assert not [name for name in ours if name.startswith(planning)]
 
 
 def test_finding_the_format_imports_nothing_heavy() -> None:

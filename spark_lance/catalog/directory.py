@@ -160,6 +160,8 @@ class DirectoryCatalog:
             uri = self._inside(name[0] + _SUFFIX)
             if self._has_versions(uri):
                 return TableEntry(name, uri)
+            if self._is_declared(uri):
+                return TableEntry(name, uri, declared=True)
         raise TableNotFoundError(f"there is no table {shown(name)} in {self.root}")
 
     def place(self, name: Name) -> str:
@@ -189,6 +191,45 @@ class DirectoryCatalog:
         if there is not None and there.kind == _TABLE and there.location == location:
             return
         self._insert(name, _TABLE, location, properties)
+
+    def declare(self, name: Name, properties: Mapping[str, str]) -> str:
+        """Take a name for a table that is written later; return the path at which it is to be written.
+
+        Raises:
+            TableExistsError: the name is taken, be it by a table that is only declared.
+        """
+        uri = self.place(name)
+        if name in (entries := self._entries()):
+            self._check_free(name, entries)
+        store, path = self._open(join(uri, _DECLARED))
+        store.put(path, b"")
+        self._insert(name, _TABLE, self._location(uri), properties)
+        return uri
+
+    def register(self, name: Name, location: str, properties: Mapping[str, str]) -> str:
+        """Give a name to a location below the root, be there a table or not, and return its path."""
+        _check_new(name)
+        entries = self._entries()
+        self._check_namespace(name[:-1], entries)
+        self._check_free(name, entries)
+        uri = self._inside(location)
+        self._insert(name, _TABLE, location, properties)
+        return uri
+
+    def forget(self, name: Name) -> TableEntry:
+        """Take a table's name away and leave its files; return where they are.
+
+        Raises:
+            OptionError: the table has its name by its folder only, which the list does not have.
+        """
+        entry = self.table(name)
+        if name not in self._entries():
+            raise OptionError(
+                f"table {shown(name)} of {self.root} has its name by its folder, not by the list of tables: "
+                "it cannot be forgotten; rename it first, or drop it"
+            )
+        self._list().delete(_is(name))
+        return entry
 
     def rename(self, old: Name, new: Name) -> None:
         """Give a table another name; its files stay where they are.

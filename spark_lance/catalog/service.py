@@ -172,7 +172,7 @@ class ServiceCatalog:
         try:
             return _package().connect(self.impl, properties)
         except (ValueError, ImportError) as error:
-            raise OptionError(f"impl {self.impl!r} is no namespace that can be opened: {error}") from error
+            raise OptionError(f"impl {self.impl!r} is not a namespace that can be opened: {error}") from error
 
 
 class _RestClient:

@@ -13,6 +13,7 @@ from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.file.geometry_names import GEOMETRY_TYPES
 from spark_lance.index.vector.kinds import is_multi
 from spark_lance.io.progress import reporting
 from spark_lance.table.features import feature_names
@@ -20,6 +21,7 @@ from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.paths import Naming
+from spark_lance.table.predicates.geometries import extension_of
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.tag_files import list_tags
 
@@ -231,6 +233,8 @@ def _special_columns(dataset: LanceDataset) -> Iterator[tuple[str, str]]:
             yield schema.path_of(field.id), "JSON documents (lance.json)"
         elif field.is_blob:
             yield schema.path_of(field.id), "blobs"
+        elif (extension := extension_of(field.arrow_field())) in GEOMETRY_TYPES:
+            yield schema.path_of(field.id), f"geometries ({extension})"
         elif is_multi(field.arrow_type()):
             yield schema.path_of(field.id), "several vectors in a row (list of fixed-size lists)"
 

@@ -111,6 +111,14 @@ def vacuum(arguments: Arguments) -> int:
             ("could not be deleted", stats.failed_deletes or None),
         ]
     )
+    if arguments.retain_versions is not None and not arguments.allow_short_retention:
+        left = len(list_versions(dataset.store, dataset.root)) - arguments.retain_versions
+        left -= stats.old_versions if arguments.dry_run else 0
+        if left > 0:
+            stay = "stays" if left == 1 else "stay"
+            say(
+                f"{left} more {stay}: too young without --allow-short-retention, or kept by tags and branches"
+            )
     return 0
 
 

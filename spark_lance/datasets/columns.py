@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
+from spark_lance.datasets.spelling import both_spellings
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.table.columns import new_columns
 from spark_lance.table.columns.alter import alter_columns, drop_columns
 from spark_lance.table.columns.checkpoints import Checkpoints
 from spark_lance.table.columns.evolve import BATCH_ROWS, add_columns, add_null_columns
@@ -19,7 +21,10 @@ from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.schema.changes import Alteration
 from spark_lance.table.writing.inputs import as_reader
 
-__all__ = ["ColumnsMixin", "read_alteration"]
+__all__ = ["ColumnsMixin", "batch_udf", "read_alteration"]
+
+# As users call it, in either spelling.
+batch_udf = both_spellings(new_columns.batch_udf)
 
 _SAMPLE_BYTES = 1 << 20
 

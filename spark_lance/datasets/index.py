@@ -159,7 +159,8 @@ class IndexMixin(ReadMixin, MaintainMixin):
             column: a column, or with dots a field in a struct column.
             index_type: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
                 NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
-                values) or INVERTED (words, for `full_text_query`).
+                values), JSON (values in documents), RTREE (geometries) or INVERTED (words, for
+                `full_text_query`).
             name, replace: see `create_index`.
             train: false makes an index of no rows, which `optimize.optimize_indices` fills.
             options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),

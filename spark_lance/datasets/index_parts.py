@@ -169,4 +169,4 @@ def _uuid(text: str) -> uuids.UUID:
     try:
         return uuids.UUID(text)
     except (ValueError, AttributeError, TypeError):
-        raise OptionError(f"{text!r} is no uuid") from None
+        raise OptionError(f"{text!r} is not a uuid") from None

@@ -10,6 +10,7 @@ from typing import Any, Generic
 import pyarrow as pa
 
 from spark_lance.datasets.base import SameDataset
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.predicates.predicate import Predicate
@@ -35,6 +36,7 @@ class MergeResult(Generic[SameDataset]):
     num_deleted_rows: int
 
 
+@both_spellings_of_methods
 class MergeInsertBuilder(Generic[SameDataset]):
     """A merge in the making. Its methods change it and return it, so that calls can be chained.
 

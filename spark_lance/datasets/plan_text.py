@@ -7,16 +7,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from spark_lance.datasets.projection import Projection
 from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.io.counters import read_counts
 from spark_lance.proto import table_pb2
 from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.predicates.texts import condition_text
+from spark_lance.table.reading.planned_pages import PLANNED_FRAGMENTS, planned_pages
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
-__all__ = ["analyzed", "explained"]
+__all__ = ["analyzed", "explained", "scanned_rows"]
 
 _SHOWN_FRAGMENTS = 20
 
@@ -35,7 +39,8 @@ def explained(
         request, projection: what is asked for.
         scan: what is read for it.
         condition: the filter, fitted to the table.
-        verbose: also tell the rows that page statistics leave in every fragment; opens the fragments.
+        verbose: open the fragments however many they are, to tell their pages, and the rows that page
+            statistics leave in every fragment.
         searched: how a search by vector compares rows: by an index, one by one, or both.
     """
     steps = []
@@ -54,9 +59,17 @@ def explained(
     return "\n".join("  " * depth + line for depth, line in enumerate(steps)) + "\n"
 
 
-def analyzed(plan: str, parts: Iterable[pa.Table]) -> str:
-    """Return a plan after a run of it, with what came out."""
+def analyzed(plan: str, parts: Iterable[pa.Table], scanned: int | None) -> str:
+    """Return a plan after a run of it, with what came out and what was read for it.
+
+    Args:
+        plan: as `explained` gives it.
+        parts: the rows.
+        scanned: how many rows the scan decodes for them, None if that is not known; only then every row
+            that the scan gives comes out.
+    """
     start, cpu = time.perf_counter(), time.process_time()
+    counted = read_counts()
     rows = size = batches = 0
     for part in parts:
         rows += part.num_rows
@@ -64,8 +77,35 @@ def analyzed(plan: str, parts: Iterable[pa.Table]) -> str:
         batches += 1
     seconds, used = time.perf_counter() - start, time.process_time() - cpu
     measured = f"output_rows={rows}, output_batches={batches}, output_bytes={size}"
+    read = read_counts() - counted
     head = f"AnalyzeExec: elapsed={seconds * 1000:.3f}ms, cpu={used * 1000:.3f}ms, metrics=[{measured}]\n"
-    return head + "".join(f"  {line}\n" for line in plan.splitlines())
+    done = f"bytes_read={read.bytes}, iops={read.reads}, requests={read.requests}"
+    done += f", cache_hits={read.cache_hits}, pages_read={read.pages}, pages_skipped={read.pages_skipped}"
+    if scanned is not None:
+        done = f"output_rows={rows}, rows_scanned={scanned}, {done}"
+    lines = (
+        f"{line}, metrics=[{done}]" if line.lstrip().startswith("LanceRead:") else line
+        for line in plan.splitlines()
+    )
+    return head + "".join(f"  {line}\n" for line in lines)
+
+
+def scanned_rows(request: ScanRequest, scan: Scan, condition: Condition | None) -> int | None:
+    """Return how many rows a scan decodes; None if the rows that come out are not those that it gives.
+
+    Opens the fragments that the condition leaves, for the statistics of their pages.
+    """
+    if request.is_search or request.limit is not None or request.offset:
+        return None
+    if condition is None:
+        return int(scan.count())
+    rows = 0
+    for task in scan.tasks_for(condition):
+        if task.selection is not None:
+            rows += len(BitMap.deserialize(task.selection))
+        else:
+            rows += sum(stop - start for start, stop in task.runs(condition)[0])
+    return rows
 
 
 def _search_steps(request: ScanRequest, condition: Condition | None, searched: Sequence[str]) -> list[str]:
@@ -92,10 +132,15 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
     asked = len(scan.fragments)
     tasks = scan.tasks_for(condition)
     kept = {task.message.id for task in tasks}
-    read = ", ".join(scan.names)
+    stored = [name for name in scan.names if name not in SYSTEM_COLUMNS]
+    needed = () if condition is None else condition.columns
+    read = ", ".join(dict.fromkeys([*stored, *(name for name in needed if name not in SYSTEM_COLUMNS)]))
     line = f"LanceRead: uri={scan.store.uri(scan.root)}, projection=[{read}], num_fragments={len(tasks)}"
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments if fragment.id in kept)
     line += f", version={scan.manifest.version}, rows={rows}"
+    pages = planned_pages(scan, tasks, condition, None if verbose else PLANNED_FRAGMENTS)
+    if pages is not None:
+        line += f", pages={pages[0]}, skipped_pages={pages[1]}"
     if condition is None:
         return [f"{line}, full_filter=--"]
     line += f", full_filter={condition_text(condition)}"

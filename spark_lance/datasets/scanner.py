@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
 from spark_lance.datasets.ordering import first_rows, joined, sorted_rows
-from spark_lance.datasets.plan_text import analyzed, explained
+from spark_lance.datasets.plan_text import analyzed, explained, scanned_rows
 from spark_lance.datasets.projection import Projection
 from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError
 from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.proto import table_pb2
@@ -62,6 +63,7 @@ class ScanSource(ABC):
         return pa.schema([])
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceScanner:
     """A read that can be run, counted and explained. Made by `LanceDataset.scanner`; exports an Arrow stream.
@@ -167,18 +169,24 @@ class LanceScanner:
     def explain_plan(self, verbose: bool = False) -> str:
         """Return how the rows are read, as a tree: what runs last stands first.
 
-        It names the fragments that the filter leaves out and the indices that say so.
+        It names the fragments that the filter leaves out and the indices that say so. Of few fragments on a
+        local disk it counts the pages that are read at most, and those that are skipped, in the columns that
+        are read.
 
         Args:
-            verbose: open the fragments that are left and tell the rows whose pages are left out, too.
+            verbose: open all fragments, to count their pages and to tell the rows whose pages are left out.
         """
         searched = self.source._compared(self.request) if self.request.nearest is not None else ()
         scan = self._plan(self._reads)
         return explained(self.request, self._projection, scan, self._condition, verbose, searched)
 
     def analyze_plan(self) -> str:
-        """Run the read and return its plan with times, and rows that were read and that came out."""
-        return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes))
+        """Run the read and return its plan with times, and what was read and came out.
+
+        Bytes and requests are those of the process during the run: reads beside it are among them.
+        """
+        scanned = scanned_rows(self.request, self._plan(self._reads), self._condition)
+        return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes), scanned)
 
     def __repr__(self) -> str:
         asked = {"columns": self.request.columns, "filter": self.request.filter, "limit": self.request.limit}

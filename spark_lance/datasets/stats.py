@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_lance.datasets.read import ReadMixin
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import FormatError
 from spark_lance.file.opening import open_file
 from spark_lance.table.maintenance.verify import verify
@@ -31,6 +32,7 @@ class DataStatistics:
     fields: list[FieldStatistics]
 
 
+@both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceStats:
     """What `LanceDataset.stats` offers."""

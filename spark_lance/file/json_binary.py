@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.json_numbers import numbers_of
+from spark_lance.file.json_shapes import Alike, alike
 from spark_lance.file.json_values import (
     ARRAY,
     CONTAINER,
@@ -39,6 +40,8 @@ _MAX_DEPTH = 128
 _WINDOW_BYTES = 8 << 20
 _NAMES = ("null", "false", "true", None)
 _NAME_PLACES = {NULL: 0, FALSE: 1, TRUE: 2, MISSING: 3}
+# Containers of a shape are put together by columns if they are one of so many, for so many shapes at most.
+_WORTH_COLUMNS, _MOST_SHAPES, _LEAST_ALIKE = 4, 8, 32
 _SPECIAL = r'[\x00-\x1f"\\]'
 
 
@@ -96,6 +99,43 @@ def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
 
 
 def _container_texts(containers: JsonValues, depth: int) -> pa.Array:
+    """Return containers as text: those of frequent shapes by columns, the rest value by value."""
+    rest = np.arange(len(containers))
+    places: list[Any] = []
+    texts: list[pa.Array] = []
+    for _ in range(_MOST_SHAPES):
+        if len(rest) < _LEAST_ALIKE:
+            break
+        part = containers.take(rest)
+        found = alike(part)
+        if found is None or _WORTH_COLUMNS * int(found.same.sum()) < len(rest):
+            break
+        texts.append(_alike_texts(part, found, depth))
+        places.append(rest[found.same])
+        rest = rest[~found.same]
+    if len(rest) or not texts:
+        texts.append(_mixed_texts(containers.take(rest), depth))
+        places.append(rest)
+    if len(texts) == 1:
+        return texts[0]
+    return pa.concat_arrays(texts).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
+
+
+def _alike_texts(containers: JsonValues, found: Alike, depth: int) -> pa.Array:
+    """Return containers of one shape as text."""
+    is_object = bool(containers.take(np.zeros(1, np.int64)).headers()[0][0] == OBJECT)
+    opening, closing = ("{", "}") if is_object else ("[", "]")
+    if not found.columns:
+        return pa.array([opening + closing] * int(found.same.sum()), pa.string())
+    keys = _quoted(strings_of(found.keys)).to_pylist() if is_object else [""] * len(found.columns)
+    parts: list[Any] = []
+    for number, (key, column) in enumerate(zip(keys, found.columns, strict=True)):
+        before = "," if number else opening
+        parts += [f"{before}{key}:" if is_object else before, texts_of(column, depth + 1)]
+    return pc.binary_join_element_wise(*parts, closing, "")
+
+
+def _mixed_texts(containers: JsonValues, depth: int) -> pa.Array:
     children = containers.children()
     texts = texts_of(children.values, depth + 1)
     named = np.flatnonzero(children.keys.kinds == STRING)
@@ -143,7 +183,7 @@ def json_documents(texts: pa.Array) -> pa.Array:
     """Return JSON texts as stored documents, a large_binary array; equal texts are encoded once.
 
     Raises:
-        SchemaError: a text is no JSON, names a key of an object twice, has a number beyond the range of
+        SchemaError: a text is not JSON, names a key of an object twice, has a number beyond the range of
             doubles, or is nested too deeply.
     """
     encoded = texts.dictionary_encode()
@@ -172,7 +212,7 @@ def _document(text: str) -> bytes:
     except (ValueError, RecursionError, OverflowError) as error:
         shown = text if len(text) <= 60 else f"{text[:60]}..."
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise SchemaError(f"{shown!r} is no JSON that can be stored: {reason}") from None
+        raise SchemaError(f"{shown!r} is not JSON that can be stored: {reason}") from None
     if kind == CONTAINER:
         return data
     return struct.pack(">II", SCALAR, kind << 28 | len(data)) + data

@@ -145,7 +145,7 @@ def documents_of(array: pa.Array) -> pa.Array | None:
     """Return values as stored documents: text that is JSON, stored documents or nulls; None for other types.
 
     Raises:
-        SchemaError: a text is no JSON, or bytes are no documents.
+        SchemaError: a text is not JSON, or bytes are not documents.
     """
     kind = array.type
     if pa.types.is_null(kind):

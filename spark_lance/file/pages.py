@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,6 @@ import pyarrow as pa
 from spark_lance.file.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, ColumnMetadata, EncodedPage
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
-from spark_lance.file.v2_0.field_reader import FieldReader as FieldReader20
-from spark_lance.file.v2_0.field_writer import FieldWriter as FieldWriter20
-from spark_lance.file.v2_1.read.field_reader import FieldReader as FieldReader21
-from spark_lance.file.v2_1.write.field_writer import FieldWriter as FieldWriter21
 from spark_lance.file.version import FileVersion
 
 __all__ = ["PAGE_FORMATS", "FieldReader", "FieldWriter", "PageFormat", "RowReader"]
@@ -71,18 +68,36 @@ class OpenFieldWriter(Protocol):
 
 
 class PageFormat(NamedTuple):
-    """Reader, writer and the type url of the page encodings of one family of file versions."""
+    """Reader, writer and the type url of the page encodings of one family of file versions.
 
-    reader: OpenFieldReader
-    writer: OpenFieldWriter
+    The modules are named, and imported when they are first used: a process that reads loads no writer.
+    """
+
+    reader_module: str
+    writer_module: str
     type_url: str
 
+    @property
+    def reader(self) -> OpenFieldReader:
+        """Makes readers."""
+        return cast("OpenFieldReader", import_module(self.reader_module).FieldReader)
 
-_V2_1 = PageFormat(FieldReader21, FieldWriter21, PAGE_LAYOUT_URL)
+    @property
+    def writer(self) -> OpenFieldWriter:
+        """Makes writers."""
+        return cast("OpenFieldWriter", import_module(self.writer_module).FieldWriter)
+
+
+_V2_0 = PageFormat(
+    "spark_lance.file.v2_0.field_reader", "spark_lance.file.v2_0.field_writer", ARRAY_ENCODING_URL
+)
+_V2_1 = PageFormat(
+    "spark_lance.file.v2_1.read.field_reader", "spark_lance.file.v2_1.write.field_writer", PAGE_LAYOUT_URL
+)
 
 PAGE_FORMATS: Mapping[FileVersion, PageFormat] = MappingProxyType(
     {
-        FileVersion.V2_0: PageFormat(FieldReader20, FieldWriter20, ARRAY_ENCODING_URL),
+        FileVersion.V2_0: _V2_0,
         FileVersion.V2_1: _V2_1,
         FileVersion.V2_2: _V2_1,
         FileVersion.V2_3: _V2_1,

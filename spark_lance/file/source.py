@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
+from spark_lance.io.counters import count_read
 from spark_lance.io.store import Store
 
 __all__ = ["PageSource"]
@@ -54,6 +55,7 @@ class PageSource:
         if size == 0:
             return _EMPTY
         if self._mapped is not None:
+            count_read(size)
             return self._mapped.slice(offset, size)
         known = self._fetched.get((offset, size))
         if known is None:
@@ -72,6 +74,7 @@ class PageSource:
         if len(offsets) and (int(offsets.min()) < 0 or int((offsets + sizes).max()) > self.size):
             raise FormatError(f"a part of a page is not inside the file of {self.size} bytes", self.path)
         if self._mapped is not None:
+            count_read(int(sizes.sum()), len(sizes), len(sizes))
             return np.frombuffer(self._mapped, dtype=np.uint8), offsets
         ranges = list(zip(offsets.tolist(), sizes.tolist(), strict=True))
         data = b"".join(self._store.read_ranges(self.path, ranges))

@@ -36,8 +36,10 @@ class Rows:
         pieces: yields (values, row numbers uint64) in scan order: row ids or addresses, see `numbers_of`.
         kind: type of the values.
         fragments: fragment id -> physical rows.
+        extension: name of the Arrow extension type of the column; "" if it has none.
     """
 
     pieces: Callable[[], Iterator[tuple[pa.Array, Numbers]]]
     kind: pa.DataType
     fragments: Mapping[int, int]
+    extension: str = ""

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from spark_lance.io.counters import count_cache_hit
+
 __all__ = ["CACHE_BYTES", "ByteCache"]
 
 Value = TypeVar("Value")
@@ -30,6 +32,7 @@ class ByteCache(Generic[Value]):
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
+                count_cache_hit()
                 return self._held[key][0]
         value = make()
         count = size(value)

@@ -23,11 +23,13 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-
-from fsspec import AbstractFileSystem
+from typing import TYPE_CHECKING
 
 from spark_lance.errors import AtomicPutUnsupportedError
 from spark_lance.io.failures import Kind, kind_of
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 __all__ = ["PUT_IF_ABSENT", "put_if_absent", "refusal", "sync_files"]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import fsspec
-from fsspec.registry import known_implementations, registry
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import StoreError
 from spark_lance.io.failures import presentable, translated
 from spark_lance.io.locations import S3
 from spark_lance.io.storage_options import DRIVERS
+
+if TYPE_CHECKING:
+    import fsspec
 
 __all__ = ["file_system"]
 
@@ -22,6 +22,10 @@ def file_system(protocol: str, options: Mapping[str, Any]) -> fsspec.AbstractFil
     Raises:
         StoreError: the protocol is unknown, its driver is not installed, or it cannot be opened.
     """
+    # Tasks that read local files map them, and do without it.
+    import fsspec
+    from fsspec.registry import known_implementations, registry
+
     settings = dict(options)
     if protocol in DRIVERS:
         # Other writers change directories at any time.

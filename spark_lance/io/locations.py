@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import fsspec
-
 from spark_lance.errors import StoreError
 
-__all__ = ["IN_REACH", "LOCAL", "S3", "full_uri", "join", "settings_in"]
+__all__ = ["IN_REACH", "LOCAL", "S3", "full_uri", "join", "protocol_of", "settings_in"]
 
 LOCAL = frozenset({"file", "local"})
 IN_REACH = LOCAL | {"memory"}  # nothing in between that could fail for a moment
@@ -47,10 +45,21 @@ def full_uri(text: str) -> str:
     )
 
 
+def protocol_of(uri: str) -> str:
+    """Return the name by which fsspec knows the protocol of a URI or path."""
+    if "://" not in uri and "::" not in uri:
+        return "file"
+    from fsspec.utils import get_protocol
+
+    return str(get_protocol(uri))
+
+
 def settings_in(protocol: str, uri: str) -> dict[str, Any]:
     """Return the settings that a URI holds, as host and user of sftp:// or the account of abfss://."""
     if protocol in IN_REACH or protocol in S3:
         return {}
+    import fsspec
+
     try:
         return dict(fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(uri))
     except (ImportError, ValueError):

@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
-
-import fsspec
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_lance.errors import StoreError
 from spark_lance.io.failures import local_failure
+
+if TYPE_CHECKING:
+    import fsspec
 
 __all__ = ["LocalOutput", "MemoryOutput", "OutputFile", "RemoteOutput", "S3Output"]
 

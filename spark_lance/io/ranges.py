@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_lance.errors import StoreError
+from spark_lance.io.counters import count_read
 
 __all__ = ["Request", "check_length", "coalesce", "fetch_joined"]
 
@@ -69,6 +70,7 @@ def fetch_joined(
         StoreError: the object ends before a range does.
     """
     requests = coalesce(ranges, _MAX_GAP, _MAX_REQUEST)
+    count_read(sum(size for _, size in ranges), len(ranges), len(requests))
 
     def block(request: Request) -> pa.Buffer:
         data = fetch(request.offset, request.size)

@@ -20,17 +20,16 @@ from dataclasses import dataclass, field
 from datetime import timezone
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import fsspec
 import pyarrow as pa
-from fsspec.utils import get_protocol
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
+from spark_lance.io.counters import count_read
 from spark_lance.io.drivers import file_system
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
-from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, settings_in
+from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, protocol_of, settings_in
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
 from spark_lance.io.outputs import (
@@ -45,6 +44,9 @@ from spark_lance.io.ranges import check_length, fetch_joined
 from spark_lance.io.retry import RetryPolicy, retried
 from spark_lance.io.storage_options import DRIVERS, fsspec_options, split_own
 from spark_lance.io.stored_object import StoredObject, stored_object
+
+if TYPE_CHECKING:
+    import fsspec
 
 __all__ = ["OutputFile", "Store", "StoredObject", "join", "open_store"]
 
@@ -77,7 +79,7 @@ def open_store(
     """
     text, manifests = split_uri(os.fspath(uri))
     text = full_uri(text)
-    protocol = get_protocol(text)
+    protocol = protocol_of(text)
     own, rest = split_own(storage_options or {})
     options = {**settings_in(protocol, text), **fsspec_options(protocol, rest)}
     store = Store(
@@ -147,7 +149,9 @@ class Store:
         """
         # Without this s3fs asks for the size first.
         whole = {"max_concurrency": 1} if self.protocol in S3 else {}
-        return bytes(self._call("reading", path, lambda fs: fs.cat_file(path, **whole)))
+        data = bytes(self._call("reading", path, lambda fs: fs.cat_file(path, **whole)))
+        count_read(len(data))
+        return data
 
     def map(self, path: str) -> pa.Buffer | None:
         """Return a local file as a memory-mapped buffer; None where files cannot be mapped."""
@@ -177,6 +181,7 @@ class Store:
         if mapped is not None:
             for offset, size in ranges:
                 check_length(path, offset, size, max(0, mapped.size - offset))
+                count_read(size)
             return [mapped.slice(offset, size) for offset, size in ranges]
 
         def fetch(offset: int, size: int) -> bytes:

@@ -26,6 +26,7 @@ from spark_lance.io.store import Store
 from spark_lance.memwal.entries import TOMBSTONE, read_entry, rows_of, wal_fields
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import offsets_of
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.paths import Naming, manifest_path
@@ -35,7 +36,6 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS
 __all__ = ["Keys", "LogPart", "Part", "SstablePart", "open_sstable"]
 
 _KEY_BYTES = 64 << 20
-_OFFSET = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class SstablePart:
             if tables
             else self._task((*fields, *marks), asked).arrow_schema.empty_table()
         )
-        numbers = (found[ROW_ADDRESS].to_numpy() & _OFFSET).astype(np.int64)
+        numbers = offsets_of(found[ROW_ADDRESS].to_numpy()).astype(np.int64)
         dead = np.zeros(len(numbers), np.bool_)
         if marks:
             dead = found[TOMBSTONE].fill_null(False).to_numpy(zero_copy_only=False)

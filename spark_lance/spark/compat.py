@@ -4,7 +4,8 @@ What a release lacks beside the newest that is supported, 4.3:
 
     4.0    Filters do not reach a Python data source (`pushFilters`): only the option `filter` saves reading.
            Batches without columns lose their number of rows, so a query that needs no column reads one.
-           Streams hand over no Arrow batches, so `writeStream` is refused. No type TIME. Also what 4.1 lacks.
+           Streams hand over no Arrow batches, so `writeStream` is refused. No types TIME, GEOMETRY and
+           GEOGRAPHY. Also what 4.1 lacks.
     4.1    Streams ask for offsets without limits and have no `Trigger.AvailableNow` for such sources: a
            micro-batch takes all there is.
     4.2    Nothing that is used here.
@@ -41,6 +42,8 @@ else:
 __all__ = [
     "KEEPS_ROWS_WITHOUT_COLUMNS",
     "DataSourceStreamArrowWriter",
+    "GeographyType",
+    "GeometryType",
     "ReadLimit",
     "ReadMaxFiles",
     "SupportsTriggerAvailableNow",
@@ -53,6 +56,8 @@ __all__ = [
 KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
 
 # None in Spark 4.0.
+GeometryType: type[st.DataType] | None = getattr(st, "GeometryType", None)
+GeographyType: type[st.DataType] | None = getattr(st, "GeographyType", None)
 TimeType: type[st.DataType] | None = getattr(st, "TimeType", None)
 
 # The module of Spark's workers in which filters are offered to a reader; Spark 4.1 and newer.

@@ -13,6 +13,7 @@ import gc
 import os
 from importlib import import_module
 
+import pyarrow as pa
 from pyspark.daemon import manager
 
 __all__ = ["preload"]
@@ -23,6 +24,8 @@ _MODULES = (
     "pyarrow.compute",
     "spark_lance.spark.source",
     "spark_lance.spark.scan.rows",
+    "spark_lance.file.v2_1.read.field_reader",
+    "spark_lance.file.v2_1.write.field_writer",
     "spark_lance.spark.sink.write",
 )
 
@@ -33,6 +36,9 @@ def preload() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in _MODULES:
         import_module(name)
+    # Arrow imports pandas, if it is there, with the first value that it makes of one of Python's: 0.35 s of
+    # processor time, which every worker would spend.
+    pa.scalar(0)
     gc.collect()
     gc.freeze()
 

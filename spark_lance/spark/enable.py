@@ -9,7 +9,9 @@ from __future__ import annotations
 from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
+from spark_lance.datasets.spelling import both_spellings
 from spark_lance.spark.interpreters import check_workers
+from spark_lance.spark.schema.blob_function import register_blob_function
 from spark_lance.spark.session.enable import enable as enable_planning
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.sql.register import register, take_save_modes
@@ -17,6 +19,7 @@ from spark_lance.spark.sql.register import register, take_save_modes
 __all__ = ["enable"]
 
 
+@both_spellings
 def enable(
     spark: SparkSession,
     *,
@@ -29,10 +32,11 @@ def enable(
 
     Filters and limits reach the tables, columns that a query does not use are not fetched, rows are counted
     without reading any, and small tables are known to be small, so that Spark can broadcast them. Everything
-    but the catalog works without this call, too. Calling it again is harmless.
+    but the catalog works without this call, too. Queries get the function `lance_blob(blob, offset, length)`.
+    Calling it again is harmless.
 
     Args:
-        spark: a session, classic or of Spark Connect (where the call changes nothing).
+        spark: a session, classic or of Spark Connect (which gets the function `lance_blob` only).
         new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
             clients too if it is their server.
         catalog: the name of the SQL catalog of Lance tables that the session gets.
@@ -47,6 +51,7 @@ def enable(
     """
     if hasattr(spark, "_jvm") and not check_workers(spark):
         _register_format(spark)
+    register_blob_function(spark)
     enable_planning(spark, new_sessions=new_sessions)
     if hasattr(spark, "_jvm"):
         register(spark, catalog, root, new_sessions=new_sessions)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,6 +36,8 @@ _BY_NAME = {
 # never seen by later work.
 _SIMPLIFIED = "SPARK_SIMPLIFIED_TRACEBACK"
 _HIDDEN = "SPARK_HIDE_TRACEBACK"
+# Such a process serves one stream and ends with the first error, too.
+_STREAM_RUNNERS = ("pyspark.sql.streaming.python_streaming_source_runner",)
 
 
 @contextmanager
@@ -43,9 +46,15 @@ def one_line() -> Iterator[None]:
     try:
         yield
     except LanceError:
-        if _SIMPLIFIED in os.environ:
+        if _SIMPLIFIED in os.environ or _serves_a_stream():
             os.environ[_HIDDEN] = "1"
         raise
+
+
+def _serves_a_stream() -> bool:
+    """Tell whether this is the process in which Spark keeps the reader of a stream, which has no settings."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name in _STREAM_RUNNERS
 
 
 @contextmanager

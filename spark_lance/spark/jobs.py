@@ -7,10 +7,14 @@ pickled; the package has to be installed where they run.
 from __future__ import annotations
 
 import pickle
+import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from spark_lance.errors import OptionError
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["gather", "local_bytes", "scatter", "spread"]
+__all__ = ["gather", "local_bytes", "scatter", "spread", "wait_for_tasks"]
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -31,6 +35,10 @@ _PLANS = "spark.lance.planInDriver"
 _BYTES = "spark.lance.localBytes"
 _USUAL_BYTES = 8 << 20
 
+# Spark kills the Python of a task two seconds after the task (spark.python.task.killTimeout).
+_LONGEST_WAIT = 10.0
+_SHORTEST_WAIT = 0.05
+
 _ANSWER = pa.schema([pa.field("answer", pa.binary())])
 
 
@@ -38,7 +46,8 @@ def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable
     """Give each partition of a DataFrame to `work` in a task, and return what all of them yielded.
 
     Spark may run a task more than once; exactly one run's answers are returned. What else a run did (files
-    it wrote) stays, so such things need names of their own.
+    it wrote) stays, so such things need names of their own. When the job has failed, no task of it runs any
+    more, see `wait_for_tasks`; in Spark Connect, which does not tell, some may.
 
     Args:
         frame: the rows.
@@ -52,12 +61,59 @@ def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable
                 yield pa.record_batch([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ANSWER)
 
     try:
-        rows = frame.mapInArrow(run, "answer binary").collect()
+        with _waiting(frame.sparkSession):
+            rows = frame.mapInArrow(run, "answer binary").collect()
     except PySparkException as error:
         if (problem := lacks_package(error)) is not None:
             raise problem from error
         raise
     return [pickle.loads(row.answer) for row in rows]
+
+
+@contextmanager
+def _waiting(spark: Any) -> Iterator[None]:
+    """If jobs fail that the block starts, wait for their tasks before the error is raised."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        yield
+        return
+    tag = f"lance-{secrets.token_hex(8)}"
+    context.addJobTag(tag)
+    try:
+        yield
+    except BaseException:
+        tracker = context._jsc.sc().statusTracker()
+
+        def stages() -> Iterator[int]:
+            for job in tracker.getJobIdsForTag(tag):
+                about = tracker.getJobInfo(job)
+                yield from about.get().stageIds() if about.isDefined() else ()
+
+        wait_for_tasks(spark, stages)
+        raise
+    finally:
+        context.removeJobTag(tag)
+
+
+def wait_for_tasks(spark: Any, stages: Callable[[], Iterable[int]]) -> None:
+    """Wait until no task of a failed job runs any more, or ten seconds.
+
+    Spark calls a job failed when its first task has; others run on until they are killed, and may finish a
+    file that whoever cleans up has not seen.
+
+    Args:
+        spark: a classic session.
+        stages: returns the ids of the job's stages.
+    """
+    end = time.monotonic() + _LONGEST_WAIT
+    tracker = spark.sparkContext.statusTracker()
+    with suppress(Py4JError):  # the events are late, or this release has another name for it
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(_LONGEST_WAIT * 1000))
+    while time.monotonic() < end:
+        known = [tracker.getStageInfo(number) for number in stages()]
+        if not any(about is not None and about.numActiveTasks for about in known):
+            return
+        time.sleep(_SHORTEST_WAIT)
 
 
 def local_bytes(spark: SparkSession) -> int:

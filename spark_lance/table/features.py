@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter
 
 from google.protobuf.message import DecodeError
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import table_pb2
+from spark_lance.table.fragment_facts import FragmentFacts
 
 __all__ = [
     "FEATURES",
@@ -55,10 +54,6 @@ _PART_FLAGS = {
     "column_last_updated_at_versions": SPILLED_LINEAGE,
     "column_created_at_versions": SPILLED_LINEAGE,
 }
-
-# What is asked of all fragments with every commit; a table may have many.
-_FILES = attrgetter("files")
-_FILE_VERSION = attrgetter("file_major_version", "file_minor_version")
 
 STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
 
@@ -101,8 +96,11 @@ FEATURES = (
 )
 
 
-def check_readable(message: table_pb2.Manifest, path: str) -> None:
+def check_readable(message: table_pb2.Manifest, path: str, facts: FragmentFacts | None = None) -> None:
     """Refuse a manifest that this release must not read.
+
+    Args:
+        facts: of its fragments, if they are known.
 
     Raises:
         UnsupportedFormatError: a flag of the reader word, or content without its flag, is not supported.
@@ -113,12 +111,12 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
     if unsupported:
         raise UnsupportedFormatError(f"reading this table needs {', '.join(unsupported)}", path=path)
     _check_words(message, path)
-    if reader & STABLE_ROW_IDS and not all(
-        fragment.WhichOneof("row_id_sequence") for fragment in message.fragments
-    ):
+    facts = facts or FragmentFacts.of(message.fragments)
+    if reader & STABLE_ROW_IDS and not facts.has_row_ids:
         raise FormatError("a table with stable row ids has a fragment without them", path=path)
     # Lance 0.16 called tables 0.1 whatever files it wrote; readers go by the files.
-    if not reader & MIXED_FILE_VERSIONS and message.data_format.version != _LEGACY and _is_foreign(message):
+    is_foreign = _is_foreign(message, facts)
+    if not reader & MIXED_FILE_VERSIONS and message.data_format.version != _LEGACY and is_foreign:
         raise FormatError(
             f"a data file is not of the table's version {message.data_format.version}, "
             "and the flag for mixed versions is not set",
@@ -126,32 +124,38 @@ def check_readable(message: table_pb2.Manifest, path: str) -> None:
         )
 
 
-def check_writable(message: table_pb2.Manifest, path: str) -> None:
+def check_writable(message: table_pb2.Manifest, path: str, facts: FragmentFacts | None = None) -> None:
     """Refuse a manifest, readable as it is, on which this release must not build the next version.
+
+    Args:
+        facts: of its fragments, if they are known.
 
     Raises:
         UnsupportedFormatError: a flag of either word is not supported for writing.
     """
     flags = message.reader_feature_flags | message.writer_feature_flags
     unsupported = _names(flags, [f for f in FEATURES if f.writes])
-    if _is_legacy(message):
+    if _is_legacy(message, facts):
         unsupported.append("legacy (0.1) data files, which are only read; write to another location")
     if unsupported:
         raise UnsupportedFormatError(f"writing to this table needs {', '.join(unsupported)}", path=path)
 
 
-def recompute(message: table_pb2.Manifest, index_section: bytes) -> None:
+def recompute(message: table_pb2.Manifest, index_section: bytes, facts: FragmentFacts | None = None) -> None:
     """Set both words of a new manifest from its content; sticky flags stay as they are.
 
     Args:
         message: the manifest about to be written; changed in place.
         index_section: the serialized IndexSection that goes with it, empty if there is none.
+        facts: of its fragments, if they are known.
     """
+    facts = facts or FragmentFacts.of(message.fragments)
     both = message.reader_feature_flags & (STICKY | STABLE_ROW_IDS)
-    both |= _fragment_flags(message)
+    for name in facts.parts & _PART_FLAGS.keys():
+        both |= _PART_FLAGS[name]
     if message.base_paths:
         both |= BASE_PATHS
-    if _is_foreign(message):
+    if _is_foreign(message, facts):
         both |= MIXED_FILE_VERSIONS
     if _has_covering_index(index_section):
         both |= COVERING_INDICES
@@ -199,25 +203,12 @@ def _check_words(message: table_pb2.Manifest, path: str) -> None:
         )
 
 
-def _fragment_flags(message: table_pb2.Manifest) -> int:
-    """Return the flags that parts of fragments call for."""
-    present = {field.name for fragment in message.fragments for field, _ in fragment.ListFields()}
-    flags = 0
-    for name in present & _PART_FLAGS.keys():
-        flags |= _PART_FLAGS[name]
-    return flags
-
-
-def _file_versions(message: table_pb2.Manifest) -> set[tuple[int, int]]:
-    return set(map(_FILE_VERSION, chain.from_iterable(map(_FILES, message.fragments))))
-
-
-def _is_foreign(message: table_pb2.Manifest) -> bool:
+def _is_foreign(message: table_pb2.Manifest, facts: FragmentFacts) -> bool:
     """Whether a data file has another version than the one the manifest names; False if it names none."""
     expected = message.data_format.version
     if not expected:
         return False
-    return any(_version_text(major, minor) != expected for major, minor in _file_versions(message))
+    return any(_version_text(major, minor) != expected for major, minor in facts.versions)
 
 
 def _version_text(major: int, minor: int) -> str:
@@ -227,13 +218,14 @@ def _version_text(major: int, minor: int) -> str:
     return "2.0" if (major, minor) == (0, 3) else f"{major}.{minor}"
 
 
-def _is_legacy(message: table_pb2.Manifest) -> bool:
+def _is_legacy(message: table_pb2.Manifest, facts: FragmentFacts | None) -> bool:
     """Whether a table that may be read holds legacy files, or would get them."""
     if message.data_format.version == _LEGACY:
         return True
     if message.data_format.version and not message.reader_feature_flags & MIXED_FILE_VERSIONS:
         return False
-    return any(_version_text(major, minor) == _LEGACY for major, minor in _file_versions(message))
+    facts = facts or FragmentFacts.of(message.fragments)
+    return any(_version_text(major, minor) == _LEGACY for major, minor in facts.versions)
 
 
 def _has_covering_index(index_section: bytes) -> bool:

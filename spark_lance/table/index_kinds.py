@@ -92,6 +92,13 @@ INDEX_KINDS: Mapping[str, IndexKind] = {
         ),
         # Has the files of the index over its values.
         IndexKind("Json", "/lance.index.pb.JsonIndexDetails"),
+        # Has a file of the name of a B-tree's.
+        IndexKind(
+            "RTree",
+            "/lance.index.pb.RTreeIndexDetails",
+            own_file=re.compile(r"nulls\.lance"),
+            row_ids_until=0,
+        ),
         IndexKind("FragmentReuse", "/lance.table.FragmentReuseIndexDetails"),
         IndexKind("MemWal", "/lance.table.MemWalIndexDetails"),
     )

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 
@@ -34,6 +34,7 @@ from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.features import RETIRED_V2_MARK, STABLE_ROW_IDS
+from spark_lance.table.fragment_facts import FragmentFacts
 from spark_lance.table.paths import Naming
 
 __all__ = ["MAX_INLINE_TRANSACTION", "Manifest", "pack_manifest", "read_inline_transaction", "read_manifest"]
@@ -92,6 +93,21 @@ class Manifest:
     def fragments(self) -> Sequence[table_pb2.DataFragment]:
         """The fragments in scan order."""
         return self.message.fragments
+
+    @cached_property
+    def facts(self) -> FragmentFacts:
+        """What is asked of all fragments."""
+        return FragmentFacts.of(self.message.fragments)
+
+    def as_read(self, transaction: bytes) -> Manifest:
+        """Return what reading this version gives, after it was packed with a transaction."""
+        inline = transaction if self.message.HasField("transaction_section") else None
+        return replace(self, inline_transaction=inline, inferred={}).with_facts(self.facts)
+
+    def with_facts(self, facts: FragmentFacts) -> Manifest:
+        """Return this version, whose fragments have these facts; they are not looked for again."""
+        self.__dict__["facts"] = facts  # where cached_property has it
+        return self
 
     @cached_property
     def timestamp(self) -> datetime:

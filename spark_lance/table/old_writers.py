@@ -60,7 +60,7 @@ def completed(store: Store, root: str, manifest: Manifest) -> Manifest:
         FormatError, UnsupportedFormatError: a file that is needed for it is damaged or not supported.
     """
     message = manifest.message
-    uncounted = _uncounted(message)
+    uncounted = _uncounted(manifest)
     version = _real_version(manifest)
     if uncounted or version is not None:
         message = table_pb2.Manifest()
@@ -90,10 +90,13 @@ def _in_parallel(do: Callable[[int], None], places: Sequence[int]) -> None:
                 pass
 
 
-def _uncounted(message: table_pb2.Manifest) -> list[int]:
+def _uncounted(manifest: Manifest) -> list[int]:
     """Return the places of the fragments that do not say how many rows they have, or lack."""
+    message = manifest.message
     if not message.HasField("writer_version"):
         return [place for place, each in enumerate(message.fragments) if each.files]
+    if manifest.facts.is_counted:
+        return []
     return [
         place
         for place, each in enumerate(message.fragments)
@@ -181,7 +184,7 @@ def check_successor(base: Manifest, successor: Manifest, told: Collection[bytes]
     Raises:
         UnsupportedFormatError: a field is provided twice, or the coverage of an index cannot be believed.
     """
-    if (field := _doubled_field(base.message)) is not None:
+    if base.facts.has_pairs and (field := _doubled_field(base.message)) is not None:
         raise UnsupportedFormatError(
             f"two files of one fragment provide field {field}, a mistake of Lance before 0.10.6: the table "
             "is only read here; any change by pylance puts it right",

@@ -105,4 +105,5 @@ def test_kept_figures_can_be_read() -> None:
     for path in (Path(benchmarks.__file__).parent / "results").glob("*.json"):
         for record in read_results(path):
             assert isinstance(record, Record)
-            assert record.bench in BENCHES
+            # Those beside Iceberg come from a race of whole systems, which is no module here.
+            assert record.bench in {*BENCHES, "beside_iceberg"}

@@ -163,6 +163,7 @@ def test_compact(path: Path, capsys: Captured) -> None:
 def test_vacuum(path: Path, capsys: Captured) -> None:
     files = sorted(path.rglob("*"))
     assert parsed(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")["old_versions"] == 0
+    assert "7 more stay: too young" in said(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")[1]
     short = ("--retain-versions", 1, "--allow-short-retention")
     found = parsed(capsys, "vacuum", path, *short, "--dry-run")
     assert found["old_versions"] == 7
@@ -228,6 +229,8 @@ def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
     ("arguments", "words"),
     [
         (["inspect", "{}/none"], "no Lance table"),
+        (["inspect", __file__], "it is a file, a table is a folder"),
+        (["count", "{}/t", "--where", "a >"], "something is missing at '>', line 1, column 3"),
         (["inspect", "{}/t", "--version", "77"], "version 77"),
         (["inspect", "{}/t", "--version", "nope"], "tag 'nope'"),
         (["inspect", "{}/t", "--branch", "nope"], "branch 'nope'"),

@@ -331,8 +331,11 @@ def test_a_version_of_a_time(original: Path, capsys: Captured) -> None:
 def test_doctor_tells_special_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     several = pa.array([[[1.0, 2.0]]], pa.list_(pa.list_(pa.float32(), 2)))
     table = pa.table({"j": pa.array(["{}"], pa.json_()), "mv": several})
+    place = pa.field("g", pa.binary(), metadata={"ARROW:extension:name": "geoarrow.wkb"})
+    table = table.append_column(place, pa.array([None], pa.binary()))
     spark_lance.write_dataset(table, tmp_path / "t")
     assert main(["doctor", str(tmp_path / "t")]) == 0
     told = capsys.readouterr().out
     assert "JSON documents" in told
     assert "several vectors" in told
+    assert "geometries (geoarrow.wkb)" in told

@@ -117,6 +117,12 @@ def append(
     _write(spark, path, "append", start, trouble, marks, {}, options)
 
 
+def append_without_end(spark: SparkSession, path: str, start: int, go: str) -> None:
+    """Append rows once the file `go` is there; the tasks write some files, and do not get on."""
+    eventually("it may begin", Path(go).exists, 600)
+    append(spark, path, start, all_stuck)
+
+
 def append_with_column(
     spark: SparkSession, path: str, start: int, trouble: Trouble = none, marks: str = "", **options: Any
 ) -> None:

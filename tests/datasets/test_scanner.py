@@ -213,5 +213,5 @@ def test_a_function_that_failed_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert not (tmp_path / "kept.sqlite").exists()
     (tmp_path / "other").write_text("no database, and long enough to be seen as none")
     other = spark_lance.batch_udf(checkpoint_file=tmp_path / "other")(compute.func)
-    with pytest.raises(OptionError, match="no file of checkpoints"):
+    with pytest.raises(OptionError, match="not a file of checkpoints"):
         made.add_columns(other)

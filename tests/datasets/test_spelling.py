@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,8 +16,9 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
+import spark_lance.datasets
 from spark_lance.datasets.dataset import write_dataset
-from spark_lance.datasets.spelling import both_spellings
+from spark_lance.datasets.spelling import _has_two_words, both_spellings
 from spark_lance.errors import OptionTypeError
 
 
@@ -49,3 +56,78 @@ def test_tables_in_spark_take_either_spelling() -> None:
         assert method.__name__ == name
         assert method.__doc__
     assert hasattr(spark_lance.LanceTable.createIndex, "__wrapped__")
+
+
+def modules_of(package: ModuleType) -> Iterator[ModuleType]:
+    for found in pkgutil.iter_modules(package.__path__):
+        yield importlib.import_module(f"{package.__name__}.{found.name}")
+
+
+def functions_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public functions of a class as they are found on it."""
+    for name in dir(kind):
+        if not name.startswith("_"):
+            held = inspect.getattr_static(kind, name)
+            held = held.fget if isinstance(held, property) else getattr(held, "func", held)
+            held = held.__func__ if isinstance(held, staticmethod | classmethod) else held
+            if inspect.isfunction(held):
+                yield name, held
+
+
+def classes_in(hint: object) -> Iterator[type]:
+    if inspect.isclass(hint) and hint.__module__.startswith("spark_lance"):
+        yield hint
+    origin = typing.get_origin(hint)
+    for part in typing.get_args(hint) if origin is None else (origin, *typing.get_args(hint)):
+        yield from classes_in(part)
+
+
+def test_everything_that_users_get_takes_either_spelling() -> None:
+    """All public names, and all objects that their methods return, on both faces."""
+    pytest.importorskip("pyspark")
+    faces = [spark_lance.datasets, importlib.import_module("spark_lance.spark.lance_table")]
+    names = {
+        name: held for face in faces for module in modules_of(face) for name, held in vars(module).items()
+    }
+    waiting = [getattr(spark_lance, name) for name in spark_lance.__all__]
+    seen: set[type] = set()
+    wrong = []
+    while waiting:
+        held = waiting.pop()
+        if inspect.isfunction(held) and _has_two_words(held) and not hasattr(held, "__wrapped__"):
+            wrong.append(held.__name__)
+        if not inspect.isclass(held) or held in seen:
+            continue
+        seen.add(held)
+        for _, function in functions_of(held):
+            plain = inspect.unwrap(function)
+            known = {**names, **plain.__globals__}
+            told = plain.__annotations__.get("return")
+            # Those of the data source are Spark's.
+            if isinstance(told, str) and held is not spark_lance.LanceDataSource:
+                waiting += classes_in(eval(told, known))
+    # What others are made of is not used by itself.
+    parts = {part for kind in seen for part in kind.__mro__[1:]}
+    places = ("spark_lance.datasets.", "spark_lance.spark.lance_table.")
+    for kind in seen - parts:
+        if kind.__module__.startswith(places):
+            wrong += [
+                f"{kind.__name__}.{name}"
+                for name, function in functions_of(kind)
+                if _has_two_words(function) and not hasattr(function, "__wrapped__")
+            ]
+    assert not wrong
+    assert {"LanceScanner", "MergeInsertBuilder", "MergeBuilder", "LanceFragment"} <= {
+        kind.__name__ for kind in seen
+    }
+
+
+def test_builders_and_fragments_take_either_spelling(tmp_path: Path) -> None:
+    ds: Any = write_dataset(pa.table({"id": [1, 2]}), tmp_path / "t")
+    (fragment,) = ds.get_fragments()
+    assert fragment.to_table(withRowId=True).column_names == ["id", "_rowid"]
+    assert fragment.scanner(withRowAddress=True).to_table().column_names == ["id", "_rowaddr"]
+    assert ds.scanner(columns=["id"]).head(numRows=1).num_rows == 1
+    merge = ds.merge_insert("id").conflict_retries(maxRetries=3).when_not_matched_insert_all()
+    assert merge.execute({"id": [2, 3]}).num_inserted_rows == 1
+    spark_lance.batch_udf(outputSchema=pa.schema([("n", pa.int64())]))  # type: ignore[call-arg]

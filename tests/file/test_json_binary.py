@@ -131,7 +131,7 @@ def test_numbers_that_are_not_written(number: str, text: str) -> None:
     ],
 )
 def test_text_that_is_no_json(text: str) -> None:
-    with pytest.raises(SchemaError, match="is no JSON that can be stored"):
+    with pytest.raises(SchemaError, match="is not JSON that can be stored"):
         json_documents(pa.array(["1", text]))
 
 

@@ -21,7 +21,7 @@ from pyroaring import BitMap
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.resolve import RowResolver
-from spark_lance.index.scalar import btree
+from spark_lance.index.scalar import btree, rtree
 from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones
 from spark_lance.index.vector import segment_search
 from spark_lance.io.store import Store
@@ -43,6 +43,7 @@ ASKED = {
     "LABEL_LIST": ("l", "array_has_any(l, [3, 4])"),
     "NGRAM": ("t", "contains(t, 'number 12')"),
     "INVERTED": ("t", "word3"),
+    "RTREE": ("p", "st_within(p, 'POLYGON((5 -1,31 -1,31 9,5 9,5 -1))') OR p IS NULL"),
 }
 SECONDS = 20
 
@@ -59,6 +60,7 @@ def made(path: Path, kind: str, builder: str) -> str:
             "b": [f"b{number % 5}" for number in ids],
             "l": [[int(number) % 7, int(number) % 3] for number in ids],
             "t": [f"the word{number % 7} of number {number}" for number in ids],
+            "p": [None if number % 50 == 0 else f"POINT({number} {number % 11})" for number in ids],
         }
     )
     write_dataset(rows, path, max_rows_per_file=250)
@@ -76,6 +78,7 @@ def answer(path: str, kind: str) -> list[int]:
     """Return the ids of the rows that the index finds, with nothing remembered of its files."""
     segment_search._PARTITIONS = type(segment_search._PARTITIONS)(1 << 20)
     btree._PAGES = type(btree._PAGES)(1 << 20)
+    rtree._PAGES = type(rtree._PAGES)(1 << 20)
     table = dataset(path)
     if kind in VECTOR:
         found = table.to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 9, "nprobes": 2})

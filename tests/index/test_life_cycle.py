@@ -1,6 +1,6 @@
 """Whatever happens to a table that has indices, searches and filters give what exact ones give.
 
-Every operation runs on a table with five indices, by this package and by pylance, on a table with and without
+Every operation runs on a table with six indices, by this package and by pylance, on a table with and without
 stable row ids, whoever built the indices. Then both must find the same rows as a search without indices, and
 say the same of how much the indices cover.
 """
@@ -24,13 +24,15 @@ from tests.index.vectors import clustered, exact_neighbours
 
 ROWS, DIM = 400, 8
 QUERY = clustered(1, DIM, seed=7)[0]
-KINDS = {"v": "IVF_FLAT", "n": "BTREE", "b": "BITMAP", "t": "INVERTED", "g": "NGRAM"}
+KINDS = {"v": "IVF_FLAT", "n": "BTREE", "b": "BITMAP", "t": "INVERTED", "g": "NGRAM", "p": "RTREE"}
+POINT = pa.struct([pa.field("x", pa.float64(), nullable=False), pa.field("y", pa.float64(), nullable=False)])
 
 
 def rows(first: int, count: int, seed: int = 0) -> pa.Table:
     ids = np.arange(first, first + count)
     vectors = clustered(count, DIM, seed=seed + first)
-    return pa.table(
+    place = pa.StructArray.from_arrays([pa.array(ids * 1.0), pa.array(ids % 11.0)], fields=list(POINT))
+    made = pa.table(
         {
             "id": ids,
             "v": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), DIM),
@@ -39,6 +41,9 @@ def rows(first: int, count: int, seed: int = 0) -> pa.Table:
             "t": [f"word{number % 7} common" for number in ids],
             "g": [f"text number {number:04d}" for number in ids],
         }
+    )
+    return made.append_column(
+        pa.field("p", POINT, metadata={"ARROW:extension:name": "geoarrow.point"}), place
     )
 
 
@@ -196,6 +201,8 @@ def agree(path: str, *, few: bool = False) -> None:
         f"{number} >= 10 AND {number} < 40": (pc.field(number) >= 10) & (pc.field(number) < 40),
         f"{number} in (7, 33, 1033)": pc.field(number).isin([7, 33, 1033]),
         "contains(g, '012')": pc.match_substring(pc.field("g"), "012"),
+        "st_within(p, 'POLYGON((5 -1,231 -1,231 99,5 99,5 -1))')": (pc.field("id") > 5)
+        & (pc.field("id") < 231),
     }
     if "b" in there.column_names:
         conditions["b = 'b3'"] = pc.field("b") == "b3"

@@ -188,6 +188,11 @@ def test_fresh_reads_see_what_was_written_in_long_histories(tmp_path: Path, seed
     History(tmp_path / "t", seed).run(100)
 
 
+@pytest.mark.slow
+def test_one_history_of_two_thousand_steps(tmp_path: Path) -> None:
+    History(tmp_path / "t", 7).run(2000)
+
+
 def test_a_compacted_sstable_that_is_still_listed_hides_nothing(tmp_path: Path) -> None:
     dataset = make(tmp_path / "t", (1, "a"))
     with dataset.mem_wal_writer(SHARD) as writer:

@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spark_lance
+from tests.conftest import shared
 from tests.strategies import canonical, edge_tables, tables
 from tests.theirs import read_own, read_theirs, write_theirs
 
 VERSIONS = ["2.0", "2.1", "2.2"]
-EXAMPLES = settings(max_examples=60)
+EXAMPLES = shared(settings(max_examples=60))
 MANY_EXAMPLES = settings(max_examples=1700)
-FEW_EDGES = settings(max_examples=12)
+FEW_EDGES = shared(settings(max_examples=12))
 MANY_EDGES = settings(max_examples=200)
 _PIECE = 1000
 

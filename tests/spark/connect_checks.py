@@ -311,7 +311,7 @@ CHECKS = {
 }
 
 # Those that take many jobs.
-LONG = {"types", "once", "changes", "streams"}
+LONG = {"types", "once", "changes", "streams", "metadata_tables", "views", "jobs"}
 LONG |= {f"{name}_of_a_table_object" for name in ("columns", "upkeep", "clustering", "indices")}
 
 

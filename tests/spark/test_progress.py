@@ -25,8 +25,20 @@ from spark_lance.spark.progress_bars import NotebookBar, bar_for
 GROUP, DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    """A session that leaves even small work to tasks, also where other tests have enabled all sessions."""
+    session = spark.newSession()
+    session.conf.set("spark.lance.planInDriver", "false")
+    return session
+
+
 def jobs(spark: SparkSession) -> dict[int, tuple[str | None, str | None]]:
-    """Group and description of all jobs that Spark's UI would show."""
+    """Group and description of all jobs that Spark's UI would show.
+
+    It shows the newest 1,000 (spark.ui.retainedJobs), and hears of them later than those who start them.
+    """
+    spark._jsc.sc().listenerBus().waitUntilEmpty()
     found = spark._jsc.sc().statusStore().jobsList(None)
     told = [found.apply(at) for at in range(found.size())]
     return {job.jobId(): (_or_none(job.jobGroup()), _or_none(job.description())) for job in told}
@@ -46,21 +58,21 @@ def table(spark: SparkSession, folder: Path) -> LanceTable:
 
 
 def test_jobs_say_which_step_of_what_they_are(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="spark_lance.spark.progress")
-    changed, before = table(spark, tmp_path), jobs(spark).keys()
+    changed, before = table(session, tmp_path), jobs(session).keys()
     changed.createIndex("v", "IVF_FLAT", numPartitions=2)
     changed.createScalarIndex("x")
     changed.addColumns({"y": "x + 1"})
     changed.alterColumn("y", type="int")
-    source = spark.range(290, 310).selectExpr("id", "1 AS x")
+    source = session.range(290, 310).selectExpr("id", "1 AS x")
     changed.alias("t").merge(source.alias("s"), "t.id = s.id").whenMatchedUpdate(set={"x": "s.x"}).execute()
     changed.update("id = 5", {"x": "0"})
     changed.delete("id % 100 = 7")
     changed.optimize().where("id < 400").executeCompaction()
     changed.optimize().zOrderBy("id", "x")
-    told = {job: names for job, names in jobs(spark).items() if job not in before}
+    told = {job: names for job, names in jobs(session).items() if job not in before}
     path = changed.path
     steps = {
         "index v_idx": {"train", "code 600 rows"},
@@ -79,23 +91,23 @@ def test_jobs_say_which_step_of_what_they_are(
     assert named == wanted
     lines = [record.getMessage().rpartition(": finished in ")[0] for record in caplog.records]
     assert {description for _, description in wanted} | {f"{what} of {path}" for what in steps} == set(lines)
-    assert spark.sparkContext.getLocalProperty(GROUP) is None
-    assert spark.sparkContext.getLocalProperty(DESCRIPTION) is None
+    assert session.sparkContext.getLocalProperty(GROUP) is None
+    assert session.sparkContext.getLocalProperty(DESCRIPTION) is None
 
 
-def test_the_callers_names_come_back(spark: SparkSession, tmp_path: Path) -> None:
-    changed, context, before = table(spark, tmp_path), spark.sparkContext, jobs(spark).keys()
+def test_the_callers_names_come_back(session: SparkSession, tmp_path: Path) -> None:
+    changed, context, before = table(session, tmp_path), session.sparkContext, jobs(session).keys()
     context.setJobGroup("nightly", "the nightly load")
     try:
         changed.delete("id = 3")
-        with pytest.raises(ZeroDivisionError), operation(spark, "test", "here"), step(spark, "divide"):
+        with pytest.raises(ZeroDivisionError), operation(session, "test", "here"), step(session, "divide"):
             raise ZeroDivisionError
         assert context.getLocalProperty(GROUP) == "nightly"
         assert context.getLocalProperty(DESCRIPTION) == "the nightly load"
     finally:
         context.setLocalProperty(GROUP, None)  # type: ignore[arg-type]
         context.setLocalProperty(DESCRIPTION, None)  # type: ignore[arg-type]
-    told = {names for job, names in jobs(spark).items() if job not in before}
+    told = {names for job, names in jobs(session).items() if job not in before}
     assert ("nightly", f"deletion of {changed.path}: find rows") in told
 
 
@@ -138,18 +150,18 @@ def test_bars_hear_of_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     assert bar == [("left", 0, 0, "")]  # what is no step is not watched
 
 
-def session(**settings: str) -> Any:
+def settings(**settings: str) -> Any:
     return SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: settings.get(name, default)))
 
 
 def test_bars_are_drawn_where_somebody_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert bar_for(session(), "work") is None
+    assert bar_for(settings(), "work") is None
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert isinstance(bar_for(session(), "work"), Progress)
-    assert bar_for(session(**{"spark.lance.progress": "false"}), "work") is None
-    assert bar_for(session(**{"spark.ui.showConsoleProgress": "true"}), "work") is None
+    assert isinstance(bar_for(settings(), "work"), Progress)
+    assert bar_for(settings(**{"spark.lance.progress": "false"}), "work") is None
+    assert bar_for(settings(**{"spark.ui.showConsoleProgress": "true"}), "work") is None
 
 
 def test_notebooks_get_a_bar_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +179,7 @@ def test_notebooks_get_a_bar_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
     monkeypatch.setattr(progress_bars, "_INTERVAL", 0.0)
-    bar = bar_for(session(), "work")
+    bar = bar_for(settings(), "work")
     assert isinstance(bar, NotebookBar)
     with bar:
         bar("early", 1, 2, "tasks")

@@ -24,6 +24,7 @@ from spark_lance.spark.scan import changes, fresh, metadata, search
 from spark_lance.spark.scan import rows as rows_kind
 from spark_lance.spark.scan.partitions import LancePartition
 from spark_lance.spark.scan.rows import LanceReader
+from spark_lance.spark.scan.task_rows import TaskRows
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
 from spark_lance.spark.source import _READS, LanceDataSource, ReadKind
@@ -134,9 +135,10 @@ def test_a_source_without_a_table_can_be_pickled_and_then_says_what_is_missing(t
 
 
 def shared(reader: LanceReader) -> ScanTask:
-    found = reader.__getstate__()["_shared"]
-    assert isinstance(found, ScanTask)
-    return found
+    found = pickle.loads(pickle.dumps(reader))
+    assert isinstance(found, TaskRows)
+    assert found.shared is not None
+    return found.shared
 
 
 def test_an_asked_version_must_exist(path: str) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import spark_lance
 from tests.conftest import ROOT
 
-# A driver of its own, as this cannot be taken back.
+# A driver of its own, as this cannot be taken back. What must always work is tried in that of test_units.py.
 SCRIPT = """
 import os
 import sys
@@ -103,6 +103,7 @@ print("all modes work")
 """
 
 
+@pytest.mark.slow
 def test_all_modes_work_for_those_who_asked(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -18,22 +18,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(params=["enabled", "made later"])
-def session(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path) -> SparkSession:
-    """A session with a catalog of its own."""
-    root = str(tmp_path / "root")
-    if request.param == "enabled":
+# What later sessions are given beside the rest: catalog, procedures, the parser's errors.
+ALSO_LATER = ("tables", "procedures")
+SESSIONS = [
+    pytest.param(
+        kind,
+        file,
+        id=f"{kind}-{file.stem}",
+        marks=pytest.mark.slow if kind == "made later" and file.stem not in ALSO_LATER else (),
+    )
+    for kind in ("enabled", "made later")
+    for file in ALL_FILES
+]
+
+
+def session_of(kind: str, spark: SparkSession, root: str) -> SparkSession:
+    """Return a session with a catalog of its own."""
+    if kind == "enabled":
         return spark_lance.enable(spark.newSession(), root=root)
     spark_lance.enable(spark.newSession(), new_sessions=True, root=root)
     return spark.newSession()
 
 
-@pytest.mark.parametrize("file", ALL_FILES, ids=lambda file: file.stem)
-def test_statements(session: SparkSession, file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "file"), SESSIONS)
+def test_statements(spark: SparkSession, kind: str, file: Path, tmp_path: Path) -> None:
     if reason := reason_to_skip(file):
         pytest.skip(reason)
     text = file.read_text().replace("{root}", str(tmp_path / "paths"))
-    assert not wrong_answers(session, text)
+    assert not wrong_answers(session_of(kind, spark, str(tmp_path / "root")), text)
 
 
 def test_catalogs_have_roots_options_and_no_paths_if_told_so(spark: SparkSession, tmp_path: Path) -> None:
@@ -68,6 +80,27 @@ def test_a_catalog_without_root_has_paths_only(spark: SparkSession, tmp_path: Pa
     with pytest.raises(PySparkException, match="SCHEMA_NOT_FOUND") as caught:
         session.sql("CREATE TABLE bare.t (a INT)").collect()
     assert "set spark.sql.catalog.bare.root" in str(caught.value)
+
+
+def test_what_is_written_in_place_of_other_statements_names_the_right_catalog(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The table's own catalog; else that of the newest call, in sessions that are there and in later ones."""
+
+    def told(session: SparkSession, table: str) -> str:
+        with pytest.raises(PySparkException) as caught:
+            session.sql(f"OPTIMIZE {table}")
+        return str(caught.value).partition("CALL ")[2].partition(".")[0]
+
+    first = spark_lance.enable(spark.newSession(), new_sessions=True, catalog="first", root=str(tmp_path))
+    assert (told(first, "t"), told(first, "first.t"), told(first, "other.t")) == ("first", "first", "first")
+    for name in ("second", "third"):
+        spark_lance.enable(first, new_sessions=True, catalog=name, root=str(tmp_path))
+        for session in (first, spark.newSession()):
+            answers = [
+                told(session, table) for table in ("t", "db.t", "first.t", "`first`.db.`t`", f"{name}.t")
+            ]
+            assert answers == [name, name, "first", "first", name]
 
 
 def test_the_writer_and_reader_of_frames_take_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_may_stand_for_documents(tmp_path: Path) -> None:
         spark_lance.write_dataset(data, path, mode="append")
     assert [row["j"] for row in same_rows(path)[5:]] == ['{"z":1}', "[1]", None, "[11]"]
     for bad, message in (
-        ({"i": [9], "j": ['{"z":']}, "column 'j': .* is no JSON"),
+        ({"i": [9], "j": ['{"z":']}, "column 'j': .* is not JSON"),
         ({"i": [9], "j": [1]}, "arrow.json"),
         ({"i": [9], "j": pa.array([b"abc"], pa.large_binary())}, "must be stored documents"),
     ):

@@ -20,12 +20,17 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import rowids_pb2, table_pb2
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.rowids import (
+    CREATED_AT_FIELD,
+    LINEAGE_FIELDS,
+    ROW_ID_FIELD,
+    UPDATED_AT_FIELD,
     append_row_ids,
     count_row_ids,
     decode_row_ids,
     decode_row_versions,
     encode_row_versions,
     fragment_row_ids,
+    locate_among,
     locate_row_ids,
     pack_row_ids,
     pack_row_versions,
@@ -100,7 +105,9 @@ def test_encoded_as_pylance_does() -> None:
         sequence(Segment(range_with_bitmap=Segment.RangeWithBitmap(start=0, end=4, bitmap=b"\xff\xff"))),
         sequence(Segment(range_with_holes=Segment.RangeWithHoles(start=0, end=5, holes=u16(5, 0)))),
         sequence(Segment(range_with_holes=Segment.RangeWithHoles(start=0, end=2**62, holes=u16(5, 0)))),
+        sequence(Segment(range_with_holes=Segment.RangeWithHoles(start=0, end=6, holes=u16(0, 1, 6)))),
         sequence(Segment(sorted_array=u16(0, 3, 2, 1, 0))),
+        sequence(Segment(sorted_array=u16(0, 1, 2, 2, 3))),
         sequence(Segment(array=u16(2**64 - 1, 0, 1, 2, 3))),
         sequence(Segment(array=Array(u16_array=Array.U16Array(offsets=b"1234567")))),
         sequence(Segment()),
@@ -281,8 +288,31 @@ def test_ids_are_found_where_they_are(parts: list[tuple[Any, list[int]]], wanted
         locate_row_ids(data, len(ids) + 1, np.array(asked, np.uint64))
 
 
+def test_the_numbers_of_fields_that_hold_sequences() -> None:
+    assert LINEAGE_FIELDS == (ROW_ID_FIELD, CREATED_AT_FIELD, UPDATED_AT_FIELD) == (-3, -4, -5)
+
+
+def test_segments_without_ids_are_passed_over() -> None:
+    empty, full = Segment(range=Segment.Range(start=5, end=5)), Segment(range=Segment.Range(start=0, end=3))
+    positions, places = locate_row_ids(sequence(empty, full), 3, np.array([1, 2, 9], np.uint64))
+    assert (positions.tolist(), places.tolist()) == ([1, 2], [0, 1])
+    found = locate_among(np.array([3, 4]), np.array([], np.int64))
+    assert [part.tolist() for part in found] == [[], []]
+
+
+def test_ranges_are_not_written_out() -> None:
+    rows = 2**62
+    data = sequence(Segment(range=Segment.Range(start=7, end=7 + rows)))
+    assert row_id_bounds(data, rows) == (7, 6 + rows)
+    assert count_row_ids(data, rows) == rows
+    positions, places = locate_row_ids(data, rows, np.array([0, rows], np.uint64))
+    assert (positions.tolist(), places.tolist()) == ([rows - 7], [1])
+
+
 def test_the_highest_ids() -> None:
     most = 2**64 - 1
+    offset = Array(u16_array=Array.U16Array(base=most - 9, offsets=struct.pack("<H", 9)))
+    assert decode_row_ids(sequence(Segment(array=offset)), 1).tolist() == [most]
     data = sequence(Segment(range=Segment.Range(start=most - 2, end=most)))
     assert row_id_bounds(data, 2) == (most - 2, most - 1)
     positions, places = locate_row_ids(data, 2, np.array([0, most - 1], np.uint64))
@@ -307,6 +337,12 @@ def test_the_highest_ids() -> None:
         ([0, 2**40], "sorted_array"),
         ([*range(10), 11], "range_with_bitmap"),
         ([0, 2], "range_with_bitmap"),
+        # One hole takes four bytes, a bitmap of 23 bits three, and one of 31 bits four.
+        ([0, *range(2, 23)], "range_with_bitmap"),
+        ([0, *range(2, 31)], "range_with_holes"),
+        # Two ids take four bytes.
+        ([0, 31], "sorted_array"),
+        ([0, 23], "range_with_bitmap"),
     ],
 )
 def test_the_smallest_segment_is_taken(ids: list[int], arm: str) -> None:

@@ -23,7 +23,9 @@ from spark_lance.compat.lance.dataset import (
 )
 from spark_lance.compat.lance.fragment import FragmentMetadata, LanceFragment
 from spark_lance.compat.lance.scanning import ScanStatistics
+from spark_lance.compat.lance.schema import json_to_schema, schema_to_json
 from spark_lance.compat.lance.udf import batch_udf
+from spark_lance.io.counters import read_counts
 from spark_lance.table.reading.blobs import BlobFile
 from spark_lance.table.versions.cleanup import CleanupStats
 
@@ -47,7 +49,21 @@ __all__ = [
     "Transaction",
     "__version__",
     "batch_udf",
+    "bytes_read_counter",
     "dataset",
+    "iops_counter",
+    "json_to_schema",
+    "schema_to_json",
     "util",
     "write_dataset",
 ]
+
+
+def iops_counter() -> int:
+    """Return how many ranges of bytes this process has read."""
+    return read_counts().reads
+
+
+def bytes_read_counter() -> int:
+    """Return how many bytes this process has read."""
+    return read_counts().bytes

@@ -6,8 +6,9 @@ import os
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from spark_lance.compat.lance.answers import transaction_or_none, version_dict, 
 from spark_lance.compat.lance.changes import Changes
 from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
+from spark_lance.compat.lance.progress import FragmentWriteProgress
 from spark_lance.compat.lance.reading import Reading
 from spark_lance.compat.lance.references import Branches, Tags
 from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder
@@ -233,11 +235,12 @@ def dataset(
     index_cache_size: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     default_scan_options: Mapping[str, Any] | None = None,
+    namespace_client: Any = None,
+    table_id: list[str] | None = None,
     **_: Any,
 ) -> LanceDataset:
-    """Open a table at its latest or a given version."""
-    if uri is None:
-        raise OptionTypeError("a table is opened by its uri; namespaces are not taken here")
+    """Open a table at its latest or a given version, by its uri or by its name in a namespace."""
+    uri, storage_options = _place(uri, storage_options, namespace_client, table_id, None)
     if index_cache_size is not None:
         warnings.warn(
             "index_cache_size says nothing: the caches of indices are as large as index_cache_size_bytes "
@@ -258,19 +261,46 @@ def write_dataset(
 ) -> LanceDataset:
     """Write a table and return it at its new version; an open dataset that is given moves to it.
 
-    A URI of memory names a place of its own each time.
+    A URI of memory names a place of its own each time. `progress` is told of the fragments after the commit.
     """
-    if uri is None:
-        raise OptionTypeError("a table is written to a uri; namespaces are not taken here")
-    progress: Callable[..., Any] | None = options.get("progress")
-    if progress is not None:
-        raise NotImplementedError("progress is told by LanceFragment.create and write_fragments only")
+    by_name = options.get("namespace_client"), options.get("table_id")
+    if uri is None or by_name[0] is not None:
+        uri, options["storage_options"] = _place(uri, options.get("storage_options"), *by_name, mode)
+    progress: FragmentWriteProgress | None = options.get("progress")
     opened = uri if isinstance(uri, LanceDataset) else None
     if isinstance(uri, str) and uri.startswith("memory://"):
         uri = f"memory://{uuid.uuid4()}/{uri.removeprefix('memory://')}"
     target = opened.value if opened is not None else uri
     written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
+    if progress is not None:
+        transaction = transaction_or_none(lambda: written.read_transaction(written.version))
+        for fragment in getattr(getattr(transaction, "operation", None), "fragments", ()):
+            progress._do_begin(fragment)
+            progress._do_complete(fragment)
     if opened is not None:
         opened.value = written
         return opened
     return LanceDataset.of(written)
+
+
+def _place(
+    uri: Any,
+    storage_options: Mapping[str, str] | None,
+    client: Any,
+    table_id: list[str] | None,
+    mode: str | None,
+) -> tuple[Any, Mapping[str, str] | None]:
+    """Return where a table is, or is to be written in a mode, and the options of its store.
+
+    Raises:
+        OptionTypeError: neither a uri nor both parts of a name are given, or both are.
+    """
+    if client is None and table_id is None and uri is not None:
+        return uri, storage_options
+    if client is None or table_id is None or uri is not None:
+        raise OptionTypeError("a table is named by its uri, or else by namespace_client and table_id")
+    names = import_module("spark_lance.compat.lance.namespace")  # Only then its package is needed.
+    found, vended = (
+        names.location_of(client, table_id) if mode is None else names.place_for(client, table_id, mode)
+    )
+    return found, {**(storage_options or {}), **vended} or None

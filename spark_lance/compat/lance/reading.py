@@ -24,7 +24,8 @@ class Reading(DatasetBase):
         given = {"columns": columns, "filter": filter, **dict(zip(names, args, strict=False)), **options}
         defaults = self._default_scan_options or {}
         given = {**defaults, **{name: value for name, value in given.items() if value is not None}}
-        return LanceScanner(self.value.scanner(**scan_arguments(given)), self, exact_rows(given))
+        scanner = self.value.scanner(**scan_arguments(given))
+        return LanceScanner(scanner, self, exact_rows(given), given.get("scan_stats_callback"))
 
     def to_table(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> pa.Table:
         """Read rows into memory."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,10 +14,9 @@ import pyarrow.dataset
 from spark_lance.datasets import scanner as values
 from spark_lance.datasets.scan_request import BATCH_ROWS, check_hints
 from spark_lance.errors import OptionError
+from spark_lance.io.counters import ReadCounts, read_counts
 
 __all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "exact_rows", "scan_arguments"]
-
-logger = logging.getLogger(__name__)
 
 # Arguments of scans that other names stand for here.
 _RENAMED = {"batch_size_bytes": "batch_bytes"}
@@ -48,14 +46,27 @@ _TAKEN = frozenset(
 
 @dataclass(frozen=True)
 class ScanStatistics:
-    """What a scan did, as it is told to a callback."""
+    """What this process read while a scan ran; scans that run at the same time are in it.
+
+    Attributes:
+        iops, requests, bytes_read: ranges of bytes, requests for them, and their bytes.
+        indices_loaded, parts_loaded, index_comparisons: always 0, they are not counted here.
+        all_counts: the figures that are counted, by name.
+    """
 
     iops: int = 0
     requests: int = 0
     bytes_read: int = 0
     indices_loaded: int = 0
     parts_loaded: int = 0
-    all_counts: Mapping[str, int] | None = None
+    index_comparisons: int = 0
+    all_counts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, read: ReadCounts) -> ScanStatistics:
+        """Return the figures of a scan."""
+        counts = {"iops": read.reads, "requests": read.requests, "bytes_read": read.bytes}
+        return cls(**counts, all_counts=counts)
 
 
 def scan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,8 +79,7 @@ def scan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     found = {_RENAMED.get(name, name): value for name, value in given.items() if value is not None}
     if "index_segments" in found:
         raise OptionError("index_segments is not supported: leave it out to search all segments of an index")
-    if found.pop("scan_stats_callback", None) is not None:
-        logger.debug("scan_stats_callback is not called: reads do not count requests")
+    found.pop("scan_stats_callback", None)
     if "batch_size" not in found and (rows := os.environ.get("LANCE_DEFAULT_BATCH_SIZE")):
         found["batch_size"] = int(rows)
     check_hints({name: value for name, value in found.items() if name not in _TAKEN})
@@ -80,14 +90,19 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
     """A read that can be run, counted and explained."""
 
     def __init__(
-        self, scanner: values.LanceScanner, dataset: Any = None, exact_rows: int | None = None
+        self,
+        scanner: values.LanceScanner,
+        dataset: Any = None,
+        exact_rows: int | None = None,
+        told: Callable[[ScanStatistics], Any] | None = None,
     ) -> None:
         self._scanner = scanner
         self._dataset = dataset
         self._exact_rows = exact_rows
+        self._told = told
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._scanner, self._dataset, self._exact_rows)
+        return type(self), (self._scanner, self._dataset, self._exact_rows, self._told)
 
     @property
     def dataset_schema(self) -> pa.Schema:
@@ -101,7 +116,11 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
 
     def to_table(self) -> pa.Table:
         """Read the rows into memory."""
-        return self._scanner.to_table()
+        before = read_counts()
+        table = self._scanner.to_table()
+        if self._told is not None:
+            self._told(ScanStatistics.of(read_counts() - before))
+        return table
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Stream the rows."""
@@ -115,9 +134,12 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
     def to_reader(self) -> pa.RecordBatchReader:
         """Stream the rows as a RecordBatchReader."""
         reader = self._scanner.to_reader()
-        if self._exact_rows is None:
-            return reader
-        return pa.RecordBatchReader.from_batches(reader.schema, _of_rows(reader, self._exact_rows))
+        schema = reader.schema
+        if self._exact_rows is not None:
+            reader = pa.RecordBatchReader.from_batches(schema, _of_rows(reader, self._exact_rows))
+        if self._told is not None:
+            reader = pa.RecordBatchReader.from_batches(schema, _told_at_the_end(reader, self._told))
+        return reader
 
     def to_pandas(self, **options: Any) -> Any:
         """Read the rows into a DataFrame."""
@@ -147,6 +169,15 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows by Arrow's C stream interface."""
         return self._scanner.__arrow_c_stream__(requested_schema)
+
+
+def _told_at_the_end(
+    batches: Iterable[pa.RecordBatch], told: Callable[[ScanStatistics], Any]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and tell what was read when they have ended."""
+    before = read_counts()
+    yield from batches
+    told(ScanStatistics.of(read_counts() - before))
 
 
 def _of_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:

@@ -22,6 +22,7 @@ from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.predicates.geometries import extension_of
 from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
@@ -124,7 +125,8 @@ def write_segment(
     number_column = ROW_ADDRESS if by_address else ROW_ID
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: snapshot.physical_rows(f) for f in fragments}
-    rows = Rows(partial(_pieces, snapshot, fragments, column, number_column), kind, physical)
+    pieces = partial(_pieces, snapshot, fragments, column, number_column)
+    rows = Rows(pieces, kind, physical, extension_of(field.arrow_field()))
     target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version, options or {})
     files = index.build(rows, target)
     covered = BitMap(fragment.id for fragment in fragments)

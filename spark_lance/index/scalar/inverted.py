@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.file.schema import Field
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
@@ -27,6 +28,7 @@ from spark_lance.index.text.postings import BLOCK
 from spark_lance.index.text.remap import merge_inverted, remap_inverted
 from spark_lance.index.text.stop_words import LANGUAGES
 from spark_lance.index.text.tokenizer import Tokenizer
+from spark_lance.proto import table_pb2
 
 __all__ = ["Inverted"]
 
@@ -66,6 +68,16 @@ class Inverted(ScalarIndex):
         """Return whether values are text."""
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
+    @classmethod
+    def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
+        """Return whether a column is text, or has JSON documents."""
+        return field.is_json or cls.fits(kind)
+
+    @classmethod
+    def extends(cls, entry: table_pb2.IndexMetadata, field: Field) -> bool:
+        """Return True: documents are cut as others cut them."""
+        return True
+
     def find(self, probe: Probe) -> RowSet | None:
         """Return None: conditions ask for texts, not for words."""
         return None
@@ -93,7 +105,9 @@ class Inverted(ScalarIndex):
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Write a segment."""
-        return build_inverted(rows, target, _tokenizer(target.options))
+        # Text is cut into words; what is stored in binary are JSON documents.
+        tokenizer = replace(_tokenizer(target.options), documents=not cls.fits(rows.kind))
+        return build_inverted(rows, target, tokenizer)
 
     @classmethod
     def merge(

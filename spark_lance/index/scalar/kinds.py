@@ -13,12 +13,14 @@ from spark_lance.index.scalar.inverted import Inverted
 from spark_lance.index.scalar.json_index import JsonIndex
 from spark_lance.index.scalar.label_list import LabelList
 from spark_lance.index.scalar.ngram import NGram
+from spark_lance.index.scalar.rtree import RTree
 from spark_lance.index.scalar.zone_map import ZoneMap
 
 __all__ = ["SCALAR_INDICES", "scalar_kind"]
 
 SCALAR_INDICES: Mapping[str, type[ScalarIndex]] = {
-    kind.name: kind for kind in (BTree, Bitmap, LabelList, NGram, ZoneMap, BloomFilter, JsonIndex, Inverted)
+    kind.name: kind
+    for kind in (BTree, Bitmap, LabelList, NGram, ZoneMap, BloomFilter, JsonIndex, RTree, Inverted)
 }
 
 

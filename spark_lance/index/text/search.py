@@ -171,7 +171,7 @@ class TextSearch:
 
     Args:
         snapshot: the version.
-        column: a column of text; with dots, in a struct column.
+        column: a column of text or of JSON documents; with dots, in a struct column.
 
     Raises:
         SchemaError: the column does not exist, or holds no text.
@@ -180,10 +180,11 @@ class TextSearch:
     def __init__(self, snapshot: Snapshot, column: str) -> None:
         field = leaf_field(snapshot.schema, column)
         kind = field.arrow_type()
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or field.is_json):
             raise ColumnTypeError(f"column {column!r} is {kind}: it holds no text")
         self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column
+        self._is_json = field.is_json
         usable = segments_of(snapshot, INVERTED_LABEL, INVERTED_NEWEST, field.id)
         self._segments = newest_index(usable)
         self._rows = RowResolver(snapshot)
@@ -199,7 +200,7 @@ class TextSearch:
 
     @property
     def _tokenizer(self) -> Tokenizer:
-        return self._parts[0].tokenizer if self._parts else Tokenizer()
+        return self._parts[0].tokenizer if self._parts else Tokenizer(documents=self._is_json)
 
     def unindexed(self, query: TextQuery) -> Sequence[table_pb2.DataFragment]:
         """Return the fragments whose texts a query reads, as no index has them."""
@@ -215,7 +216,7 @@ class TextSearch:
         Raises:
             FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
         """
-        cut = self._tokenizer.cut(pa.array([query.text]))
+        cut = self._tokenizer.cut_query(query.text)
         # What stands twice at one place, as runs of letters do, is asked for once.
         pairs = dict.fromkeys(zip(cut.word.tolist(), cut.position.tolist(), strict=True))
         words = [str(cut.distinct[number]) for number, _ in pairs]

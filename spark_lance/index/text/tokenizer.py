@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.index.text.json_words import document_triples, query_triples
 from spark_lance.index.text.segmenters import SEGMENTERS, ngrams
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
 from spark_lance.proto import index_pb2
@@ -77,6 +78,7 @@ class Tokenizer:
         positions: whether the index says where in a text a word stands.
         shortest, longest, prefix_only: of "ngram": letters of a run, and whether only those at the beginning
             of a text count.
+        documents: whether what is indexed are JSON documents, see `json_words`.
     """
 
     base: str = "simple"
@@ -91,6 +93,7 @@ class Tokenizer:
     shortest: int = 3
     longest: int = 3
     prefix_only: bool = False
+    documents: bool = False
 
     def __post_init__(self) -> None:
         if self.base not in (*_BREAKS, "raw", "ngram") and self._model is None:
@@ -114,7 +117,8 @@ class Tokenizer:
         try:
             said: Mapping[str, Any] = json.loads(text)
             asked = [key for key in ("split_identifiers", "split_on_numerics") if said.get(key)]
-            if asked or said.get("lance_tokenizer", "text") not in ("text", None):
+            values = said.get("lance_tokenizer")
+            if asked or values not in ("text", "json", None):
                 raise UnsupportedFormatError("an index of text that is cut in an unknown way")
             return cls(
                 base=said.get("base_tokenizer", "simple"),
@@ -129,6 +133,7 @@ class Tokenizer:
                 shortest=int(said.get("min_ngram_length", 3)),
                 longest=int(said.get("max_ngram_length", 3)),
                 prefix_only=bool(said.get("prefix_only", False)),
+                documents=values == "json",
             )
         except (ValueError, AttributeError, TypeError) as error:
             raise FormatError(f"malformed parameters of an index of text: {error}") from error
@@ -136,7 +141,7 @@ class Tokenizer:
     def params(self) -> dict[str, Any]:
         """Return the parameters as an index says them."""
         return {
-            "lance_tokenizer": "text",
+            "lance_tokenizer": "json" if self.documents else "text",
             "base_tokenizer": self.base,
             "language": self.language,
             "with_position": self.positions,
@@ -169,8 +174,25 @@ class Tokenizer:
         )
         return message.SerializeToString()
 
-    def cut(self, texts: pa.Array) -> Tokens:
-        """Return the words of texts; nulls have none."""
+    def cut(self, values: pa.Array) -> Tokens:
+        """Return the words of texts, or of JSON documents; nulls have none."""
+        return _tokens(*document_triples(values, self._words)) if self.documents else self._cut(values)
+
+    def cut_query(self, query: str) -> Tokens:
+        """Return the words that a query asks for.
+
+        Raises:
+            OptionError: it is for JSON documents, and not as such queries are.
+        """
+        if self.documents:
+            return _tokens(*query_triples(query, self._words))
+        return self._cut(pa.array([query]))
+
+    def _words(self, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        found = self._cut(texts)
+        return found.distinct.take(pa.array(found.word)), found.text, found.position
+
+    def _cut(self, texts: pa.Array) -> Tokens:
         if self.base == "raw":
             tokens = texts.drop_null()
             owners = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
@@ -226,6 +248,11 @@ class Tokenizer:
         import snowballstemmer
 
         return snowballstemmer.stemmer(self.language.lower())
+
+
+def _tokens(words: pa.Array, texts: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> Tokens:
+    encoded = words.dictionary_encode()
+    return Tokens(encoded.dictionary, encoded.indices.to_numpy().astype(np.int64), texts, positions)
 
 
 def _positions(

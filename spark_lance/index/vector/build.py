@@ -89,7 +89,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.kind not in INDEX_TYPES:
             names = ", ".join(INDEX_TYPES)
-            raise IndexKindError(f"there is no vector index {self.kind!r}: use one of {names}")
+            raise IndexKindError(
+                f"there is no vector index {self.kind!r}: use one of {names}; those of values and text are "
+                "made by create_scalar_index (in Spark createScalarIndex)"
+            )
         metric_named(self.metric)
         if self.metric == "hamming" and not _keeps_bits(self.kind):
             fitting = ", ".join(kind for kind in INDEX_TYPES if _keeps_bits(kind))

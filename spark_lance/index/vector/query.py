@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,7 +111,9 @@ class VectorQuery:
         """
         kind = vector_kind(kind)
         if not pa.types.is_fixed_size_list(kind):
-            raise OptionTypeError(f"column {self.column!r} is {kind}: it holds no vectors of one length")
+            raise OptionTypeError(
+                f"column {self.column!r} must be a vector, and is {kind}: it holds no vectors of one length"
+            )
         dim = kind.list_size
         if self.vectors.shape[1] != dim:
             raise OptionError(
@@ -161,6 +163,12 @@ def _matrix(given: Any) -> Vectors:
         if array.dtype.kind not in "fiub":
             array = array.astype(np.float64)
     except (ValueError, TypeError) as error:
+        several = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+        lengths = {len(each) for each in several if isinstance(each, Sized)}
+        if len(lengths) > 1:
+            raise OptionError(
+                f"All query vectors must have the same length, not {', '.join(map(str, sorted(lengths)))}"
+            ) from error
         raise OptionError(f"a query must be numbers, one list or a list of lists: {error}") from error
     if array.ndim == 1:
         array = array[None]

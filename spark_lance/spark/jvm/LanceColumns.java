@@ -9,6 +9,9 @@
 
 package spark_lance.sql;
 
+import java.io.ByteArrayInputStream;
+import java.io.File;
+import java.io.IOException;
 import java.io.Serializable;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
@@ -16,10 +19,15 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.math.BigDecimal;
 import java.math.BigInteger;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.arrow.memory.ArrowBuf;
+import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.BaseFixedWidthVector;
 import org.apache.arrow.vector.BigIntVector;
 import org.apache.arrow.vector.BitVector;
@@ -38,9 +46,11 @@ import org.apache.arrow.vector.TimeStampMicroVector;
 import org.apache.arrow.vector.TinyIntVector;
 import org.apache.arrow.vector.VarBinaryVector;
 import org.apache.arrow.vector.VarCharVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.complex.ListVector;
 import org.apache.arrow.vector.complex.MapVector;
 import org.apache.arrow.vector.complex.StructVector;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.arrow.vector.types.TimeUnit;
 import org.apache.arrow.vector.types.pojo.ArrowType;
 import org.apache.spark.TaskContext;
@@ -186,6 +196,8 @@ public final class LanceColumns {
     private final StructType schema;
     private final scala.collection.immutable.Map metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
     private final scala.collection.Iterator batches;
+    // Where the worker says what it reads; null if there is no place for a file.
+    private final File told;
     private FieldVector given = null;
     private Column[] columns = null;
 
@@ -201,7 +213,7 @@ public final class LanceColumns {
         metrics,
         parts.artifacts
       };
-      Object[] all = java.util.Arrays.copyOf(some, making.getParameterTypes().length);
+      Object[] all = Arrays.copyOf(some, making.getParameterTypes().length);
       if (all.length > some.length) {
         all[some.length] = parts.session;
       }
@@ -209,10 +221,30 @@ public final class LanceColumns {
       // The function takes one column, a struct with the pickled partition.
       Object[] chosen = {evaluator, new int[][] {{0}}};
       BasePythonRunner runner = (BasePythonRunner) runner(evaluator.getClass()).newInstance(chosen);
-      InternalRow told = row(row(partition.pickedPartition()));
-      scala.collection.Iterator input = scala.collection.Iterator$.MODULE$.single(told);
+      told = file();
+      InternalRow asked = row(row(handed(partition.pickedPartition())));
+      scala.collection.Iterator input = scala.collection.Iterator$.MODULE$.single(asked);
       TaskContext context = TaskContext.get();
       batches = runner.compute(scala.collection.Iterator$.MODULE$.single(input), context.partitionId(), context);
+    }
+
+    private static File file() {
+      try {
+        return File.createTempFile("spark-lance-", ".reads");
+      } catch (IOException full) {
+        return null;
+      }
+    }
+
+    // What the worker takes, see spark/scan/task_read.py: the pickle, and behind it the path of the file.
+    private byte[] handed(byte[] pickle) {
+      if (told == null) {
+        return pickle;
+      }
+      byte[] path = told.getPath().getBytes(StandardCharsets.UTF_8);
+      byte[] both = Arrays.copyOf(pickle, pickle.length + path.length);
+      System.arraycopy(path, 0, both, pickle.length, path.length);
+      return both;
     }
 
     private static InternalRow row(Object value) {
@@ -252,14 +284,140 @@ public final class LanceColumns {
         scala.Tuple2 entry = (scala.Tuple2) now.next();
         values.put(entry._1(), ((AccumulatorV2) entry._2()).value());
       }
-      scala.collection.mutable.Map told = scala.jdk.javaapi.CollectionConverters.asScala(values);
-      return source.createPythonTaskMetrics(told.toMap(scala.$less$colon$less$.MODULE$.refl()));
+      scala.collection.mutable.Map sent = scala.jdk.javaapi.CollectionConverters.asScala(values);
+      List all = new ArrayList(
+          Arrays.asList((Object[]) source.createPythonTaskMetrics(sent.toMap(scala.$less$colon$less$.MODULE$.refl()))));
+      addReads(all);
+      return (CustomTaskMetric[]) all.toArray(new CustomTaskMetric[0]);
+    }
+
+    private void addReads(List all) {
+      try {
+        List lines = told == null ? new ArrayList() : Files.readAllLines(told.toPath());
+        for (int i = 0; i < lines.size(); i++) {
+          String[] words = ((String) lines.get(i)).split(" ");
+          all.add(new Amount(words[0], Long.parseLong(words[1])));
+        }
+      } catch (IOException gone) {
+        // The numbers are for show.
+      }
     }
 
     public void initMetricsValues(CustomTaskMetric[] metrics) {}
 
     // Spark ends the worker and frees its memory with the task.
-    public void close() {}
+    public void close() {
+      if (told != null) {
+        told.delete();
+      }
+    }
+  }
+
+  /** What a task has read so far. */
+  private static final class Amount implements CustomTaskMetric {
+    private final String name;
+    private final long value;
+
+    Amount(String name, long value) {
+      this.name = name;
+      this.value = value;
+    }
+
+    public String name() {
+      return name;
+    }
+
+    public long value() {
+      return value;
+    }
+  }
+
+  /** A part of the rows that the driver has read: a stream of Arrow. */
+  public static final class Held implements InputPartition, Serializable {
+    private static final long serialVersionUID = 1L;
+    private final byte[] stream;
+
+    public Held(byte[] stream) {
+      this.stream = stream;
+    }
+  }
+
+  /** Makes readers of such parts. */
+  public static final class HeldFactory implements PartitionReaderFactory, Serializable {
+    private static final long serialVersionUID = 1L;
+    private final StructType schema;
+
+    public HeldFactory(StructType schema) {
+      this.schema = schema;
+    }
+
+    public boolean supportColumnarReads(InputPartition partition) {
+      return true;
+    }
+
+    public PartitionReader createReader(InputPartition partition) {
+      throw new UnsupportedOperationException("read as columns only");
+    }
+
+    public PartitionReader createColumnarReader(InputPartition partition) {
+      return new HeldBatches(((Held) partition).stream, schema);
+    }
+  }
+
+  /** Reads the batches of a stream. The contents of one are valid until the next is asked for. */
+  public static final class HeldBatches implements PartitionReader {
+    private final BufferAllocator allocator =
+        ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0L, Long.MAX_VALUE);
+    private final StructType schema;
+    private final ArrowStreamReader reader;
+    private Column[] columns = null;
+
+    HeldBatches(byte[] stream, StructType schema) {
+      this.schema = schema;
+      this.reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
+    }
+
+    public boolean next() throws IOException {
+      return reader.loadNextBatch();
+    }
+
+    public Object get() {
+      try {
+        VectorSchemaRoot root = reader.getVectorSchemaRoot();
+        if (columns == null) {
+          columns = columns(root.getFieldVectors());
+        }
+        for (int i = 0; i < columns.length; i++) {
+          columns[i].loaded(root.getRowCount());
+        }
+        return new ColumnarBatch(columns, root.getRowCount());
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+
+    private Column[] columns(List vectors) {
+      Column[] found = new Column[vectors.size()];
+      for (int i = 0; i < found.length; i++) {
+        FieldVector vector = (FieldVector) vectors.get(i);
+        DataType actual = ArrowUtils$.MODULE$.fromArrowField(vector.getField());
+        if (!fits(actual, schema.fields()[i].dataType())) {
+          throw new IllegalStateException(
+              "the driver gave " + actual.simpleString() + " in place of " + schema.fields()[i]);
+        }
+        found[i] = Column.of(vector);
+      }
+      return found;
+    }
+
+    public void close() throws IOException {
+      reader.close();
+      allocator.close();
+    }
+
+    public CustomTaskMetric[] currentMetricsValues() {
+      return new CustomTaskMetric[0];
+    }
   }
 
   // Whether data of a type has the layout that a wanted type is read by. Names and nullability tell nothing of it, nor

@@ -17,6 +17,8 @@ import java.util.regex.Pattern;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.parser.ParseException;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
 
 public final class LanceParser extends scala.runtime.AbstractFunction2 implements InvocationHandler {
   private static final String TABLE = "\\s+(?:TABLE\\s+)?(`[^`]+`(?:\\.(?:`[^`]+`|\\w+))*|[\\w.]+)";
@@ -31,7 +33,9 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     {"ALTER\\s+TABLE" + TABLE + "\\s+CREATE\\s+(?:OR\\s+REPLACE\\s+)?TAG\\b",
       "CALL %1$s.system.create_tag('%2$s', 'tag', 'version')"},
   };
-  private static boolean injected = false;
+  private static final String CATALOG = "spark_lance.sql.LanceCatalog";
+  // The catalog of sessions that are made from now on; null as long as they get none.
+  private static String later = null;
 
   private final Object parser;
   private final String catalog;
@@ -47,7 +51,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     for (int i = 0; i < fields.length; i++) {
       if (fields[i].getType() == ParserInterface.class) {
         fields[i].setAccessible(true);
-        fields[i].set(state, around(fields[i].get(state)));
+        fields[i].set(state, around(fields[i].get(state), catalog));
       }
     }
   }
@@ -55,20 +59,22 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   // Lets all sessions say it that are made from now on.
   public void inject(Object extensions) {
     synchronized (LanceParser.class) {
-      if (!injected) {
+      if (later == null) {
         ((SparkSessionExtensions) extensions).injectParser(this);
-        injected = true;
       }
+      later = catalog;
     }
   }
 
   public Object apply(Object session, Object parser) {
-    return around(parser);
+    synchronized (LanceParser.class) {
+      return around(parser, later);
+    }
   }
 
-  private Object around(Object parser) {
+  private static Object around(Object parser, String catalog) {
     if (Proxy.isProxyClass(parser.getClass()) && Proxy.getInvocationHandler(parser) instanceof LanceParser) {
-      return parser;
+      parser = ((LanceParser) Proxy.getInvocationHandler(parser)).parser;
     }
     Class[] kinds = {ParserInterface.class};
     return Proxy.newProxyInstance(ParserInterface.class.getClassLoader(), kinds, new LanceParser(parser, catalog));
@@ -95,11 +101,18 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       if (found.matches()) {
         String table = found.group(2);
         String said = text.trim().split("\\s+")[0].toUpperCase();
-        Object[] parts = {catalog, table};
+        Object[] parts = {catalogOf(table), table};
         return said + " of " + table + " is not in Spark's grammar: for a Lance table write "
             + String.format(KNOWN[i][1], parts);
       }
     }
     return null;
+  }
+
+  // The catalog whose procedures change a table: its own if that is one of ours, and otherwise that of the session.
+  private String catalogOf(String table) {
+    String first = table.startsWith("`") ? table.substring(1, table.indexOf('`', 1)) : table.split("\\.")[0];
+    String kind = ((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.catalog." + first, "");
+    return kind.equals(CATALOG) ? first : catalog;
   }
 }

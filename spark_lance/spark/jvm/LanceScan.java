@@ -1,7 +1,8 @@
 // The scan of a table, planned by the driver's own Python.
 //
 // What Spark pushes down (columns, filters, limits, counts) goes to Python as JSON, and comes back as rows, where
-// little has to be read for them, or as tasks. Rows become a local scan: no job of Spark's, or one without Python.
+// little has to be read for them, or as tasks. Rows become a local scan: no job of Spark's, or one without Python; where
+// they are many they stay columns, which tasks without Python read.
 // Tasks are what Spark's own reader of Python data sources takes, which LanceTransport may put another one around.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
@@ -9,7 +10,11 @@
 package spark_lance.sql;
 
 import java.io.ByteArrayInputStream;
+import java.io.IOException;
 import java.lang.reflect.Method;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
@@ -310,9 +315,19 @@ public final class LanceScan {
         return new Rows(shown, null, known, (StructType) DataType.fromJson((String) known.get("schema")));
       }
       Map question = question("plan_scan");
+      question.put("columnar", Boolean.valueOf(LanceTransport.isWanted(wanted)));
       Map answer;
       try {
         answer = (Map) Bridge.ask(question, null);
+        InputPartition[] parts = held(answer, wanted);
+        if (parts != null) {
+          return new Columns(shown, question, answer, wanted, parts);
+        }
+        if (answer.get("kind").equals("columns")) {
+          // They are of no use here.
+          question.put("columnar", Boolean.FALSE);
+          answer = (Map) Bridge.ask(question, null);
+        }
       } catch (IllegalArgumentException problem) {
         if (pushed.length > 0 || limit >= 0) {
           throw problem;
@@ -331,6 +346,34 @@ public final class LanceScan {
         ((SupportsPushDownRequiredColumns) own).pruneColumns(wanted);
       }
       return own.build();
+    }
+  }
+
+  // The parts of rows that Python has left in a file, which is deleted; null if it has not, or they cannot be read.
+  private static InputPartition[] held(Map answer, StructType schema) {
+    if (!answer.get("kind").equals("columns")) {
+      return null;
+    }
+    Path file = Paths.get((String) answer.get("file"), new String[0]);
+    try {
+      byte[] all = Files.readAllBytes(file);
+      if (LanceTransport.kind(schema).equals("rows")) {
+        return null;
+      }
+      List lengths = (List) answer.get("parts");
+      InputPartition[] parts = new InputPartition[lengths.size()];
+      int end = 0;
+      for (int i = 0; i < parts.length; i++) {
+        int start = end;
+        end += ((Number) lengths.get(i)).intValue();
+        parts[i] = LanceTransport.part(Arrays.copyOfRange(all, start, end));
+      }
+      return parts;
+    } catch (IOException apart) {
+      // Python has another file system.
+      return null;
+    } finally {
+      file.toFile().delete();
     }
   }
 
@@ -605,6 +648,73 @@ public final class LanceScan {
     return (InternalRow[]) found.toArray(new InternalRow[0]);
   }
 
+  /** Rows that the driver has read, too many for a local scan: tasks without Python read them as columns. */
+  public static final class Columns implements Scan, Batch, SupportsReportStatistics {
+    private final String shown;
+    private final Map question;
+    private final Map answer;
+    private final StructType schema;
+    private final InputPartition[] parts;
+
+    Columns(String shown, Map question, Map answer, StructType schema, InputPartition[] parts) {
+      this.shown = shown;
+      this.question = question;
+      this.answer = answer;
+      this.schema = schema;
+      this.parts = parts;
+    }
+
+    public StructType readSchema() {
+      return schema;
+    }
+
+    public String description() {
+      String read = "; " + answer.get("rows") + " rows, read by the driver]";
+      return "LanceColumns " + shown + " [" + answer.get("about") + read;
+    }
+
+    public Scan.ColumnarSupportMode columnarSupportMode() {
+      return Scan.ColumnarSupportMode.SUPPORTED;
+    }
+
+    public Statistics estimateStatistics() {
+      return statistics(question, answer);
+    }
+
+    public CustomMetric[] supportedCustomMetrics() {
+      return (CustomMetric[]) LanceAmount.of((List) answer.get("amounts"));
+    }
+
+    public CustomTaskMetric[] reportDriverMetrics() {
+      return LanceAmount.of((List) answer.get("amounts"));
+    }
+
+    public Batch toBatch() {
+      return this;
+    }
+
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+      return stream(question, schema, checkpoint);
+    }
+
+    public InputPartition[] planInputPartitions() {
+      return parts;
+    }
+
+    public PartitionReaderFactory createReaderFactory() {
+      return LanceTransport.held(schema);
+    }
+
+    // Both sides of a self-join may be read once.
+    public boolean equals(Object other) {
+      return other instanceof Columns && question.equals(((Columns) other).question);
+    }
+
+    public int hashCode() {
+      return question.hashCode();
+    }
+  }
+
   /** Tasks for Spark's own reader of Python data sources. */
   public static final class Tasks implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
     private final String shown;
@@ -655,10 +765,13 @@ public final class LanceScan {
     public CustomMetric[] supportedCustomMetrics() {
       List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
       metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("amounts"))));
+      if (!transport().equals("rows")) {
+        metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("taskAmounts"))));
+      }
       return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
     }
 
-    // What the plan says; executors have none of these classes, so tasks cannot tell more than Spark counts by itself.
+    // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
     public synchronized CustomTaskMetric[] reportDriverMetrics() {
       return LanceAmount.of((List) planned.get("amounts"));
     }

@@ -21,6 +21,7 @@ import org.apache.spark.SparkContext;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.classic.SparkSession$;
+import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
@@ -55,6 +56,11 @@ public final class LanceTransport {
 
   // How the tasks of a scan of some columns shall read: what the setting says, if that is possible, otherwise rows.
   public static String kind(StructType schema) {
+    return isWanted(schema) && isUsable() ? "columns" : "rows";
+  }
+
+  // Whether batches are what the setting says, and have types that are read.
+  static boolean isWanted(StructType schema) {
     SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
     String asked = settings.getConfString(SETTING, "columns");
     if (!KINDS.contains(asked)) {
@@ -63,7 +69,7 @@ public final class LanceTransport {
     // Executors load what sessions with artifacts of their own need, as those of Connect, in another way.
     boolean isolated = JobArtifactSet$.MODULE$.getCurrentJobArtifactState().isDefined();
     boolean large = settings.arrowUseLargeVarTypes();
-    return asked.equals("rows") || isolated || large || !isKnown(schema) || !isUsable() ? "rows" : asked;
+    return asked.equals("columns") && !isolated && !large && isKnown(schema);
   }
 
   // The factory by which they read: the given one, which makes rows, or one around it, which makes batches.
@@ -71,8 +77,21 @@ public final class LanceTransport {
     if (kind.equals("rows")) {
       return rows;
     }
+    return (PartitionReaderFactory) made("$Factory", new Object[] {rows});
+  }
+
+  // What reads rows that the driver has read, one stream of Arrow each part.
+  public static PartitionReaderFactory held(StructType schema) {
+    return (PartitionReaderFactory) made("$HeldFactory", new Object[] {schema});
+  }
+
+  public static InputPartition part(byte[] stream) {
+    return (InputPartition) made("$Held", new Object[] {stream});
+  }
+
+  private static Object made(String inner, Object[] from) {
     try {
-      return (PartitionReaderFactory) loaded("$Factory").getConstructors()[0].newInstance(new Object[] {rows});
+      return loaded(inner).getConstructors()[0].newInstance(from);
     } catch (ReflectiveOperationException problem) {
       throw new IllegalStateException(problem);
     }

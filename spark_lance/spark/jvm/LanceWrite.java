@@ -241,6 +241,7 @@ public final class LanceWrite {
       question.put("messages", told);
       question.put("epoch", epoch);
       question.put("aborts", Boolean.valueOf(aborts));
+      question.put("execution", SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY()));
       Bridge.ask(question, null);
     }
   }

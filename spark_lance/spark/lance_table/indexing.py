@@ -153,7 +153,8 @@ class Indexing(TableBase):
             column: a column, or with dots a field in a struct column.
             indexType: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
                 NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
-                values) or INVERTED (words, for `textSearch`).
+                values), JSON (values in documents), RTREE (geometries) or INVERTED (words, for
+                `textSearch`).
             name: of the index, `{column}_idx` by default.
             replace: whether an index of the name may be replaced.
             numSegments: pieces of the index; by default one per 16 million rows.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark.jobs import gather
 from spark_lance.spark.lance_table.base import TableBase
@@ -59,6 +60,7 @@ class Merging(TableBase):
         return MergeBuilder(self, source, condition)
 
 
+@both_spellings_of_methods
 class MergeBuilder:
     """A merge in the making. Its methods change it and return it, so that calls can be chained.
 

@@ -15,11 +15,13 @@ from typing import Any
 from spark_lance.spark.options.option_values import boolean, one_of, positive
 
 __all__ = [
+    "AS_GEOMETRY",
     "AS_JSON",
     "BLOB",
     "COLUMN_OPTIONS",
     "ENCODINGS",
     "FLOAT16",
+    "GEOMETRY_METADATA",
     "INNER",
     "KEY",
     "KEY_POSITION",
@@ -36,6 +38,9 @@ FLOAT16 = "arrow.float16"
 LARGE = "arrow.large_var_char"
 BLOB = "lance.encoding"
 AS_JSON = "lance.json"
+AS_GEOMETRY = "lance.geometry"
+# In metadata of a column of geometries: what else its type tells, such as the spatial reference.
+GEOMETRY_METADATA = "lance.geometry.metadata"
 # In metadata of a column of arrays, before what is asked of their elements.
 INNER = "element."
 KEY = "lance-schema:unenforced-primary-key"
@@ -60,6 +65,13 @@ def _share(text: str) -> str:
 
 def _level(text: str) -> str:
     return str(int(text))
+
+
+def _extension(text: str) -> str:
+    # Which there are is known where columns are made: names are looked for in every session.
+    if not text.strip().startswith(("geoarrow.", "ogc.")):
+        raise ValueError
+    return text.strip()
 
 
 COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
@@ -94,6 +106,13 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         "true or false",
         "Store the text of a new column as JSON documents; or, with `false`, what was read from a column of "
         "them as plain text.",
+    ),
+    ColumnOption(
+        AS_GEOMETRY,
+        _extension,
+        "the name of a GeoArrow type",
+        "Store a new column as geometries of this type: binary as geoarrow.wkb, struct<x: double, y: double> "
+        "as geoarrow.point, arrays of these as geoarrow.linestring, and so on.",
     ),
     ColumnOption(
         "lance.compression",
@@ -139,7 +158,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
 ENCODINGS: Mapping[str, str] = {
     option.name: "lance-encoding:" + option.name.removeprefix("lance.")
     for option in COLUMN_OPTIONS
-    if option.name.startswith("lance.") and option.name not in (BLOB, AS_JSON)
+    if option.name.startswith("lance.") and option.name not in (BLOB, AS_JSON, AS_GEOMETRY)
 }
 
 # Names in a column's metadata -> option. `lance-encoding:` keys of pages are field metadata as they are.
@@ -148,6 +167,7 @@ METADATA: Mapping[str, str] = {
     FLOAT16: FLOAT16,
     LARGE: LARGE,
     AS_JSON: AS_JSON,
+    AS_GEOMETRY: AS_GEOMETRY,
     "arrow:large-var-char": LARGE,
     KEY: KEY,
     KEY_POSITION: KEY_POSITION,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.spark.options.option_values import (
+    DESCRIBED_BLOBS,
     blob_handling,
     boolean,
     byte_size,
@@ -180,10 +181,11 @@ ROWS = (
     Option(
         "blob_handling",
         blob_handling,
-        "blobs_descriptions or all_binary",
-        "blobs_descriptions",
+        "blobs_descriptions, all_binary or none, or these by column as in picture=bytes, *=none",
+        DESCRIBED_BLOBS,
         "read",
-        "Read blob columns as descriptions of where the bytes are, or, with `all_binary`, as bytes.",
+        "Read blob columns as descriptions of where the bytes are, with `all_binary` as bytes, with `none` "
+        "not at all; or by column: `picture=bytes, sound=descriptions, *=none`.",
     ),
     Option(
         "json_as",
@@ -192,6 +194,14 @@ ROWS = (
         "string",
         "read",
         "Read JSON columns as text or as variants.",
+    ),
+    Option(
+        "geometry_as",
+        one_of("binary", "geometry"),
+        "binary or geometry",
+        "binary",
+        "read",
+        "Read well-known binary as binary, or as Spark's types GEOMETRY and GEOGRAPHY (4.1 and newer).",
     ),
     Option("with_row_id", boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", boolean, "true or false", False, "read", "Add the column `_rowaddr`."),

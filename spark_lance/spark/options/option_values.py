@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.errors import OptionError
 
 __all__ = [
+    "DESCRIBED_BLOBS",
+    "BlobHandling",
     "blob_handling",
     "boolean",
     "byte_size",
@@ -94,12 +97,50 @@ def boolean(text: str) -> bool:
     return values[text.strip().lower()]
 
 
-def blob_handling(text: str) -> str:
-    """Return as what blob columns are read, see `schema.blobs`."""
-    value = text.strip().lower()
-    if value not in ("blobs_descriptions", "all_binary"):
-        raise ValueError
-    return value
+@dataclass(frozen=True)
+class BlobHandling:
+    """As what blob columns are read: "blobs_descriptions", "all_binary", or "none" if they are left out.
+
+    Attributes:
+        default: of columns that are not named.
+        columns: name and value of the others.
+    """
+
+    default: str = "blobs_descriptions"
+    columns: tuple[tuple[str, str], ...] = ()
+
+    def of(self, column: str) -> str:
+        """Return the value for a column; the case of its name does not matter."""
+        named = {name.lower(): value for name, value in self.columns}
+        return named.get(column.lower(), self.default)
+
+    def __str__(self) -> str:
+        return ", ".join([*(f"{name}={value}" for name, value in self.columns), self.default])
+
+
+DESCRIBED_BLOBS = BlobHandling()
+
+_BLOBS_AS: Mapping[str, str] = {
+    "blobs_descriptions": "blobs_descriptions",
+    "descriptions": "blobs_descriptions",
+    "all_binary": "all_binary",
+    "bytes": "all_binary",
+    "none": "none",
+}
+
+
+def blob_handling(text: str) -> BlobHandling:
+    """Return as what blob columns are read, see `schema.blobs`: one value for all, or `column=value, ...`."""
+    default, columns = DESCRIBED_BLOBS.default, dict[str, str]()
+    for part in text.split(","):
+        name, equals, value = part.rpartition("=")
+        value = _BLOBS_AS.get(value.strip().lower(), "")
+        name = name.strip().strip("`") if equals else "*"
+        if not value or not name or name in columns:
+            raise ValueError
+        columns[name] = value
+    default = columns.pop("*", default)
+    return BlobHandling(default, tuple(columns.items()))
 
 
 def column_list(text: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from spark_lance.errors import OptionError
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
 from spark_lance.spark.options.option_rows import ROWS, Option
+from spark_lance.spark.options.option_values import BlobHandling
 
 __all__ = [
     "OPTIONS",
@@ -79,8 +80,9 @@ class ReadOptions:
     batch_bytes: int
     partition_bytes: int | None
     fragments: tuple[tuple[int, int], ...] | None
-    blob_handling: str
+    blob_handling: BlobHandling
     json_as: str
+    geometry_as: str
     with_row_id: bool
     with_row_address: bool
     with_row_offset: bool

@@ -48,7 +48,12 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     walk = Walk(store, ref.root)
     manifest = walk.manifest(_last(walk, options, ref))
     return ref, described_changes(
-        manifest.schema, options.columns, options.system_columns, options.blob_handling, options.json_as
+        manifest.schema,
+        options.columns,
+        options.system_columns,
+        options.blob_handling,
+        options.json_as,
+        options.geometry_as,
     )
 
 

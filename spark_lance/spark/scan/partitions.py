@@ -12,16 +12,15 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
-from pyroaring import BitMap
-from pyspark.sql.datasource import InputPartition
 
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.compat import planned_size
-from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.spark.scan.task_rows import LancePartition, Piece, live_rows
+from spark_lance.table.data_files import physical_rows
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
@@ -52,39 +51,6 @@ _LEAST_ROWS = 4096
 _EMPTY_ROWS = 1 << 26
 
 T = TypeVar("T")
-
-
-class Piece(NamedTuple):
-    """What is special to one task of a scan; see the attributes of `ScanTask`."""
-
-    fragment: bytes
-    first_row: int
-    span: tuple[int, int] | None
-    selection: bytes | None
-
-    @classmethod
-    def of(cls, task: ScanTask) -> Piece:
-        """Return what is special to a task."""
-        return cls(task.fragment, task.first_row, task.span, task.selection)
-
-    def task(self, shared: ScanTask) -> ScanTask:
-        """Return the task, which shares the rest with another one of the scan."""
-        return replace(shared, **self._asdict())
-
-
-@dataclass(frozen=True)
-class LancePartition(InputPartition):
-    """What one Spark task reads.
-
-    Attributes:
-        pieces: its fragments.
-        size: rows and bytes, as text.
-        rows: how many rows without columns it has instead of fragments.
-    """
-
-    pieces: tuple[Piece, ...]
-    size: str
-    rows: int = 0
 
 
 def pack(
@@ -217,17 +183,6 @@ def _limit(total: float, cores: int | None) -> float:
 
 def _size(rows: int, width: float) -> str:
     return planned_size(rows, int(rows * (width + ROW_HEADER_BYTES)))
-
-
-def live_rows(task: ScanTask) -> int:
-    """Return how many rows a task has, about if it is to read some of the rows of its fragment only."""
-    if task.selection is not None:
-        return len(BitMap.deserialize(task.selection))
-    fragment = task.message
-    if task.span is not None:
-        return task.span[1] - task.span[0]
-    total = physical_rows(task.store, task.root, fragment, task.bases)
-    return total - int(fragment.deletion_file.num_deleted_rows)
 
 
 def row_bytes(

@@ -7,7 +7,8 @@ that is special to a task into its partition. What tasks share, such as the filt
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,31 +23,25 @@ from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.filters import translate
 from spark_lance.spark.scan.partitions import (
     ROW_HEADER_BYTES,
-    LancePartition,
-    Piece,
     first_rows,
-    live_rows,
     pack_tasks,
     row_bytes,
     rows_within,
     share_rows,
 )
-from spark_lance.spark.schema.blobs import read_blobs
-from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.scan.task_rows import LancePartition, Piece, TaskRows, live_rows, without_first
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
-from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.session.workers import freeze_loaded_modules
-from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.table.predicates.texts import condition_text
+from spark_lance.table.reading.planned_pages import planned_pages
 from spark_lance.table.reading.pruning import RowSelection, uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
@@ -54,7 +49,6 @@ from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_version
 
-_EMPTY_BATCH = 1 << 20
 # Files that are opened for an answer without tasks, here and on a store that is far away.
 _MOST_FILES, _MOST_FAR_FILES = 64, 16
 
@@ -106,7 +100,12 @@ def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
         SchemaError: a column does not exist, or Spark has no type for it.
     """
     return spark_schema_of(
-        snapshot.schema, options.columns, options.system_columns, options.blob_handling, options.json_as
+        snapshot.schema,
+        options.columns,
+        options.system_columns,
+        options.blob_handling,
+        options.json_as,
+        options.geometry_as,
     )
 
 
@@ -219,10 +218,22 @@ class LanceReader(DataSourceReader):
         self._rows_kept = rows
         self._met, self._condition = self._condition, None
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Every task gets a copy of the reader, and its own work in its partition.
-        kept = ("_schema", "_batch_bytes", "_batch_size", "_condition", "_limit", "_blobs", "_skip")
-        return {**{name: self.__dict__[name] for name in kept}, "_shared": self._shared}
+    def __reduce__(self) -> tuple[type[TaskRows], tuple[Any, ...]]:
+        # Every task gets what it needs to read, and its own work in its partition.
+        rows = self._task_rows()
+        return TaskRows, tuple(getattr(rows, field.name) for field in dataclass_fields(rows))
+
+    def _task_rows(self) -> TaskRows:
+        return TaskRows(
+            self._schema,
+            self._shared,
+            self._condition,
+            self._limit,
+            self._skip,
+            self._blobs,
+            self._batch_bytes,
+            self._batch_size,
+        )
 
     @cached_property
     def _shared(self) -> ScanTask | None:
@@ -264,6 +275,11 @@ class LanceReader(DataSourceReader):
         rows, size = self.size()
         return Amounts(fragments, len(self._scan.fragments) - fragments, rows, size)
 
+    @cached_property
+    def pages(self) -> tuple[int, int] | None:
+        """The pages that are read at most, and those that are skipped, see `planned_pages`."""
+        return planned_pages(self._scan, self._tasks, self._condition)
+
     def about(self) -> str:
         """Return what EXPLAIN says of the read."""
         told = [f"version: {self.ref.version}"]
@@ -278,8 +294,15 @@ class LanceReader(DataSourceReader):
         rows = f", of {chosen} only rows that an index or their numbers name" if chosen else ""
         amounts = self.amounts()
         told.append(f"fragments: {amounts.fragments} read{rows}, {amounts.skipped} skipped")
+        if self.pages is not None:
+            told.append(f"pages: at most {self.pages[0]} read, {self.pages[1]} skipped")
         told.append(f"rows: at most {amounts.rows}")
         return "; ".join(told)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns that are read."""
+        return self._names
 
     def count(self, most_rows: int, most_bytes: int) -> int | None:
         """Return the number of rows, if the manifest tells it or little has to be read; see `bounded`."""
@@ -311,7 +334,7 @@ class LanceReader(DataSourceReader):
             return None
         found: list[pa.RecordBatch] = []
         left, room = most_rows if enough is None else enough, most_bytes
-        for batch in self._batches(LancePartition(tuple(map(Piece.of, tasks)), "")):
+        for batch in self._task_rows().batches(LancePartition(tuple(map(Piece.of, tasks)), "")):
             found.append(batch.slice(0, left) if enough is not None else batch)
             left, room = left - batch.num_rows, room - batch.nbytes
             if enough is not None and left <= 0:
@@ -320,7 +343,7 @@ class LanceReader(DataSourceReader):
                 return None
         if left > 0 and not is_all:
             return None
-        return list(_without_first(found, self._skip))
+        return list(without_first(found, self._skip))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the tasks; small fragments share one."""
@@ -334,55 +357,7 @@ class LanceReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
-        # A table without fragments has no partitions, for which Spark runs one task without a value.
-        if not isinstance(partition, LancePartition):
-            return
-        with one_line():
-            freeze_loaded_modules()
-            left = self._limit
-            for batch in _without_first(self._batches(partition), self._skip):
-                if left is not None:
-                    batch = batch.slice(0, left)
-                    left -= batch.num_rows
-                yield batch
-                if left == 0:
-                    return
-
-    def _batches(self, partition: LancePartition) -> Iterator[pa.RecordBatch]:
-        for first in range(0, partition.rows, _EMPTY_BATCH):
-            yield rows_without_columns(min(_EMPTY_BATCH, partition.rows - first))
-        for piece in partition.pieces:
-            assert self._shared is not None  # there is a fragment
-            task = piece.task(self._shared)
-            if not task.names and self._condition is None:
-                yield rows_without_columns(live_rows(task))
-                continue
-            yield from self._rows(task)
-
-    def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        target = arrow_schema(self._schema)
-        convert: BatchConverter | None = None
-        most = self._batch_bytes
-        size = min(self._batch_size, self._limit or self._batch_size)
-        for batch in task.batches(most, size, self._condition):
-            if not task.names:
-                yield rows_without_columns(batch.num_rows)
-                continue
-            parts: Iterable[pa.RecordBatch] = [batch]
-            if self._blobs:
-                bases = task.bases or Bases(task.store, task.root)
-                parts = read_blobs(batch, self._blobs, self._schema, task.message, bases, most)
-            for part in parts:
-                convert = convert or BatchConverter.plan(part.schema, target)
-                yield convert(part)
-
-
-def _without_first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches without their first rows."""
-    for batch in batches:
-        if rows < batch.num_rows:
-            yield batch.slice(rows) if batch.num_columns else rows_without_columns(batch.num_rows - rows)
-        rows = max(0, rows - batch.num_rows)
+        return self._task_rows().read(partition)
 
 
 class PushdownReader(LanceReader):

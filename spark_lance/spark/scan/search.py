@@ -29,7 +29,7 @@ from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.partitions import live_rows, row_bytes
 from spark_lance.spark.scan.rows import pin
-from spark_lance.spark.schema.blobs import ALL_BINARY, taken_with_sources
+from spark_lance.spark.schema.blobs import ALL_BINARY, LEFT_OUT, taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of, without_places
 from spark_lance.spark.schema.types import arrow_schema
@@ -65,10 +65,22 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     names = measured.fieldNames()
     asked = options.columns
     # As without Spark, what is measured hides a column of that name.
-    stored = asked if asked is not None else [field.name for field in manifest.schema.fields]
+    stored = asked
+    if stored is None:
+        left_out = {
+            field.name
+            for field in manifest.schema.fields
+            if has_blobs(field) and options.blob_handling.of(field.name) == LEFT_OUT
+        }
+        stored = tuple(field.name for field in manifest.schema.fields if field.name not in left_out)
     rest = tuple(name for name in stored if name not in names)
     fields = spark_schema_of(
-        manifest.schema, rest, options.system_columns, options.blob_handling, options.json_as
+        manifest.schema,
+        rest,
+        options.system_columns,
+        options.blob_handling,
+        options.json_as,
+        options.geometry_as,
     ).fields
     shown = {field.name: field for field in (*fields, *measured)}
     first = [name for name in asked or () if name in shown]
@@ -159,7 +171,7 @@ class SearchReader(DataSourceReader):
         names, _ = resolve_projection(manifest.schema, st.StructType(columns))
         blobs = {field.name for field in manifest.schema.fields if has_blobs(field)}
         for name, column in zip(names, columns, strict=True):
-            wants_bytes = options.blob_handling == ALL_BINARY or column.dataType == st.BinaryType()
+            wants_bytes = options.blob_handling.of(name) == ALL_BINARY or column.dataType == st.BinaryType()
             if name in blobs and wants_bytes:
                 raise OptionError(f"a search reads blobs as descriptions, not the bytes of column {name!r}")
         rest = iter(names)

@@ -6,6 +6,9 @@ pickles to a few bytes and not to its code.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,11 +17,30 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from spark_lance.io.counters import read_counts
+
 if TYPE_CHECKING:
     import pyspark.sql.types as st
     from pyspark.sql.datasource import DataSourceReader
 
-__all__ = ["TaskRead", "pickled_read"]
+__all__ = ["TASK_AMOUNTS", "TaskRead", "pickled_read"]
+
+# What tasks read: name, what Spark's UI calls it, and where it begins.
+TASK_AMOUNTS = (
+    ("lanceTaskRequests", "requests to the store", 0),
+    ("lanceTaskBytes", "bytes read from the store", 0),
+    ("lanceTaskHits", "cache hits", 0),
+    ("lanceTaskPages", "pages read", 0),
+    ("lanceTaskPagesSkipped", "pages skipped in these fragments", 0),
+)
+# The fields of `ReadCounts` that tell it.
+_COUNTED = {
+    "lanceTaskRequests": "requests",
+    "lanceTaskBytes": "bytes",
+    "lanceTaskHits": "cache_hits",
+    "lanceTaskPages": "pages",
+    "lanceTaskPagesSkipped": "pages_skipped",
+}
 
 
 @dataclass(frozen=True)
@@ -32,9 +54,39 @@ class TaskRead:
     reader: DataSourceReader
 
     def batches(self, given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the partition that Spark hands over: one row with one column, its pickle."""
+        """Yield the rows of the partition that Spark hands over: one row with one column, its pickle.
+
+        LanceColumns adds the path of a file behind the pickle, in which it looks for what has been read.
+        """
         for batch in given:
-            yield from self.reader.read(pickle.loads(batch.column(0)[0].as_py()))
+            handed = io.BytesIO(batch.column(0)[0].as_py())
+            part, path = pickle.load(handed), handed.read().decode()
+            found = self.reader.read(part)
+            yield from _told(found, path) if path else found
+
+
+def _told(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and keep in a file what was read for them: lines of name and number, of one width."""
+    before = read_counts()
+    try:
+        file = os.open(path, os.O_WRONLY)
+    except OSError:  # the executor has files of its own: nothing can be told
+        yield from batches
+        return
+
+    def tell() -> None:
+        counts = read_counts() - before
+        lines = [f"{name} {getattr(counts, field):020d}\n" for name, field in _COUNTED.items()]
+        with contextlib.suppress(OSError):  # the numbers are for show; a full disk must not end the task
+            os.pwrite(file, "".join(lines).encode(), 0)
+
+    try:
+        for batch in batches:
+            tell()
+            yield batch
+        tell()
+    finally:
+        os.close(file)
 
 
 def pickled_read(reader: DataSourceReader, schema: st.StructType) -> tuple[bytes, list[bytes]]:

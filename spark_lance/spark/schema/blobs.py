@@ -4,6 +4,7 @@
                          size, blob_id, blob_uri, blob_source>; see `table.reading.blobs` for what they mean.
                          `blob_source` is the data file they count from. No bytes are fetched.
     all_binary           binary: all bytes of the blob, wherever they are
+    none                 the column is left out, unless it is named
 
 A null blob is null either way. The schema decides which of the two a column is read as; the option
 `blob_handling` decides for reads without a schema of the user's own.
@@ -39,6 +40,7 @@ from spark_lance.table.reading.blobs import BlobFile, open_blobs
 __all__ = [
     "ALL_BINARY",
     "DESCRIPTIONS",
+    "LEFT_OUT",
     "BlobValue",
     "blob_column_type",
     "holds_descriptions",
@@ -49,6 +51,7 @@ __all__ = [
 
 DESCRIPTIONS = "blobs_descriptions"
 ALL_BINARY = "all_binary"
+LEFT_OUT = "none"
 
 _MOST_BYTES = 2**31 - 1
 _PARALLEL_READS = 16
@@ -77,8 +80,8 @@ def blob_column_type(field: Field, asked: str | st.DataType) -> st.DataType:
 
     Args:
         field: the column.
-        asked: a value of `blob_handling`; or the type that the column is asked for as, which has binary where
-            bytes are wanted.
+        asked: one of the first two values of `blob_handling`; or the type that the column is asked for as,
+            which has binary where bytes are wanted.
     """
     if field.is_blob:
         if asked == ALL_BINARY or isinstance(asked, st.BinaryType):

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import VariantVal
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.json_binary import json_texts
 from spark_lance.file.json_columns import is_json_field, is_json_text
+from spark_lance.spark.schema.spatial import carried, is_carrier
+from spark_lance.spark.schema.variants import variants_of_texts
 from spark_lance.table.reading.fragment_rows import batch_without_columns as rows_without_columns
 
 __all__ = ["BatchConverter", "rows_without_columns"]
@@ -62,20 +63,12 @@ def _plan_field(source: pa.Field, target: pa.DataType, place: str) -> _Convert:
     if is_json_field(source) and pa.types.is_string(target):
         return json_texts
     if is_json_field(source) and pa.types.is_struct(target):
-        return lambda array: _variants(json_texts(array), target)
+        return lambda array: variants_of_texts(json_texts(array), target)
     if is_json_text(source) and pa.types.is_struct(target):
-        return lambda array: _variants(array.cast(pa.string()), target)
+        return lambda array: variants_of_texts(array.cast(pa.string()), target)
+    if is_carrier(target):
+        return lambda array: carried(array, target)
     return _plan(source.type, target, place)
-
-
-def _variants(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return JSON texts as variants; equal ones are made once."""
-    encoded = texts.dictionary_encode()
-    made = [VariantVal.parseJson(text) for text in encoded.dictionary.to_pylist()]
-    parts = [[value.value for value in made], [value.metadata for value in made]]
-    columns = [pa.array(part, pa.binary()).take(encoded.indices).fill_null(b"") for part in parts]
-    mask = texts.is_null() if texts.null_count else None
-    return pa.StructArray.from_arrays(columns, fields=list(target), mask=mask)
 
 
 def _plan(source: pa.DataType, target: pa.DataType, place: str) -> _Convert:

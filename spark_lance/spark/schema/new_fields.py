@@ -20,12 +20,14 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.extensions import EXTENSION_NAME
+from spark_lance.file.extensions import EXTENSION_METADATA, EXTENSION_NAME
 from spark_lance.spark.options.column_options import (
+    AS_GEOMETRY,
     AS_JSON,
     BLOB,
     ENCODINGS,
     FLOAT16,
+    GEOMETRY_METADATA,
     INNER,
     KEY,
     KEY_POSITION,
@@ -34,7 +36,9 @@ from spark_lance.spark.options.column_options import (
     column_settings_of,
 )
 from spark_lance.spark.schema.blobs import is_description
+from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
+from spark_lance.table.predicates.geometries import is_geometry, stored_type
 
 __all__ = ["ColumnSettings", "new_field"]
 
@@ -63,12 +67,22 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
     }
     if is_description(field.dataType):
         asked.setdefault(BLOB, "blob")
+    if is_spatial(field.dataType):
+        asked.setdefault(AS_GEOMETRY, "geoarrow.wkb")
+        given = {GEOMETRY_METADATA: spatial_metadata(field.dataType), **given}
     metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
-    arrow = _chosen_type(_new_type(field.dataType, column_settings, here, given), asked, ".".join(here))
+    spark: st.DataType = field.dataType
+    if asked.get(AS_JSON) and isinstance(spark, st.VariantType) and not path:
+        spark = st.StringType()  # made text by the writer
+    arrow = _chosen_type(_new_type(spark, column_settings, here, given), asked, ".".join(here))
     arrow = _with_page_metadata(arrow, metadata)
     if asked.get(AS_JSON):
         metadata.update(_named(arrow, ".".join(here)))
+    if asked.get(AS_GEOMETRY):
+        arrow = _as_geometry(arrow, asked[AS_GEOMETRY], ".".join(here))
+        metadata[EXTENSION_NAME] = asked[AS_GEOMETRY]
+        metadata[EXTENSION_METADATA] = str(given.get(GEOMETRY_METADATA, "{}"))
     if asked.get(BLOB) == "blob":
         metadata[_BLOB_KEY] = "true"
     key = asked.get(KEY) or asked.get(KEY_POSITION) is not None
@@ -101,7 +115,7 @@ def _new_type(
 ) -> pa.DataType:
     if isinstance(spark, st.UserDefinedType):
         return _new_type(spark.sqlType(), column_settings, path, metadata)
-    if is_description(spark):
+    if is_description(spark) or is_spatial(spark):
         return pa.binary()
     if isinstance(spark, st.StructType):
         return pa.struct([new_field(child, column_settings, path) for child in spark])
@@ -145,6 +159,13 @@ def _named(arrow: pa.DataType, column: str) -> dict[str, str]:
     if not (pa.types.is_string(arrow) or pa.types.is_large_string(arrow)):
         raise SchemaError(f"column {column!r} is not text, so it cannot be stored as JSON")
     return {EXTENSION_NAME: "arrow.json"}
+
+
+def _as_geometry(arrow: pa.DataType, extension: str, column: str) -> pa.DataType:
+    """Return the type of a column of geometries."""
+    if not is_geometry(extension, arrow):
+        raise SchemaError(f"column {column!r} is {arrow}, which cannot be stored as {extension}")
+    return stored_type(extension, arrow)
 
 
 def _stored_as(asked: Mapping[str, Any]) -> str:

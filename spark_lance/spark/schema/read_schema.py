@@ -9,7 +9,9 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field, Schema
-from spark_lance.spark.schema.blobs import DESCRIPTIONS, blob_column_type
+from spark_lance.spark.options.option_values import DESCRIBED_BLOBS, BlobHandling
+from spark_lance.spark.schema.blobs import DESCRIPTIONS, LEFT_OUT, blob_column_type
+from spark_lance.spark.schema.spatial import is_spatial, is_spatial_field, spatial_type
 from spark_lance.spark.schema.types import covers, spark_field, spark_type
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS, system_names
 
@@ -25,8 +27,9 @@ def spark_schema_of(
     schema: Schema,
     columns: tuple[str, ...] | None,
     extra: tuple[str, ...],
-    blob_handling: str = DESCRIPTIONS,
+    blob_handling: BlobHandling = DESCRIBED_BLOBS,
     json_as: str = "string",
+    geometry_as: str = "binary",
 ) -> st.StructType:
     """Return the Spark schema of a read.
 
@@ -34,13 +37,18 @@ def spark_schema_of(
         schema: the table's schema.
         columns: names of the columns, system columns too; all of the table's by default.
         extra: further system columns.
-        blob_handling: as what blob columns are read, see `blobs`.
+        blob_handling: as what blob columns are read, see `blobs`; "none" leaves a column out, unless
+            `columns` names it.
         json_as: as what JSON columns are read, "string" or "variant".
+        geometry_as: as what well-known binary is read, "binary" or "geometry".
 
     Raises:
-        SchemaError: a column does not exist, is named twice, or Spark has no type for it.
+        SchemaError: a column does not exist, is named twice, or Spark has no type for it; `blob_handling`
+            names a column that has no blobs.
     """
-    names = [field.name for field in schema.fields] if columns is None else list(columns)
+    if columns is None:
+        columns = tuple(field.name for field in _shown(schema, blob_handling))
+    names = list(columns)
     system = system_names(field.name for field in schema.fields)
     if taken := [name for name in extra if name not in system]:
         raise SchemaError(
@@ -57,10 +65,14 @@ def spark_schema_of(
             raise SchemaError(f"{other!r} and {name!r} are one column, {field.name!r}: name it once")
         try:
             if has_blobs(field):
-                seen = blob_column_type(field, blob_handling)
+                handling = blob_handling.of(field.name)
+                seen = blob_column_type(field, DESCRIPTIONS if handling == LEFT_OUT else handling)
                 fields.append(st.StructField(field.name, seen, field.nullable or field.is_blob))
             elif field.is_json and json_as == "variant":
                 fields.append(st.StructField(field.name, st.VariantType(), field.nullable))
+            elif geometry_as == "geometry" and is_spatial_field(field.read_field()):
+                seen = spatial_type(field.read_field())
+                fields.append(st.StructField(field.name, seen, field.nullable))
             else:
                 fields.append(spark_field(field.read_field()))
         except SchemaError as error:
@@ -70,6 +82,20 @@ def spark_schema_of(
             f"Spark cannot read these columns; name the others in option 'columns': {'; '.join(reasons)}"
         )
     return st.StructType(fields)
+
+
+def _shown(schema: Schema, blob_handling: BlobHandling) -> list[Field]:
+    """Return the columns of a read of all of them.
+
+    Raises:
+        SchemaError: `blob_handling` names a column that has no blobs.
+    """
+    blobs = [field.name for field in schema.fields if has_blobs(field)]
+    known = {name.lower() for name in blobs}
+    if wrong := [name for name, _ in blob_handling.columns if name.lower() not in known]:
+        there = f"there are {', '.join(blobs)}" if blobs else "the table has none"
+        raise SchemaError(f"option 'blob_handling': {wrong[0]!r} is no column of blobs; {there}")
+    return [f for f in schema.fields if f.name not in blobs or blob_handling.of(f.name) != LEFT_OUT]
 
 
 def find_column(schema: Schema, name: str) -> Field:
@@ -131,10 +157,12 @@ def resolve_projection(table: Schema, asked: st.StructType) -> tuple[tuple[str, 
 
 
 def _seen_as(field: Field, asked: st.DataType) -> st.DataType:
-    """Return the Spark type of a column; of blobs and JSON bytes, of JSON variants too, if asked for."""
+    """Return the Spark type of a column; of blobs bytes, of JSON variants, ... if asked for."""
     if has_blobs(field):
         return blob_column_type(field, asked)
     if field.is_json and isinstance(asked, (st.BinaryType, st.VariantType)):
+        return asked
+    if is_spatial(asked) and is_spatial_field(field.read_field()):
         return asked
     return spark_type(field.read_field().type)
 

@@ -14,9 +14,20 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.extensions import EXTENSION_METADATA
+from spark_lance.file.geometry_names import GEOMETRY_TYPES, WELL_KNOWN_BINARY
 from spark_lance.file.json_columns import is_json_text
 from spark_lance.spark.compat import TimeType
-from spark_lance.spark.options.column_options import AS_JSON, INNER, VECTOR_SIZE
+from spark_lance.spark.options.column_options import (
+    AS_GEOMETRY,
+    AS_JSON,
+    GEOMETRY_METADATA,
+    INNER,
+    VECTOR_SIZE,
+)
+from spark_lance.spark.schema.spatial import carrier_of, is_spatial
+from spark_lance.spark.schema.variants import is_variant
+from spark_lance.table.predicates.geometries import extension_of
 
 __all__ = [
     "VECTOR_SIZE",
@@ -64,13 +75,6 @@ def _is_timestamp(zoned: bool, *units: str) -> Callable[[pa.DataType], bool]:
 
 def _is_duration(*units: str) -> Callable[[pa.DataType], bool]:
     return lambda t: pa.types.is_duration(t) and t.unit in units
-
-
-def _is_variant(arrow: pa.DataType) -> bool:
-    """Tell a variant: a struct whose binary child `metadata` is marked so."""
-    if not pa.types.is_struct(arrow) or {f.name for f in arrow} != {"value", "metadata"}:
-        return False
-    return (arrow.field("metadata").metadata or {}).get(b"variant") == b"true"
 
 
 def _decimal(arrow: pa.DataType) -> st.DataType:
@@ -179,9 +183,16 @@ _ROWS: tuple[_Row, ...] = (
         "json (extension arrow.json)",
         st.StringType,
         test=lambda t: getattr(t, "extension_name", "") == "arrow.json",
-        note=f"column metadata {AS_JSON} = true, also to make one; checked when written; variant on request",
+        note=f"column metadata {AS_JSON} = true, also to make one; checked when written; read as variant on "
+        "request; variants are written, too",
     ),
     _plain("binary", st.BinaryType, pa.binary()),
+    _plain(
+        "binary (extension geoarrow.wkb or ogc.wkb)",
+        st.BinaryType,
+        test=lambda t: getattr(t, "extension_name", "") in WELL_KNOWN_BINARY,
+        note="geometry or geography of Spark 4.1 on request, and so written",
+    ),
     _plain(
         "large_binary",
         st.BinaryType,
@@ -309,7 +320,7 @@ _ROWS: tuple[_Row, ...] = (
     _Row(
         "struct(value: binary, metadata: binary), marked",
         "variant",
-        _is_variant,
+        is_variant,
         lambda _: st.VariantType(),
         st.VariantType,
         lambda _: _VARIANT,
@@ -358,6 +369,8 @@ def arrow_type(spark: st.DataType) -> pa.DataType:
     if isinstance(spark, (st.CharType, st.VarcharType)):
         # Spark hands them to data sources as strings; a schema of the user's own may still name them.
         return pa.string()
+    if is_spatial(spark):
+        return carrier_of(spark)
     for row in _ROWS:
         if row.carrier is not None and row.spark_class is not None and isinstance(spark, row.spark_class):
             return row.carrier(spark)
@@ -382,6 +395,11 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
         found[VECTOR_SIZE] = field.type.list_size
     if is_json_text(field):
         found[AS_JSON] = True
+    if (extension := extension_of(field)) in GEOMETRY_TYPES:
+        found[AS_GEOMETRY] = extension
+        parameters = (field.metadata or {}).get(EXTENSION_METADATA.encode())
+        if parameters:
+            found[GEOMETRY_METADATA] = parameters.decode("utf-8", "replace")
     if pa.types.is_list(field.type):
         inside = _spark_metadata(field.type.value_field)
         found |= {INNER + key: inside[key] for key in (VECTOR_SIZE, AS_JSON) if key in inside}

@@ -16,6 +16,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import OptionError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.options.column_options import (
+    AS_GEOMETRY,
     AS_JSON,
     BLOB,
     ENCODINGS,
@@ -26,6 +27,7 @@ from spark_lance.spark.options.column_options import (
     VECTOR_SIZE,
 )
 from spark_lance.spark.schema.new_fields import ColumnSettings
+from spark_lance.table.predicates.geometries import extension_of
 
 __all__ = ["check_columns", "check_known", "named_children", "with_page_settings"]
 
@@ -119,6 +121,7 @@ _FITS: Mapping[str, Callable[[Field, Any], bool]] = {
     FLOAT16: _is_half,
     LARGE: _is_large,
     AS_JSON: lambda field, wanted: field.is_json == wanted,
+    AS_GEOMETRY: lambda field, wanted: extension_of(field.arrow_field()) == wanted,
     BLOB: lambda field, kind: field.is_blob == (kind == "blob"),
     KEY: lambda field, wanted: (field.key_position is not None) == wanted,
     KEY_POSITION: lambda field, place: field.key_position == place,

@@ -30,6 +30,7 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.sink.commit_once import commit_once
 from spark_lance.spark.sink.write_schema import plan_rows
 from spark_lance.table.commits.commit_options import commit_options
@@ -94,13 +95,14 @@ class LanceWriter(DataSourceArrowWriter):
             SchemaError: a value does not fit its column, or a row the condition of `replaceWhere`.
         """
         received = 0
+        documents = {field.name for field in self._plan.schema.fields if field.is_json}
 
         def aligned() -> Iterator[pa.RecordBatch]:
             nonlocal received
             aligner: Aligner | None = None
             for batch in iterator:
                 received += batch.num_rows
-                renamed = batch.rename_columns(self._names)
+                renamed = with_variant_texts(batch.rename_columns(self._names), documents)
                 if aligner is None:
                     aligner = Aligner(renamed.schema, self._plan.schema)
                 rows = aligner.align(renamed)

@@ -25,6 +25,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.blob_writer import BLOB_KEY
+from spark_lance.file.json_columns import is_json_field, is_json_text
 from spark_lance.file.pages import PAGE_FORMATS
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
@@ -34,6 +35,7 @@ from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
 from spark_lance.spark.schema.types import arrow_schema, covers, spark_type
+from spark_lance.spark.schema.variants import without_variants
 from spark_lance.spark.sink.table_columns import (
     check_columns,
     check_known,
@@ -72,7 +74,8 @@ def plan_rows(
         if not overwrite or options.replaceWhere is not None:
             _check_append_options(table, options)
         names = _table_names(table.schema, given.names)
-        source = _renamed(given, names)
+        documents = {field.name for field in table.schema.fields if field.is_json}
+        source = given = without_variants(_renamed(given, names), documents)
         added: set[str] = set()
         if options.mergeSchema:
             fresh = replace(options, column_settings=_known_settings(options.column_settings, schema))
@@ -83,6 +86,8 @@ def plan_rows(
         kept = None if table is None or options.overwriteSchema else table.schema
         source = _new_schema(schema, options, kept)
         names = source.names
+        documents = {field.name for field in source if is_json_text(field) or is_json_field(field)}
+        given = without_variants(_renamed(given, names), documents)
         new_columns = source if options.mergeSchema else None
     try:
         plan = plan_write(

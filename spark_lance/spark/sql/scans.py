@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +30,7 @@ from spark_lance.spark.scan.column_order import is_ordered_alike
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.scan.task_read import pickled_read
+from spark_lance.spark.scan.task_read import TASK_AMOUNTS, pickled_read
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.source import read_kind
@@ -59,6 +61,9 @@ __all__ = [
 # no more than these bytes.
 _ALONE_ROWS = 100_000
 _ALONE_BYTES = 64 << 20
+# Rows that the driver reads as columns at most, which are bounded by their bytes; and about the most bytes
+# of a part of them, for one task: Spark warns of tasks of more than 1,000 KiB.
+_MOST_HELD_ROWS, _PART_BYTES = 1 << 24, 900 << 10
 # Rows of an order that are looked for in an index at most.
 _MOST_TOP = 10_000
 
@@ -212,9 +217,11 @@ def push_limit(question: Question) -> bool:
 def plan_scan(question: Question) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
-    `kind` is "rows" or "tasks"; both have the version (`ref`), and `rows` and `bytes` that are read at most,
-    tasks also what is to be told of them.
-    Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, all in base64.
+    `kind` is "rows", "columns" or "tasks"; all have the version (`ref`), and `rows` and `bytes` that are read
+    at most, columns and tasks also what is to be told of them.
+    Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, both in base64;
+    columns in a file, see `columns_answer`. These are for more rows than Spark's local scans are made for,
+    where the question says that they can be read (`columnar`).
     """
     asked = question.asked
     read = Read(asked["read"])
@@ -225,7 +232,12 @@ def plan_scan(question: Question) -> dict[str, Any]:
     if read.options.kind == "rows":
         reader = planned = reader_of(read, schema, asked)
         ref = planned.ref
-        few = None if asked.get("runtime") else planned.bounded(most_rows, most_bytes)
+        held = (
+            max(most_rows, _MOST_HELD_ROWS)
+            if asked.get("columnar") and most_rows and planned.columns
+            else most_rows
+        )
+        few = None if asked.get("runtime") else planned.bounded(held, most_bytes)
         size: tuple[int, int] | None = None if few is not None else planned.size()
     else:
         placed = read_kind(read.options).reader(read.options, schema, read.ref, False)
@@ -236,6 +248,9 @@ def plan_scan(question: Question) -> dict[str, Any]:
         if isinstance(reader, _Bounded):
             few = reader.bounded(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
+    if few is not None and sum(batch.num_rows for batch in few) > most_rows:
+        about = _account(reader, "")
+        return {**answer, **about, **columns_answer(few, schema)}
     if few is not None:
         return {**answer, **rows_answer(few, schema)}
     function, partitions = pickled_read(reader, schema)
@@ -253,20 +268,22 @@ def plan_scan(question: Question) -> dict[str, Any]:
 def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
     """Return what EXPLAIN says of a read (`about`), and what Spark's UI shows of it (`amounts`).
 
+    `taskAmounts` are those that tasks add up.
+
     Args:
         reader: planned.
         otherwise: what is said of other reads than those of a version's rows.
     """
     if not isinstance(reader, LanceReader):
-        return {"about": otherwise, "amounts": []}
+        return {"about": otherwise, "amounts": [], "taskAmounts": []}
     fragments, skipped, rows, size = reader.amounts()
-    shown = (
+    shown = [
         ("lanceFragments", "fragments read", fragments),
         ("lanceSkipped", "fragments skipped", skipped),
         ("lanceRows", "rows looked at, at most", rows),
         ("lanceBytes", "bytes of these rows, about", size),
-    )
-    return {"about": reader.about(), "amounts": shown}
+    ]
+    return {"about": reader.about(), "amounts": shown, "taskAmounts": TASK_AMOUNTS}
 
 
 def reader_of(read: Read, schema: st.StructType, asked: Any) -> LanceReader:
@@ -301,6 +318,25 @@ def rows_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> dic
             stream.write_batch(batch)
     count, size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
     return {"kind": "rows", "rows": count, "bytes": size, "arrow": _text(sink.getvalue().to_pybytes())}
+
+
+def columns_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> dict[str, Any]:
+    """Return rows for tasks that read them from memory, as columns.
+
+    They stand in a file, which Java takes in and deletes: text of this size would cost more than reading the
+    rows. `parts` are the lengths of its streams of Arrow, a task's each.
+    """
+    rows = pa.Table.from_batches(batches, arrow_schema(schema))
+    step = max(1, rows.num_rows * _PART_BYTES // max(1, rows.nbytes))
+    descriptor, name = tempfile.mkstemp(prefix="spark-lance-")
+    parts, end = [], 0
+    with os.fdopen(descriptor, "wb") as file:
+        for first in range(0, rows.num_rows, step):
+            with pa.ipc.new_stream(file, rows.schema) as stream:
+                stream.write_table(rows.slice(first, step))
+            parts.append(file.tell() - end)
+            end = file.tell()
+    return {"kind": "columns", "rows": rows.num_rows, "bytes": rows.nbytes, "file": name, "parts": parts}
 
 
 def local_bounds(asked: Any) -> tuple[int, int]:

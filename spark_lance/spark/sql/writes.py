@@ -19,6 +19,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_lance.errors import LanceError
+from spark_lance.spark.jobs import wait_for_tasks
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sink.task_write import pickled_write
 from spark_lance.spark.sink.write import LanceWriter
@@ -45,7 +46,7 @@ def finish_write(question: Question) -> None:
     """Commit what tasks wrote, or delete it.
 
     `messages` are those of all tasks, None for one that did not finish; `epoch` is the number of a stream's
-    micro-batch.
+    micro-batch, `execution` that of the query.
 
     Raises:
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
@@ -55,7 +56,22 @@ def finish_write(question: Question) -> None:
     writer = pickle.loads(_bytes(asked["writer"]))
     messages = [None if message is None else pickle.loads(_bytes(message)) for message in asked["messages"]]
     epoch = () if asked["epoch"] is None else (asked["epoch"],)
-    (writer.abort if asked["aborts"] else writer.commit)(messages, *epoch)
+    if not asked["aborts"]:
+        writer.commit(messages, *epoch)
+        return
+    wait_for_tasks(question.spark, lambda: _stages(question.spark, asked["execution"]))
+    writer.abort(messages, *epoch)
+
+
+def _stages(spark: Any, execution: str | None) -> list[int]:
+    """Return the ids of the stages of a query."""
+    if execution is None:
+        return []
+    found = spark._jsparkSession.sharedState().statusStore().execution(int(execution))
+    if found.isEmpty():
+        return []
+    ids = found.get().stages().toSeq()
+    return [ids.apply(place) for place in range(ids.size())]
 
 
 def write_rows(question: Question) -> dict[str, int] | None:

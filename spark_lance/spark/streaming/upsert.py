@@ -39,6 +39,7 @@ from spark_lance.memwal.writer import check_loggable
 from spark_lance.spark.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.versions.versions import load_latest
@@ -94,10 +95,11 @@ class Staging:
         at = self.snapshot
         logged = logged_keys if self.deletes else logged_rows
         stage = Stage(at.store, at.root, self.router, self.job)
+        documents = {field.name for field in at.schema.fields if field.is_json}
         try:
             for batch in batches:
                 if batch.num_rows:
-                    named = batch.rename_columns(list(self.names))
+                    named = with_variant_texts(batch.rename_columns(list(self.names)), documents)
                     reader = pa.RecordBatchReader.from_batches(named.schema, [named])
                     stage.write(logged(at.schema, reader))
             return tuple(stage.finish())

@@ -42,7 +42,7 @@ class Checkpoints:
             with self._open() as database:
                 database.execute("create table if not exists results (input text primary key, output blob)")
         except sqlite3.DatabaseError as error:
-            raise OptionError(f"{path} is no file of checkpoints: {error}") from error
+            raise OptionError(f"{path} is not a file of checkpoints: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import ColumnNotFoundError, SchemaError
 from spark_lance.file.arrays import join as join_arrays
 from spark_lance.file.arrays import movable
 from spark_lance.file.schema import Field, Schema
@@ -28,6 +28,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import write_live_rows
 
@@ -113,6 +114,7 @@ class NewValues:
         others = data.drop_columns([right_on])
         if not others.num_columns:
             raise SchemaError("the data has no columns besides its key")
+        _check_names(others.column_names, schema)
         self.key = left_on
         self.fields: tuple[Field, ...] = schema.select(others.column_names).fields
         aligner = Aligner(others.schema, Schema(self.fields))
@@ -174,3 +176,18 @@ def update_fragment(
     updated.CopyFrom(fragment)
     place_file(updated, file)
     return UpdatedFragment(updated, tuple(file.fields), offsets)
+
+
+def _check_names(names: Sequence[str], schema: Schema) -> None:
+    there = {field.name for field in schema.fields}
+    for name in names:
+        if name in there:
+            continue
+        if name in SYSTEM_COLUMNS:
+            raise SchemaError(
+                f"{name} is a metadata column, which cannot be updated: leave it out of the data"
+            )
+        shown = ", ".join(field.name for field in schema.fields)
+        raise ColumnNotFoundError(
+            f"column {name!r} does not exist: no column {name!r}; the table has {shown}"
+        )

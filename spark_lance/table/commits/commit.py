@@ -252,7 +252,7 @@ def _proposed(commit: PendingCommit, propose: Callable[[], Manifest | Landed]) -
     Raises:
         LanceError, OSError: the proposal failed, and nothing is left behind; or the store failed.
     """
-    if commit.recorded or commit.store.is_local:
+    if commit.recorded is not None or commit.store.is_local:
         return propose()
     transaction = commit.transaction
     with ThreadPoolExecutor(1) as pool:
@@ -267,7 +267,7 @@ def _proposed(commit: PendingCommit, propose: Callable[[], Manifest | Landed]) -
             raise
     writing.result()
     if commit.transaction is transaction:
-        commit.recorded = transaction.file_name
+        commit.recorded = transaction
     return proposal
 
 
@@ -290,13 +290,15 @@ def _pace(seconds: float, retry: RetryPolicy) -> float:
 def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
     """Put a version in place; None if that did not plainly succeed, with the reason in `commit.doubt`."""
     transaction = commit.transaction
-    data = pack_manifest(candidate.message, candidate.index_section, transaction.pack())
-    if commit.recorded != transaction.file_name:
+    packed = transaction.pack()
+    data = pack_manifest(candidate.message, candidate.index_section, packed)
+    # Fitted onto a newer version, it may keep its name.
+    if commit.recorded is not transaction:
         write_transaction(commit.store, commit.root, transaction)
-        commit.recorded = transaction.file_name
+        commit.recorded = transaction
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
-        remember(commit.store, candidate.path, data)
+        remember(commit.store, candidate.path, data, candidate.as_read(packed))
         return Landed(candidate)
     except LockReleaseError as error:
         raise _after_lock_failure(commit, candidate, error) from error.lock_error

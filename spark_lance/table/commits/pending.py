@@ -43,7 +43,7 @@ class PendingCommit:
         restored: the version that a Restore brings back.
         checked: no version up to this one is in the way.
         unfit: operations of others onto which ours must still be fitted.
-        recorded: name of the transaction file that was written.
+        recorded: the transaction as it stands in its file; None if there is no file yet.
         doubt: the failure of a put that may still land; None if the fate of every put is known.
     """
 
@@ -58,7 +58,7 @@ class PendingCommit:
     ledger: AppliedWrites = field(default_factory=AppliedWrites)
     restored: Manifest | None = None
     unfit: list[Message] = field(default_factory=list)
-    recorded: str = ""
+    recorded: Transaction | None = None
     doubt: OSError | None = None
 
     def __post_init__(self) -> None:

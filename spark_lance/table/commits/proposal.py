@@ -55,7 +55,7 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
         commit.doubt = None
         _check(commit, theirs)
         commit.checked = version
-    check_writable(latest.message, latest.path)
+    check_writable(latest.message, latest.path, latest.facts)
     if commit.unfit:
         commit.transaction = _fitted(commit, latest)
         commit.unfit = []
@@ -71,7 +71,7 @@ def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> 
 
     This comes before the check for conflicts: a repeated overwrite is not a conflict with the first.
     """
-    if commit.recorded:
+    if commit.recorded is not None:
         for version in range(commit.checked + 1, latest.version + 1):
             theirs = latest if version == latest.version else _read_past(commit, version, latest)
             if commit.is_ours(theirs):

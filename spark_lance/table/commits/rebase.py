@@ -45,8 +45,7 @@ Rebase = Callable[[Any, RebaseContext], Message]
 
 
 def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
-    if context.rows is None:
-        return operation
+    assert context.rows is not None  # without them, rows that others deleted are a conflict
     outcome = context.rows.apply(context.latest)
     fitted = pb.Delete(predicate=operation.predicate)
     fitted.updated_fragments.extend(outcome.updated)
@@ -55,8 +54,7 @@ def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
 
 
 def _update(operation: pb.Update, context: RebaseContext) -> Message:
-    if context.rows is None:
-        return operation
+    assert context.rows is not None  # without them, rows that others deleted are a conflict
     outcome = context.rows.apply(context.latest)
     fitted = pb.Update()
     fitted.CopyFrom(operation)

@@ -52,7 +52,8 @@ def retry_operation(
                 break
             env.sleep(wait)
             snapshot = snapshot.at(load_latest(snapshot.store, snapshot.root))
-        check_writable(snapshot.manifest.message, snapshot.manifest.path)
+        manifest = snapshot.manifest
+        check_writable(manifest.message, manifest.path, manifest.facts)
         try:
             return attempt(snapshot)
         except RetryableConflictError as error:

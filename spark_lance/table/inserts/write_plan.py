@@ -143,7 +143,7 @@ def plan_write(
         raise TableExistsError(f"there is a Lance table at {root} already: use mode append or overwrite")
     if bases:
         raise OptionError(f"Cannot register new bases in {mode.capitalize()} mode: add_bases does that")
-    check_writable(manifest.message, manifest.path)
+    check_writable(manifest.message, manifest.path, manifest.facts)
     version = asked or manifest.file_version
     if mode == "overwrite" and replace_where is None and not keep_schema:
         schema = _new_schema(source, version, manifest.first_new_field_id)

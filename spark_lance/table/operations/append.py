@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.fragment_facts import FragmentFacts
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, number_fragments, start_version
 
@@ -27,5 +28,7 @@ def append(base: Manifest, operation: transaction_pb2.Transaction.Append, stamp:
         FormatError: fragment ids collide or run out.
     """
     message = start_version(base, stamp)
-    number_fragments(message, operation.fragments)
-    return finish_version(message, base.index_section, base.naming, stamp)
+    known = len(message.fragments)
+    number_fragments(message, operation.fragments, base.facts.highest)
+    facts = base.facts.and_then(FragmentFacts.of(message.fragments[known:]))
+    return finish_version(message, base.index_section, base.naming, stamp, facts)

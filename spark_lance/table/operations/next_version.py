@@ -13,6 +13,7 @@ from spark_lance.errors import FormatError
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import file_pb2, table_pb2
 from spark_lance.table.features import SPILLED_LINEAGE, STABLE_ROW_IDS, recompute
+from spark_lance.table.fragment_facts import FragmentFacts
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import Naming, manifest_path
 from spark_lance.table.rowids import append_row_ids, count_row_ids, encode_row_versions, spilled_fields
@@ -125,15 +126,21 @@ def keep_marks(message: table_pb2.Manifest) -> None:
         message.max_fragment_id = max(highest, message.max_fragment_id)
 
 
-def number_fragments(message: table_pb2.Manifest, added: Iterable[table_pb2.DataFragment]) -> None:
+def number_fragments(
+    message: table_pb2.Manifest, added: Iterable[table_pb2.DataFragment], highest: int | None = None
+) -> None:
     """Append new fragments to a manifest in the making, with the next ids and, if rows have ids, row ids.
 
     A fragment of id 0 gets the next id; one with another id had it reserved and keeps it.
 
+    Args:
+        highest: the highest id in the manifest, -1 without fragments, if it is known.
+
     Raises:
         FormatError: ids run out, or a fragment brings more row ids than rows.
     """
-    highest = max((fragment.id for fragment in message.fragments), default=-1)
+    if highest is None:
+        highest = max((fragment.id for fragment in message.fragments), default=-1)
     if message.HasField("max_fragment_id"):
         highest = max(highest, message.max_fragment_id)
     stable = message.reader_feature_flags & STABLE_ROW_IDS
@@ -205,27 +212,37 @@ def mark_updated(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) 
 
 
 def finish_version(
-    message: table_pb2.Manifest, index_section: bytes, naming: Naming, stamp: Stamp
+    message: table_pb2.Manifest,
+    index_section: bytes,
+    naming: Naming,
+    stamp: Stamp,
+    facts: FragmentFacts | None = None,
 ) -> Manifest:
     """Order the fragments by id, add the stamp's settings, compute the feature flags, return the new version.
+
+    Args:
+        facts: of the message's fragments, if they are known.
 
     Raises:
         FormatError: two fragments have one id.
     """
-    ids = [fragment.id for fragment in message.fragments]
-    if len(set(ids)) != len(ids):
-        twice = next(i for i in ids if ids.count(i) > 1)
-        raise FormatError(f"two fragments have the id {twice}")
-    if ids != sorted(ids):
+    facts = facts or FragmentFacts.of(message.fragments)
+    if not facts.is_rising:
+        ids = [fragment.id for fragment in message.fragments]
+        if len(set(ids)) != len(ids):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            raise FormatError(f"two fragments have the id {twice}")
         ordered = sorted(message.fragments, key=lambda fragment: fragment.id)
         copies = table_pb2.Manifest(fragments=ordered)
         message.ClearField("fragments")
         message.fragments.MergeFrom(copies.fragments)
+        facts = FragmentFacts.of(message.fragments)
     message.config.update(stamp.config)
-    recompute(message, index_section)
+    recompute(message, index_section, facts)
     if message.reader_feature_flags & SPILLED_LINEAGE:
         _check_lineage(message)
-    return Manifest(message, index_section, naming, manifest_path(stamp.root, message.version, naming))
+    built = Manifest(message, index_section, naming, manifest_path(stamp.root, message.version, naming))
+    return built.with_facts(facts)
 
 
 def _check_lineage(message: table_pb2.Manifest) -> None:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
 from spark_lance.table.predicates.functions import FUNCTIONS
+from spark_lance.table.predicates.geometries import extension_of
 from spark_lance.table.predicates.values import Value, as_column, cast, is_typed, plain, try_cast
 
 __all__ = [
@@ -100,13 +101,16 @@ def describe(node: Expression) -> str:
         return repr(node.value)
     if isinstance(node, Cast):
         return f"{'try_' if node.or_null else ''}cast({describe(node.argument)} as {node.type})"
+    if node.function == "geometry":
+        return describe(node.arguments[0])
     return f"{node.function}({', '.join(map(describe, node.arguments))})"
 
 
 def bind(node: Expression, schema: pa.Schema) -> Expression:
     """Return the expression with its column names as the schema spells them.
 
-    A name that is not there as written matches one that differs only in upper and lower case.
+    A name that is not there as written matches one that differs only in upper and lower case. Columns that
+    functions of geometries take come with the name of their Arrow extension type.
 
     Raises:
         ExpressionError: a column does not exist, or several differ only in case.
@@ -116,8 +120,21 @@ def bind(node: Expression, schema: pa.Schema) -> Expression:
     if isinstance(node, Cast):
         return Cast(bind(node.argument, schema), node.type, node.or_null)
     if isinstance(node, Call):
-        return Call(node.function, tuple(bind(argument, schema) for argument in node.arguments))
+        arguments = tuple(bind(argument, schema) for argument in node.arguments)
+        if FUNCTIONS[node.function].takes_geometries:
+            arguments = tuple(_with_extension(argument, schema) for argument in arguments)
+        return Call(node.function, arguments)
     return node
+
+
+def _with_extension(node: Expression, schema: pa.Schema) -> Expression:
+    if not isinstance(node, Column):
+        return node
+    field = schema.field(node.path[0])
+    for step in node.path[1:]:
+        field = field.type.field(step)
+    extension = extension_of(field)
+    return Call("geometry", (node, Literal(extension))) if extension else node
 
 
 def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from spark_lance.errors import ExpressionError
 from spark_lance.table.predicates.comparisons import equal, extreme, is_in, less, unsigned_nan
 from spark_lance.table.predicates.date_part import date_part
+from spark_lance.table.predicates.geo_functions import GEO_FUNCTIONS, as_geometry
 from spark_lance.table.predicates.json_functions import JSON_FUNCTIONS
 from spark_lance.table.predicates.list_functions import element, has, has_all, has_any, length, make_list
 from spark_lance.table.predicates.numbers import arithmetic, bits, divide, modulo, number, shift
@@ -30,11 +31,18 @@ _MANY = 1 << 30
 
 @dataclass(frozen=True)
 class Function:
-    """How many arguments a function takes, and what it computes."""
+    """How many arguments a function takes, and what it computes.
+
+    Attributes:
+        compute: from values to a value.
+        least, most: numbers of arguments.
+        takes_geometries: whether columns come with the names of their extension types, see `bind`.
+    """
 
     compute: Callable[..., Value]
     least: int
     most: int
+    takes_geometries: bool = False
 
 
 def _not(value: Value) -> Value:
@@ -275,4 +283,9 @@ FUNCTIONS: dict[str, Function] = {
     "element": Function(element, 2, 2),
     "array": Function(make_list, 0, _MANY),
     **{name: Function(compute, count, count) for name, (compute, count) in JSON_FUNCTIONS.items()},
+    "geometry": Function(as_geometry, 2, 2),
+    **{
+        name: Function(compute, count, count, takes_geometries=True)
+        for name, (compute, count) in GEO_FUNCTIONS.items()
+    },
 }

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from spark_lance.errors import ExpressionError
 from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
@@ -108,7 +108,7 @@ _ALIASES = {
 }
 
 # What no text can ask for.
-_INTERNAL = frozenset({"unsigned_nan", "element"})
+_INTERNAL = frozenset({"unsigned_nan", "element", "geometry"})
 _CONNECTIVES = frozenset({"and", "or", "not"})
 _CASTS = {"to_timestamp": pa.timestamp("us"), "to_date": pa.date32()}
 
@@ -122,7 +122,7 @@ def parse_sql(text: str) -> Expression:
     try:
         parsed = [tree for tree in _LanceSql().parse(text) if tree is not None]
     except (SqlglotError, RecursionError) as error:
-        raise ExpressionError(f"{text!r} is no SQL expression: {_without_colours(str(error))}") from error
+        raise ExpressionError(f"{text!r} is not an SQL expression: {_problem(error)}") from error
     if len(parsed) != 1:
         raise ExpressionError(f"{text!r} must be one SQL expression")
     try:
@@ -133,8 +133,15 @@ def parse_sql(text: str) -> Expression:
         raise ExpressionError(f"the expression {text[:60]!r}... is nested too deeply") from error
 
 
-def _without_colours(text: str) -> str:
-    return text.replace("\x1b[4m", "").replace("\x1b[0m", "")
+def _problem(error: Exception) -> str:
+    """Return what a parser says in a line, without the names of its classes."""
+    told = error.errors if isinstance(error, ParseError) else []
+    if not told:
+        return " ".join(str(error).split())
+    what = str(told[0]["description"])
+    if "<" in what:
+        what = "something is missing"
+    return f"{what} at {told[0]['highlight']!r}, line {told[0]['line']}, column {told[0]['col']}"
 
 
 def _convert(node: Any) -> Expression:

@@ -19,6 +19,8 @@ def expression_text(node: Expression) -> str:
     if isinstance(node, Cast):
         return f"cast({expression_text(node.argument)} as {node.type})"
     assert isinstance(node, Call)
+    if node.function == "geometry":
+        return expression_text(node.arguments[0])
     parts = [
         f"({expression_text(part)})"
         if isinstance(part, Call) and part.function in ("and", "or")

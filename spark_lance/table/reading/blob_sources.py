@@ -161,8 +161,15 @@ class BlobSources:
             sizes[row] = self._external(parts, row).size - int(parts.position[row])
         return np.where(parts.valid, sizes, 0)
 
-    def read(self, references: pa.StructArray) -> pa.Array:
+    def read(
+        self, references: pa.StructArray, starts: Indices | None = None, lengths: Indices | None = None
+    ) -> pa.Array:
         """Return the bytes of all blobs as large_binary; null for nulls.
+
+        Args:
+            references: the blobs.
+            starts, lengths: for each blob, where to begin in it and how many bytes to read; what is behind
+                its end is left out, so a range that begins there is empty. Whole blobs by default.
 
         Raises:
             BlobSourceError: there is no source, or its files cannot be read.
@@ -170,19 +177,25 @@ class BlobSources:
         """
         parts = _Parts.of(references)
         pieces: list[object] = [b""] * len(references)
+
+        def cut(row: int, offset: int, size: int) -> tuple[int, int]:
+            start = 0 if starts is None else min(int(starts[row]), size)
+            return offset + start, size - start if lengths is None else min(int(lengths[row]), size - start)
+
         for row in np.flatnonzero(parts.given).tolist():
-            pieces[row] = parts.data[row].as_buffer()
-        for rows, found in self._places(parts, parts.valid & ~parts.given):
-            ranges = [_range(found, parts, row) for row in rows]
-            for row, piece in zip(rows, _bytes(found, ranges), strict=True):
+            whole = parts.data[row].as_buffer()
+            pieces[row] = whole.slice(*cut(row, 0, whole.size))
+        for rows, place in self._places(parts, parts.valid & ~parts.given):
+            ranges = [cut(row, *_range(place, parts, row)) for row in rows]
+            for row, piece in zip(rows, _bytes(place, ranges), strict=True):
                 pieces[row] = piece
-        lengths = [memoryview(piece).nbytes for piece in pieces]  # type: ignore[arg-type]
-        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        sizes = [memoryview(piece).nbytes for piece in pieces]  # type: ignore[arg-type]
+        offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         content = pa.py_buffer(b"".join(pieces))  # type: ignore[arg-type]
-        whole = pa.Array.from_buffers(pa.large_binary(), len(pieces), [None, pa.py_buffer(offsets), content])
+        found = pa.Array.from_buffers(pa.large_binary(), len(pieces), [None, pa.py_buffer(offsets), content])
         if parts.valid.all():
-            return whole
-        return pc.if_else(pa.array(parts.valid), whole, pa.scalar(None, pa.large_binary()))
+            return found
+        return pc.if_else(pa.array(parts.valid), found, pa.scalar(None, pa.large_binary()))
 
     def chunks(self, references: pa.StructArray, row: int) -> Iterator[bytes]:
         """Yield the bytes of one blob in pieces; errors as `read`."""
@@ -260,13 +273,13 @@ class BlobSources:
             return _Object(store, path, store.size(path))
         except FileNotFoundError as error:
             raise BlobSourceError(
-                f"{what} {uri}, with bytes of blobs that are copied, does not exist: was the version that "
+                f"{what} {uri}, with bytes of blobs, does not exist: was the version that "
                 f"was read cleaned up meanwhile? Read the table again, or {_ADVICE}"
             ) from error
         except StoreError as error:
             raise BlobSourceError(
-                f"{what} {uri}, with bytes of blobs that are copied, cannot be read with the storage options "
-                f"of this write ({error}): give options that both tables can be reached with, or {_ADVICE}"
+                f"{what} {uri}, with bytes of blobs, cannot be read with the storage options at "
+                f"hand ({error}): give options or an environment that reaches it, or {_ADVICE}"
             ) from error
 
 

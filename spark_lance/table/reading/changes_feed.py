@@ -23,6 +23,7 @@ import pyarrow as pa
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.proto import table_pb2
+from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
@@ -34,20 +35,6 @@ __all__ = ["Changes", "changes_between"]
 Fragment = table_pb2.DataFragment
 
 _BATCH_BYTES = 8 << 20
-
-# Operations that leave rows where and as they are, or only add and remove some.
-_KEEPING_ADDRESSES = frozenset(
-    {
-        "append",
-        "create_index",
-        "delete",
-        "overwrite",
-        "project",
-        "reserve_fragments",
-        "update_bases",
-        "update_config",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -133,7 +120,8 @@ class Changes:
     @cached_property
     def _compared(self) -> _Compared:
         if not self.end.manifest.uses_stable_row_ids and self.begin is not None:
-            moving = {transaction.name for transaction in self.list_transactions()} - _KEEPING_ADDRESSES
+            done = {transaction.name for transaction in self.list_transactions()}
+            moving = {name for name in done if not effect_of(name).keeps_addresses}
             if moving:
                 names = ", ".join(sorted(name or "an unknown operation" for name in moving))
                 raise UnsupportedFormatError(

@@ -33,6 +33,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import open_data_file, physical_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.predicates.values import common
+from spark_lance.table.reading.page_marks import PageMarks
 
 __all__ = ["FragmentReader", "fixed_width", "physical_rows"]
 
@@ -50,12 +51,15 @@ class _Part:
     file: DataFileReader
     field: Field
     reader: FieldReader
+    marks: PageMarks
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
+        self.marks.read_run(start, stop)
         return read_field(self.reader, self.field, self.file.path, start, stop)
 
     def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
         assert isinstance(self.reader, RowReader)
+        self.marks.read_rows(rows)
         return take_field(self.reader, self.field, self.file.path, rows)
 
 
@@ -119,7 +123,8 @@ class FragmentReader:
         for field, parts in zip(self.fields, self._parts, strict=True):
             pruned = field.prune(lambda leaf: leaf.id in provided)
             if pruned is not None:
-                parts.append(_Part(file, pruned, file.open_field(pruned)))
+                reader = file.open_field(pruned)
+                parts.append(_Part(file, pruned, reader, PageMarks(file.page_starts(pruned))))
 
     def read(self, start: int, stop: int, fields: Sequence[Field] | None = None) -> list[pa.ChunkedArray]:
         """Return physical rows [start, stop) of `fields`, some of the reader's; of all of them by default.
@@ -207,6 +212,11 @@ class FragmentReader:
                     operator = "==" if comparison == "=" else comparison
                     return parts[0].file.page_ranges_maybe(leaf, operator, scalar)
         return every
+
+    def page_starts(self, fields: Sequence[Field]) -> list[npt.NDArray[np.int64]]:
+        """Return, for each stored column of `fields`, the first row of each of its pages."""
+        parts = [part for _, parts in self._chosen(fields) for part in parts]
+        return [starts for part in parts for starts in part.file.page_starts(part.field)]
 
     def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
         """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""

@@ -115,6 +115,10 @@ class FragmentRows:
         """Return the runs of rows that may meet a comparison, see `FragmentReader.runs_maybe`."""
         return self._reader.runs_maybe(path, comparison, value)
 
+    def page_starts(self, fields: Sequence[Field]) -> list[Rows]:
+        """Return, for each stored column of `fields`, the first row of each of its pages."""
+        return self._reader.page_starts(fields)
+
     def row_bytes(self, columns: Columns) -> float:
         """Estimate the Arrow bytes of one row."""
         system = len(columns.names) - len(columns.fields)

@@ -32,6 +32,7 @@ from spark_lance.table.reading.fragment_rows import (
     common_runs,
     rows_without_columns,
 )
+from spark_lance.table.reading.page_marks import pages_of_rows, pages_of_runs
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_OFFSET,
@@ -222,6 +223,27 @@ class ScanTask:
         """
         rows = self._open((*self._head(condition).fields, *self.fields))
         return self._runs(rows, condition), rows.num_rows
+
+    def pages(self, condition: Condition | None) -> tuple[int, int]:
+        """Return how many pages hold rows that a condition may keep, and how many others the columns have.
+
+        Columns are those that are read, for the condition too. Opens the fragment's files and reads no page.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        head = () if condition is None else self._head(condition).fields
+        fields = tuple(dict.fromkeys((*head, *self.fields)))
+        rows = self._open(fields)
+        columns = rows.page_starts(fields)
+        if self.selection is None:
+            runs = self._runs(rows, condition)
+            marks = [pages_of_runs(starts, runs) for starts in columns]
+        else:
+            numbers = self._selected(rows)
+            marks = [pages_of_rows(starts, numbers) for starts in columns]
+        read = sum(int(np.count_nonzero(pages)) for pages in marks)
+        return read, sum(map(len, columns)) - read
 
     def _candidates(
         self, rows: FragmentRows, head: Columns, condition: Condition, target_bytes: int

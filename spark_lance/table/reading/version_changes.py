@@ -30,6 +30,7 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import UPDATED_AT
@@ -43,23 +44,6 @@ PREIMAGE = "update_preimage"
 POSTIMAGE = "update_postimage"
 
 Fragment = table_pb2.DataFragment
-
-# Operations after which every row is there as before, maybe elsewhere or without a column.
-_QUIET = frozenset(
-    {
-        "create_index",
-        "project",
-        "reserve_fragments",
-        "rewrite",
-        "update_bases",
-        "update_config",
-        "update_mem_wal_state",
-    }
-)
-# Operations after which a fragment may be another one than the fragment of the same number before.
-_RENUMBERING = frozenset({"clone", "overwrite", "restore"})
-# Operations that never give a row an id that another row had in the version before.
-_NEVER_MATCHING = frozenset({"append", "clone", "delete", "overwrite"})
 
 
 @dataclass(frozen=True)
@@ -132,7 +116,7 @@ def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) ->
             f"version {new.version} was made by an operation that this release does not know",
             new.manifest.path,
         )
-    if old is not None and transaction.name in _QUIET:
+    if old is not None and not effect_of(transaction.name).changes:
         return []
     return _Comparison(old, new, transaction).changes()
 
@@ -166,7 +150,7 @@ class _Comparison:
     def changes(self) -> list[ChangedRows]:
         went, came, kept = self._sorted()
         found: list[ChangedRows] = []
-        if self._stable and went and came and self._name not in _NEVER_MATCHING:
+        if self._stable and went and came and effect_of(self._name).carries_ids:
             found += self._matched(went, came)
         else:
             found += [_changed(DELETE, part, self._before) for part in went]
@@ -195,7 +179,7 @@ class _Comparison:
 
     def _counterpart(self, fragment: Fragment, others: Mapping[int, Fragment]) -> Fragment | None:
         other = others.get(fragment.id)
-        if other is None or self._name not in _RENUMBERING or other == fragment:
+        if other is None or not effect_of(self._name).renumbers or other == fragment:
             return other
         # Fragment numbers once began anew with an overwrite: files tell whether the rows are the same.
         paths = {file.path for file in other.files}

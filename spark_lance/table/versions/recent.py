@@ -1,9 +1,11 @@
-"""Manifests that this process has read or written lately, by the tag that a listing tells of their content.
+"""Manifests that this process has read or written lately, by their content.
 
-An append lists the versions twice: when it is planned, and when it is committed. As a rule the newest one is
-the same, and often this process has written it. An object whose path and tag are known is not fetched again.
-A tag tells one content from any other (of S3: its entity tag), so a table that took the place of another one,
-with the same numbers of versions, is read.
+An append looks at the newest version when it is planned, when it is committed, and afterwards. As a rule it
+is the same, and often this process has written it. A manifest of the same bytes is not taken apart again, and
+what was found of its fragments (`Manifest.facts`) is known: a table may have ten thousand. On a store whose
+listings tell of content, an object whose path and tag are known is not even fetched. A tag tells one content
+from any other (of S3: its entity tag), so a table that took the place of another one, with the same numbers
+of versions, is read.
 """
 
 from __future__ import annotations
@@ -21,35 +23,41 @@ from spark_lance.table.paths import Naming
 
 __all__ = ["read_recent", "remember"]
 
-_MOST_BYTES = 16 << 20
-_LARGEST = 2 << 20
+# About the bytes that are kept; and what a manifest takes, taken apart, for each of its bytes.
+_MOST_BYTES = 64 << 20
+_KEPT_PER_BYTE = 6
+_LARGEST = 4 << 20
+# In place of a tag where none is told: the bytes are compared.
+_BY_BYTES = ""
 
 _Key = tuple[str, str, str]
+_Known = tuple[bytes, Manifest]
 
 
 class _Recent:
-    """Bytes of manifests; those that were not used for longest go first."""
+    """Bytes of manifests, and what they say; those that were not used for longest go first."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[_Key, bytes] = OrderedDict()
+        self._kept: OrderedDict[_Key, _Known] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
-    def get(self, key: _Key) -> bytes | None:
+    def get(self, key: _Key) -> _Known | None:
         with self._lock:
-            data = self._kept.get(key)
-            if data is not None:
+            known = self._kept.get(key)
+            if known is not None:
                 self._kept.move_to_end(key)
-            return data
+            return known
 
-    def put(self, key: _Key, data: bytes) -> None:
+    def put(self, key: _Key, data: bytes, manifest: Manifest) -> None:
         if len(data) > _LARGEST:
             return
         with self._lock:
-            self._size += len(data) - len(self._kept.pop(key, b""))
-            self._kept[key] = data
-            while self._size > _MOST_BYTES:
-                self._size -= len(self._kept.popitem(last=False)[1])
+            old = self._kept.pop(key, None)
+            self._size += len(data) - (0 if old is None else len(old[0]))
+            self._kept[key] = data, manifest
+            while self._size * _KEPT_PER_BYTE > _MOST_BYTES:
+                self._size -= len(self._kept.popitem(last=False)[1][0])
 
 
 _RECENT = _Recent()
@@ -64,18 +72,36 @@ def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | 
     Raises:
         FileNotFoundError, FormatError: see `read_manifest`.
     """
+    if store.is_local:
+        return _read_compared(store, path, naming)
     if listed is None:
         return read_manifest(store, path, naming)
     if listed.tag is None or listed.size > _LARGEST:
         return _read_listed(store, path, naming, listed)
     key = _key(store, path, listed.tag)
-    data = _RECENT.get(key)
-    if data is None:
-        data = store.read(path)
-        if len(data) != listed.size:  # another object is there by now
-            return read_manifest(store, path, naming, data=data)
-        _RECENT.put(key, data)
-    return read_manifest(store, path, naming, data=data)
+    known = _RECENT.get(key)
+    if known is not None and known[1].naming is naming:
+        return known[1]
+    data = store.read(path)
+    manifest = read_manifest(store, path, naming, data=data)
+    if len(data) == listed.size:  # otherwise another object is there by now
+        _RECENT.put(key, data, manifest)
+    return manifest
+
+
+def _read_compared(store: Store, path: str, naming: Naming) -> Manifest:
+    """Read a manifest of which no more is known than what its file holds now."""
+    size = store.size(path)
+    if size > _LARGEST:
+        return read_manifest(store, path, naming, size)
+    data = store.read(path)
+    key = _key(store, path, _BY_BYTES)
+    known = _RECENT.get(key)
+    if known is not None and known[1].naming is naming and known[0] == data:
+        return known[1]
+    manifest = read_manifest(store, path, naming, data=data)
+    _RECENT.put(key, data, manifest)
+    return manifest
 
 
 def _read_listed(store: Store, path: str, naming: Naming, listed: StoredObject) -> Manifest:
@@ -86,14 +112,17 @@ def _read_listed(store: Store, path: str, naming: Naming, listed: StoredObject) 
         return read_manifest(store, path, naming)
 
 
-def remember(store: Store, path: str, data: bytes) -> None:
-    """Keep a manifest that was just written.
+def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
+    """Keep a manifest that was just written: its bytes, and what reading them would give.
 
-    The tag is taken to be what S3 gives to an object that is written at once, the MD5 of its content. Where
-    it is another one, the manifest is read.
+    Where the store tells tags, that of the object is taken to be what S3 gives to one that is written at
+    once, the MD5 of its content. Where it is another one, the manifest is read.
     """
-    if store.tells_tags:
-        _RECENT.put(_key(store, path, f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'), data)
+    if store.is_local:
+        _RECENT.put(_key(store, path, _BY_BYTES), data, manifest)
+    elif store.tells_tags:
+        tag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+        _RECENT.put(_key(store, path, tag), data, manifest)
 
 
 def _key(store: Store, path: str, tag: str) -> _Key:

@@ -11,6 +11,7 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
 from spark_lance.io.store import Store, StoredObject, join
@@ -93,8 +94,13 @@ def latest_version(store: Store, root: str) -> VersionFile:
         return VersionFile(parsed[0], f"{directory}/{name}", parsed[1])
     versions = list_versions(store, root)
     if not versions:
-        raise TableNotFoundError(f"no Lance table at {root}")
+        raise _no_table(store, root)
     return versions[-1]
+
+
+def _no_table(store: Store, root: str) -> TableNotFoundError:
+    told = ": it is a file, a table is a folder" if store.is_local and Path(root).is_file() else ""
+    return TableNotFoundError(f"no Lance table at {root}{told}")
 
 
 def _first_listed(store: Store, directory: str) -> VersionFile | None:
@@ -130,7 +136,7 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
         return VersionFile(version, detached, Naming.V2)
     numbers = [file.version for file in list_versions(store, root)]
     if not numbers:
-        raise TableNotFoundError(f"no Lance table at {root}")
+        raise _no_table(store, root)
     raise VersionNotFoundError(f"version {version} of {root} does not exist; there is {_summary(numbers)}")
 
 
@@ -177,7 +183,7 @@ def write_hint(store: Store, root: str, version: int) -> None:
 
 def _load(store: Store, root: str, file: VersionFile) -> Manifest:
     manifest = read_recent(store, file.path, file.naming, file.listed)
-    check_readable(manifest.message, file.path)
+    check_readable(manifest.message, file.path, manifest.facts)
     return completed(store, root, manifest)
 
 

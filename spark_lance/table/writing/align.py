@@ -57,6 +57,9 @@ def check_added_names(names: Iterable[str]) -> None:
             )
 
 
+_ADD = ": leave it out, or add it first (in Spark the option mergeSchema does)"
+
+
 class Aligner:
     """Turns batches of one Arrow schema into batches of (a subset of) a table's schema.
 
@@ -76,7 +79,8 @@ class Aligner:
             if source.names.count(name) > 1:
                 differences.append(f"column {name!r} occurs twice in the data")
             elif name not in known:
-                hint = f": {_MADE[name]} adds it; leave it out" if name in _MADE else ""
+                made = f": {_MADE[name]} adds it; leave it out" if name in _MADE else None
+                hint = made or _ADD
                 differences.append(f"column {name!r} is not in the table{hint}")
         casts: list[tuple[str, Cast | None]] = []
         fields: list[Field] = []
@@ -175,6 +179,9 @@ def _cast_field(given: pa.Field, target: pa.Field, path: str, differences: Diffe
             return None
         inner = _cast_field(given.with_type(source.storage_type), target, path, differences)
         return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
+    if _is_spatial(source) and _is_bytes(target.type):
+        inner = _cast_type(pa.binary(), target.type, path, differences)
+        return lambda array: _apply(inner, _well_known_binary(array))
     if is_blob_field(target) and describes_blobs(source):
         differences.append(
             f"column {path!r} has blobs in the table, and the data describes blobs without telling where "
@@ -210,6 +217,19 @@ def _cast_json(given: pa.Field, target: pa.Field, path: str, differences: Differ
         return documents
 
     return cast
+
+
+def _is_spatial(source: pa.DataType) -> bool:
+    """Whether values are geometries as engines exchange them: a spatial reference and well-known binary."""
+    if not pa.types.is_struct(source) or [field.name for field in source] != ["srid", "wkb"]:
+        return False
+    metadata = source.field("wkb").metadata or {}
+    return b"geometry" in metadata or b"geography" in metadata
+
+
+def _well_known_binary(array: pa.StructArray) -> pa.Array:
+    binary = array.field("wkb")
+    return pc.if_else(array.is_valid(), binary, pa.scalar(None, binary.type)) if array.null_count else binary
 
 
 def _is_same_extension(source: pa.BaseExtensionType, target: pa.Field) -> bool:
@@ -264,7 +284,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Di
         if names.count(name) > 1:
             differences.append(f"column {path + '.' + name!r} occurs twice in the data")
         elif target.get_field_index(name) < 0:
-            differences.append(f"column {path + '.' + name!r} is not in the table")
+            differences.append(f"column {path + '.' + name!r} is not in the table{_ADD}")
     casts: list[tuple[int, Cast | None]] = []
     for field in wanted:
         index = source.get_field_index(field.name)

@@ -87,6 +87,7 @@ def test_every_name_and_alias_is_known_in_any_case(name: str) -> None:
         "compression": "zstd",
         "mode": "upsert",
         "json_as": "string",
+        "geometry_as": "binary",
     }.get(name, "1")
     given = {name.lower(): value, name.upper(): value}
     with pytest.raises(OptionError, match="is given twice, once as"):

@@ -27,6 +27,7 @@ import spark_lance
 from spark_lance.errors import SchemaError
 from spark_lance.spark.compat import TimeType
 from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.sql import scans
 from tests.spark.carriers import spark_schema
 from tests.strategies import canonical, random_array, tables
 
@@ -79,13 +80,25 @@ def eventually(what: Callable[[], bool], seconds: float = 30) -> bool:
     return True
 
 
-def each_way(session: SparkSession, ask: Callable[[], list[str]]) -> list[str]:
-    """What a query finds by rows, which is what it finds by batches."""
+def each_way(session: SparkSession, ask: Callable[[], list[str]], *, held: bool = True) -> list[str]:
+    """What a query finds by rows, and by batches of workers and (`held`) of the driver, which is the same."""
     session.conf.set(TRANSPORT, "rows")
     expected = ask()
     session.conf.set(TRANSPORT, "columns")
     assert ask() == expected
+    if held:
+        # More rows than one the driver does not hand over as rows.
+        session.conf.set("spark.lance.localRows", "1")
+        try:
+            assert ask() == expected
+        finally:
+            session.conf.set("spark.lance.localRows", "0")
     return expected
+
+
+def scan_of(frame: DataFrame) -> str:
+    """What EXPLAIN says of a scan."""
+    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def kinds_of_rows() -> pa.Schema:
@@ -370,7 +383,7 @@ def test_metrics(session: SparkSession, path: str) -> None:
         assert all(value > 0 for value in values)
         return [f"numOutputRows {plan.metrics().apply('numOutputRows').value()}", *names]
 
-    found = each_way(session, ask)
+    found = each_way(session, ask, held=False)
     assert f"numOutputRows {lance.dataset(path).count_rows()}" in found
 
 
@@ -486,6 +499,86 @@ def test_what_has_no_batches(session: SparkSession, path: str, tmp_path: Path) -
     session.conf.set(TRANSPORT, "columns")
 
 
+@pytest.fixture
+def holding(session: SparkSession) -> Iterator[SparkSession]:
+    """A session whose driver reads more rows than ten as columns."""
+    session.conf.set(TRANSPORT, "columns")
+    session.conf.set("spark.lance.localRows", "10")
+    yield session
+    session.conf.set("spark.lance.localRows", "0")
+    session.conf.unset("spark.lance.localBytes")
+
+
+def test_the_driver_reads_columns_within_its_bounds(holding: SparkSession, path: str, tmp_path: Path) -> None:
+    count = lance.dataset(path).count_rows()
+    frame = read(holding, path).select("id", "s")
+    assert f"; {count} rows, read by the driver]" in scan_of(frame)
+    assert frame.count() == count
+    # Few rows stay rows, and what has too many bytes is left to tasks.
+    assert "LocalTableScan" in scan_of(read(holding, path).where("id < 5"))
+    holding.conf.set("spark.lance.localBytes", "1000")
+    assert "LanceScan" in scan_of(frame.select("s"))
+    holding.conf.unset("spark.lance.localBytes")
+    holding.conf.set(TRANSPORT, "rows")
+    assert "LanceScan" in scan_of(read(holding, path))
+    holding.conf.set(TRANSPORT, "columns")
+    # Rows that Spark must not take as batches are none here either.
+    assert "LanceColumns" not in scan_of(read(holding, path, partition_bytes="1000"))
+
+
+def test_columns_of_the_driver_are_cut_for_tasks(holding: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "t.lance")
+    rows = pa.table({"i": pa.array(range(500_000), pa.int64()), "wide": ["x" * 500] * 500_000})
+    spark_lance.write_dataset(rows, place, max_rows_per_file=200_000)
+    spark_lance.dataset(place).delete("i % 10 = 0")
+    frame = read(holding, place).select("i")
+    assert frame.rdd.getNumPartitions() == 4  # 3.6 MB
+    assert tuple(frame.selectExpr("count(*)", "sum(i)", "max(i)").head() or ()) == (
+        450_000,
+        sum(i for i in range(500_000) if i % 10),
+        499_999,
+    )
+    with_condition = frame.where("i % 3 = 1 and i > 5")
+    assert "LanceColumns" in scan_of(with_condition)
+    assert with_condition.count() == sum(i % 10 != 0 and i % 3 == 1 for i in range(6, 500_000))
+    other = frame.selectExpr("i as j", "i % 7 as k")
+    assert frame.join(other, frame.i == other.j).where("k = 3 and i < 100").count() == sum(
+        i % 10 != 0 and i % 7 == 3 for i in range(100)
+    )
+    assert eventually(lambda: allocated(holding) == 0)
+
+
+def test_columns_of_the_driver_leave_no_file(
+    holding: SparkSession, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for _ in range(3):
+        frame = read(holding, path).selectExpr("count(s)", "max(id)")
+        assert frame.head() is not None
+    # A plan is read once, however often it runs.
+    assert frame.collect() == frame.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_driver_whose_files_the_jvm_does_not_see(
+    holding: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = scans.columns_answer
+    asked = []
+
+    def elsewhere(*arguments: Any) -> dict[str, Any]:
+        answer = plain(*arguments)
+        asked.append(Path(answer["file"]))
+        asked[-1].unlink()
+        return answer
+
+    monkeypatch.setattr(scans, "columns_answer", elsewhere)
+    frame = read(holding, path).selectExpr("count(id)")
+    assert frame.head() == (lance.dataset(path).count_rows(),)
+    assert asked
+    assert "LanceScan" in scan_of(frame)
+
+
 def test_a_plan_keeps_its_transport(session: SparkSession, path: str) -> None:
     session.conf.set(TRANSPORT, "columns")
     frame = read(session, path)
@@ -554,6 +647,63 @@ def check_program(printed: list[str], *, batches: bool) -> None:
     assert told == [f"batches {kind} {batches and kind != 'rows'}" for kind in ("rows", "columns")]
 
 
+# A program whose tasks may fail twice, and which says when batches have come from its workers.
+RETRYING = """
+import sys, threading, time
+from spark_lance.spark.java import prepare_environment
+prepare_environment()
+import spark_lance
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
+session = spark_lance.enable(builder.config("spark.driver.host", "127.0.0.1").getOrCreate())
+session.conf.set("spark.lance.transport", sys.argv[2])
+reader = session.read.format("lance").options(batch_size=20, partition_bytes=10_000_000)
+slow = "length(reflect('java.lang.Thread', 'sleep', 3L)) * 0 + id as id"
+query = reader.load(sys.argv[1]).selectExpr(slow, "length(s) as n")
+query = query.selectExpr("count(*)", "count(distinct id)", "sum(id)", "sum(n)")
+found = []
+thread = threading.Thread(target=lambda: found.extend(query.collect()))
+thread.start()
+memory = session._jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator()
+while not memory.getAllocatedMemory():
+    time.sleep(0.05)
+time.sleep(0.5)
+print("reading", flush=True)
+thread.join()
+print("found", *found[0], memory.getAllocatedMemory(), flush=True)
+session.stop()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
+@pytest.mark.parametrize("kind", ["columns", pytest.param("rows", marks=pytest.mark.slow)])
+def test_a_task_that_fails_after_some_batches_is_repeated(long_path: str, tmp_path: Path, kind: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", RETRYING, long_path, kind]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as done,
+    ):
+        assert done.stdout is not None
+        try:
+            told = next((line for line in done.stdout if line.startswith("reading")), None)
+            assert told is not None, log.read_text()
+            killed = workers_of(done.pid)
+            assert killed
+            for one in killed:
+                os.kill(one, signal.SIGKILL)
+            found = next((line for line in done.stdout if line.startswith("found")), "")
+            assert done.wait(60) == 0
+        finally:
+            done.kill()
+    rows = lance.dataset(long_path).to_table()
+    count, length = rows.num_rows, sum(map(len, rows["s"].to_pylist()))
+    assert list(map(int, found.split()[1:])) == [count, count, count * (count - 1) // 2, length, 0]
+    assert "Lost task" in log.read_text()
+
+
 WARNING = "Lance tables are read row by row"
 
 
@@ -592,6 +742,7 @@ def test_executors_of_their_own_get_the_classes(session: SparkSession, path: str
             "runner.computeWhatIsNotThere(",
             "do not fit this release of Spark",
             id="classes that do not compile",
+            marks=pytest.mark.slow,
         ),
     ],
 )

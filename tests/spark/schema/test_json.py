@@ -68,6 +68,28 @@ def test_variants_on_request(spark: SparkSession, path: str) -> None:
     assert json.loads(asked[0].j.toJson()) == {"a": [1, 2.5], "b": 1}
 
 
+def test_variants_are_written(spark: SparkSession, path: str) -> None:
+    documents = ['{"b":[1,2.5,{"c":null}]}', '"text"', "null", "true", "[]", None]
+    frame = spark.createDataFrame(list(enumerate(documents, 10)), "i int, s string")
+    variants = frame.selectExpr("i", "parse_json(s) AS j")
+    new = path + "_variants"
+    variants.write.format("lance").mode("append").option("j.lance.json", "true").save(new)
+    variants.write.format("lance").mode("append").save(new)
+    variants.write.format("lance").mode("append").save(path)
+    for table, times in ((new, 2), (path, 1)):
+        found = lance.dataset(table).to_table(columns=["i", "j"], filter="i >= 10").sort_by("i")
+        assert found.schema.field("j").type == pa.json_()
+        assert found["j"].to_pylist() == [text for text in documents for _ in range(times)]
+    plain = path + "_plain"
+    variants.write.format("lance").mode("append").save(plain)
+    assert pa.types.is_struct(lance.dataset(plain).schema.field("j").type)
+    value = "named_struct('d', DATE'2024-05-06', 'x', 1.25D)"
+    dated = spark.sql(f"SELECT 30 AS i, to_variant_object({value}) AS j")
+    dated.write.format("lance").mode("append").save(path)
+    stored = lance.dataset(path).to_table(columns=["j"], filter="i = 30")
+    assert stored["j"].to_pylist() == ['{"d":"2024-05-06","x":1.25}']
+
+
 def test_rows_are_changed(spark: SparkSession, path: str) -> None:
     table = LanceTable.forPath(spark, path)
     table.update("i = 2", {"j": F.lit('{"z": 9}')})
@@ -82,7 +104,7 @@ def test_rows_are_changed(spark: SparkSession, path: str) -> None:
 
 def test_what_is_refused(spark: SparkSession, path: str) -> None:
     frame = spark.createDataFrame([(1, '{"m":')], "i int, j string")
-    with pytest.raises(PySparkException, match=r"column .j.: .* is no JSON"):
+    with pytest.raises(PySparkException, match=r"column .j.: .* is not JSON"):
         frame.write.format("lance").mode("append").save(path)
     with pytest.raises(PySparkException, match="is not text, so it cannot be stored as JSON"):
         frame.write.format("lance").mode("append").option("i.lance.json", "true").save(path + "_new")

@@ -67,7 +67,7 @@ def refusal(spark: SparkSession, frame: DataFrame, path: str, mode: str = "appen
     return str(caught.value)
 
 
-@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("version", [pytest.param("2.0", marks=pytest.mark.slow), "2.1", "2.2"])
 def test_a_table_over_itself_and_a_union_of_two(tmp_path: Path, spark: SparkSession, version: str) -> None:
     rng = random.Random(version)
     one, two, both = (str(tmp_path / name) for name in ("one", "two", "both"))

@@ -66,7 +66,8 @@ def jobs(session: SparkSession, work: Callable[[], object]) -> int:
     try:
         work()
     finally:
-        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]
     return len(context.statusTracker().getJobIdsForGroup(group))
 
 

@@ -1,7 +1,9 @@
 """A driver and its JVM are killed right before or after they publish a version; the job is then run again.
 
-One driver does all the jobs, each on a table of its own, until every one has come to its stop. How jobs are
-killed while their tasks write is tested in `tests/cluster`, and in `test_concurrent_jobs`.
+One driver does all the jobs, each on a table of its own, until every one has come to its stop; the tasks of
+one more are killed while they write. `tests/cluster` has more of that kind. The default run has a job that is
+killed while it writes (`test_concurrent_jobs`), commits that fail in the process (`test_write_once`), and
+processes without Spark that are killed at every step (`tests/table/commits/test_crash.py`).
 """
 
 from __future__ import annotations
@@ -140,15 +142,22 @@ SLOW: tuple[Case, ...] = (
 )
 
 
-def kill(folder: Path, cases: Sequence[Case]) -> list[str]:
-    """Run all jobs in one driver and kill it when each is at its stop; return the tables' paths."""
+def kill(folder: Path, cases: Sequence[Case], writing: str = "") -> list[str]:
+    """Run all jobs in one driver and kill it when each is at its stop; return the tables' paths.
+
+    By then tasks of a further job have finished some files of the table `writing`, and write others.
+    """
     paths = [str(folder / f"table-{number}") for number in range(len(cases))]
     with Driver("killed", "local[2]", folder).running() as driver:
         for case, path in zip(cases, paths, strict=True):
             case.make(path)
             driver.stops.ask(path, case.stop)
         pairs = list(zip(cases, paths, strict=True))
-        ended = driver.start(until_one_ends, [case.call(path) for case, path in pairs])
+        calls = [case.call(path) for case, path in pairs]
+        go = folder / "go"
+        if writing:
+            calls.append((jobs.append_without_end, (writing, ROWS, str(go))))
+        ended = driver.start(until_one_ends, calls)
 
         def stopped() -> bool:
             return all(driver.stops.reached(path, case.stop) for case, path in pairs)
@@ -156,6 +165,10 @@ def kill(folder: Path, cases: Sequence[Case]) -> list[str]:
         eventually("all jobs are stopped", lambda: stopped() or ended.done(), 600)
         if not stopped():
             raise AssertionError("a job did not stop") from ended.exception()
+        go.touch()
+        if writing:
+            eventually("tasks write", lambda: bool(orphans(writing)) or ended.done(), 120)
+            assert not ended.done(), ended.exception()
         driver.kill()
         driver.stops.kill()
     return paths
@@ -179,9 +192,16 @@ def check(spark: SparkSession, case: Case, path: str) -> None:
     case.check_right(path)
 
 
+@pytest.mark.slow
 def test_jobs_that_are_killed_when_they_commit_land_once(spark: SparkSession, tmp_path: Path) -> None:
-    for case, path in zip(QUICK, kill(tmp_path, QUICK), strict=True):
+    writing = str(tmp_path / "writing")
+    spark_lance.write_dataset(jobs.rows(0), writing)
+    for case, path in zip(QUICK, kill(tmp_path, QUICK, writing), strict=True):
         check(spark, case, path)
+    assert spark_lance.dataset(writing).version == 1
+    check_whole(writing)
+    assert jobs.ids(spark, writing) == OLD
+    check_orphans_go(writing)
 
 
 @pytest.fixture(scope="module")

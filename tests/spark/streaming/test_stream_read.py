@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import lance
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 import spark_lance
@@ -140,6 +141,19 @@ def test_a_start_may_be_given(path: str) -> None:
     assert soon.all() == [15]
     with pytest.raises(VersionNotFoundError, match="no version 9 yet"):
         Query(path, startingVersion=9).all()
+
+
+def test_a_stream_that_cannot_begin_says_why_without_a_stack(spark: SparkSession, path: Path) -> None:
+    append(path, 0, 1)
+    stream = spark.readStream.format("lance").option("startingVersion", 9).load(str(path))
+    with TemporaryDirectory() as checkpoint:
+        query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination(60)
+    message = str(caught.value).partition("=== Streaming Query ===")[0]
+    assert "spark_lance.errors.VersionNotFoundError: " in message
+    assert "no version 9 yet" in message
+    assert "Traceback" not in message
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def run(
 
 
 @needs_limits
-@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("place", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_query_that_fails_in_a_commit_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path, source: str, place: str
 ) -> None:

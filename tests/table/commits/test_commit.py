@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 import spark_lance
 from spark_lance.errors import (
@@ -222,10 +223,45 @@ def test_a_rival_that_wins_is_rebased_on(root: str) -> None:
     assert len(PLAIN.list(join(root, "_transactions"))) == 3
 
 
+def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str) -> None:
+    """The operation changes on the second attempt, and the name of its file does not."""
+    pb = transaction_pb2.Transaction
+
+    def column_is_rewritten(store: Scripted, path: str, data: bytes) -> None:
+        (old,) = load_latest(PLAIN, root).fragments
+        update = pb.Update(
+            updated_fragments=[old], fields_modified=[0], update_mode=pb.Update.REWRITE_COLUMNS
+        )
+        commit_operation(PLAIN, root, update, read_version=1)
+        put(store, path, data)
+
+    entry = table_pb2.IndexMetadata(
+        uuid=table_pb2.UUID(uuid=uuid.uuid4().bytes),
+        fields=[0],
+        name="a_idx",
+        dataset_version=1,
+        fragment_bitmap=BitMap([0]).serialize(),
+    )
+    ours = commit_operation(
+        Scripted(steps=[column_is_rewritten]),
+        root,
+        pb.CreateIndex(new_indices=[entry]),
+        read_version=1,
+        retry=RetryPolicy(attempts=2),
+        env=Clock().env(),
+    )
+    transaction = read_transaction(PLAIN, root, ours)
+    assert transaction.read_version == 1
+    (fitted,) = transaction.message.create_index.new_indices
+    assert not BitMap.deserialize(fitted.fragment_bitmap)
+    assert history(root) == ["overwrite", "update", "create_index"]
+
+
 def test_back_off_grows_and_attempts_are_bounded(root: str) -> None:
     clock = Clock()
-    with pytest.raises(RetriesExhaustedError, match="all 4 attempts"):
+    with pytest.raises(RetriesExhaustedError, match="all 4 attempts") as caught:
         append_with(rival, rival, rival, rival, root=root, clock=clock)
+    assert isinstance(caught.value, OSError)  # as with pylance
     assert clock.sleeps == pytest.approx([0.0375, 0.075, 0.15])
     assert history(root) == ["overwrite"] + ["append"] * 4
 

@@ -22,6 +22,7 @@ from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.operations.row_effects import ROW_EFFECTS
 from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.transaction import Transaction
 
@@ -46,6 +47,7 @@ def test_the_grid_has_a_row_for_what_is_executed_and_a_column_for_everything() -
     executable = set(OPERATIONS) - {"update_mem_wal_state", "data_overlay", "clone"}
     assert set(CONFLICTS) == executable | {"rewrite_deferred"}
     assert {name for name, build in OPERATIONS.items() if build is not None} <= {*CONFLICTS, "clone"}
+    assert ROW_EFFECTS.keys() == OPERATIONS.keys()
     for row in CONFLICTS.values():
         assert set(row) == set(OPERATIONS)
 

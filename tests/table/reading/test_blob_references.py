@@ -263,7 +263,7 @@ print(status("VmHWM") - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is told by Linux")
-@pytest.mark.parametrize("version", ["2.1", "2.2"])
+@pytest.mark.parametrize("version", [pytest.param("2.1", marks=pytest.mark.slow), "2.2"])
 def test_memory_does_not_grow_with_blobs(tmp_path: Path, version: str) -> None:
     """Copies 200 MB of blobs, one of which has 120 MB."""
     source, target = str(tmp_path / "s"), str(tmp_path / "t")

@@ -1,4 +1,6 @@
-"""The writer's choice: which layout and which encodings a page gets. All thresholds are in this module.
+"""The writer's choice: which layout and which encodings a page gets.
+
+All thresholds are in this module, but for those of numbers of 8 to 64 bits, which are in numbers.py.
 
 No valid value at all -> constant page; so too, from 2.2 on, if all values are the same and there are no
 levels. Dictionaries and values that are not whole bytes -> mini-block. Otherwise wide values -> full-zip,

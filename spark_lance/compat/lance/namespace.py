@@ -1,0 +1,326 @@
+"""`lance.namespace` over the catalog of this package: a folder of tables, with requests of `lance-namespace`.
+
+`lance_namespace.connect("dir", {"root": ...})` finds `DirectoryNamespace` after `compat.install()`.
+The package `lance-namespace` brings requests, answers and errors (extra `namespace`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import lance_namespace as api
+import pyarrow as pa
+import pyarrow.ipc
+
+from spark_lance.catalog.directory import DirectoryCatalog
+from spark_lance.catalog.names import SEPARATOR, Name, TableEntry
+from spark_lance.compat.lance.schema import schema_to_json
+from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.errors import (
+    ColumnNotFoundError,
+    CommitError,
+    LanceError,
+    NamespaceExistsError,
+    NamespaceInUseError,
+    NamespaceNotFoundError,
+    OptionError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+    VersionNotFoundError,
+)
+
+__all__ = ["DirectoryNamespace", "location_of", "place_for"]
+
+# The first that fits says what an error is there.
+_ERRORS: tuple[tuple[type[Exception], type[Exception]], ...] = (
+    (NamespaceNotFoundError, api.NamespaceNotFoundError),
+    (NamespaceExistsError, api.NamespaceAlreadyExistsError),
+    (NamespaceInUseError, api.NamespaceNotEmptyError),
+    (VersionNotFoundError, api.TableVersionNotFoundError),
+    (TableNotFoundError, api.TableNotFoundError),
+    (TableExistsError, api.TableAlreadyExistsError),
+    (ColumnNotFoundError, api.TableColumnNotFoundError),
+    (CommitError, api.ConcurrentModificationError),
+    (UnsupportedFormatError, api.UnsupportedOperationError),
+    (OptionError, api.InvalidInputError),
+    (LanceError, api.InternalError),
+)
+_STORAGE = "storage."
+_SETTINGS = frozenset({"root", "manifest_enabled", "dir_listing_enabled"})
+
+
+class DirectoryNamespace(api.LanceNamespace):
+    """The tables and namespaces below one folder.
+
+    Args:
+        session: taken, and without effect.
+        properties: `root`, the folder; `storage.<name>` for options of its store. Both ways to find tables
+            (`manifest_enabled`, `dir_listing_enabled`) are always on.
+
+    Raises (all methods): the errors of `lance_namespace`.
+    """
+
+    def __init__(self, session: object = None, context_provider: object = None, **properties: str) -> None:
+        if context_provider is not None:
+            raise api.UnsupportedOperationError("a context provider is not taken here: give storage options")
+        unknown = [key for key in properties if key not in _SETTINGS and not key.startswith(_STORAGE)]
+        if unknown or not properties.get("root"):
+            raise api.InvalidInputError(
+                f"a directory namespace needs the setting root, and takes {_STORAGE}<name> besides; "
+                f"not known: {', '.join(unknown) or 'none'}"
+            )
+        options = {
+            key.removeprefix(_STORAGE): value for key, value in properties.items() if key.startswith(_STORAGE)
+        }
+        root = properties["root"]
+        self._catalog = DirectoryCatalog(root.rstrip("/") or root, options)
+
+    def namespace_id(self) -> str:
+        """Return its folder, as pylance writes it."""
+        return f'DirectoryNamespace {{ root: "{self._catalog.root.removeprefix("file://")}" }}'
+
+    def __repr__(self) -> str:
+        return f"DirectoryNamespace({self.namespace_id()})"
+
+    def create_namespace(self, request: Any) -> Any:
+        """Make a namespace."""
+        with _told():
+            self._catalog.create_namespace(_name(request), request.properties or {})
+        return api.CreateNamespaceResponse(properties=request.properties)
+
+    def list_namespaces(self, request: Any) -> Any:
+        """Return the namespaces directly in one, by name."""
+        with _told():
+            found, more = _page(self._catalog.namespaces(_name(request)), request)
+        return api.ListNamespacesResponse(namespaces=found, page_token=more)
+
+    def describe_namespace(self, request: Any) -> Any:
+        """Return the properties of a namespace."""
+        with _told():
+            return api.DescribeNamespaceResponse(
+                properties=self._catalog.namespace_properties(_name(request))
+            )
+
+    def drop_namespace(self, request: Any) -> Any:
+        """Remove an empty namespace."""
+        with _told():
+            self._catalog.drop_namespace(_name(request))
+        return api.DropNamespaceResponse()
+
+    def namespace_exists(self, request: Any) -> Any:
+        """Raise an error if there is no such namespace."""
+        with _told():
+            self._catalog.namespace_properties(_name(request))
+        return api.NamespaceExistsResponse()
+
+    def list_tables(self, request: Any) -> Any:
+        """Return the tables directly in a namespace, by name."""
+        with _told():
+            found, more = _page(self._catalog.tables(_name(request)), request)
+        return api.ListTablesResponse(tables=found, page_token=more)
+
+    def describe_table(self, request: Any) -> Any:
+        """Return where a table is, and with `load_detailed_metadata` its version and schema."""
+        with _told():
+            entry = self._catalog.table(_name(request))
+            known: dict[str, Any] = {"is_only_declared": entry.declared} if request.check_declared else {}
+            if request.load_detailed_metadata and not entry.declared:
+                opened = self._open(entry, request)
+                schema = schema_to_json(opened.schema)
+                known = {"version": opened.version, "is_only_declared": False, "schema": schema}
+        return api.DescribeTableResponse(
+            table=entry.name[-1],
+            namespace=list(entry.name[:-1]),
+            location=_shown(entry.uri),
+            table_uri=_shown(entry.uri),
+            properties=dict(entry.properties) or None,
+            storage_options=dict(self._catalog.storage_options) or None,
+            **known,
+        )
+
+    def register_table(self, request: Any) -> Any:
+        """Give a table that lies below the folder a name."""
+        place = request.location
+        rule = f"Location must be a relative path within the root directory: {place}"
+        if "://" in place:
+            raise api.InvalidInputError(f"Absolute URIs are not allowed for register_table. {rule}")
+        if place.startswith("/"):
+            raise api.InvalidInputError(f"Absolute paths are not allowed for register_table. {rule}")
+        if ".." in place.split("/"):
+            raise api.InvalidInputError(f"Path traversal is not allowed. {rule}")
+        with _told():
+            self._catalog.register(_table_name(request), place, request.properties or {})
+        return api.RegisterTableResponse(location=place, properties=request.properties)
+
+    def table_exists(self, request: Any) -> Any:
+        """Raise an error if there is no such table."""
+        with _told():
+            self._catalog.table(_name(request))
+        return api.TableExistsResponse()
+
+    def drop_table(self, request: Any) -> Any:
+        """Remove a table with its files."""
+        with _told():
+            entry = self._catalog.table(_table_name(request))
+            self._catalog.drop(entry.name)
+        return api.DropTableResponse(id=list(entry.name), location=_shown(entry.uri))
+
+    def deregister_table(self, request: Any) -> Any:
+        """Take a table's name away; its files stay."""
+        with _told():
+            entry = self._catalog.forget(_table_name(request))
+        return api.DeregisterTableResponse(id=list(entry.name), location=_shown(entry.uri))
+
+    def create_table(self, request: Any, request_data: bytes) -> Any:
+        """Write a table from a stream of Arrow's IPC format."""
+        name = _table_name(request)
+        mode = (request.mode or "create").lower().replace("_", "")
+        if mode not in ("create", "existok", "overwrite"):
+            raise api.InvalidInputError(f"mode {request.mode!r} is none of Create, ExistOk, Overwrite")
+        with _told():
+            data = _rows(request_data, "create_table")
+            entry = self._there(name)
+            if entry is not None and not entry.declared:
+                if mode == "existok":
+                    return api.CreateTableResponse(
+                        location=_shown(entry.uri), properties=dict(entry.properties) or None
+                    )
+                if mode == "create":
+                    raise TableExistsError(f"there is a table {SEPARATOR.join(name)} already")
+                made = self._write(data, entry.uri, "overwrite")
+            else:
+                uri = self._catalog.place(name)
+                made = self._write(data, uri, "create")
+                self._catalog.add(name, uri, request.properties or {})
+        return api.CreateTableResponse(
+            location=_shown(made.uri), version=made.version, properties=request.properties
+        )
+
+    def declare_table(self, request: Any) -> Any:
+        """Take a name and a place for a table that is written later."""
+        with _told():
+            uri = self._catalog.declare(_table_name(request), request.properties or {})
+        return api.DeclareTableResponse(location=_shown(uri), properties=request.properties)
+
+    def rename_table(self, request: Any) -> Any:
+        """Give a table another name, perhaps in another namespace."""
+        old = _table_name(request)
+        parent = old[:-1] if request.new_namespace_id is None else tuple(request.new_namespace_id)
+        with _told():
+            self._catalog.rename(old, (*parent, request.new_table_name))
+        return api.RenameTableResponse()
+
+    def count_table_rows(self, request: Any) -> Any:
+        """Return how many rows a table has that meet `predicate`."""
+        with _told():
+            entry = self._catalog.table(_table_name(request))
+            count = self._open(entry, request).count_rows(request.predicate)
+        return api.CountTableRowsResponse(count=count)
+
+    def insert_into_table(self, request: Any, request_data: bytes) -> Any:
+        """Append a stream of Arrow's IPC format to a table, or write it in place of its rows."""
+        mode = (request.mode or "append").lower()
+        if mode not in ("append", "overwrite"):
+            raise api.InvalidInputError(f"mode {request.mode!r} is none of append, overwrite")
+        with _told():
+            data = _rows(request_data, "insert_into_table")
+            made = self._write(data, self._catalog.table(_table_name(request)).uri, mode)
+        return api.InsertIntoTableResponse(num_inserted_rows=data.num_rows, version=made.version)
+
+    def _there(self, name: Name) -> TableEntry | None:
+        try:
+            return self._catalog.table(name)
+        except TableNotFoundError:
+            return None
+
+    def _open(self, entry: TableEntry, request: Any) -> LanceDataset:
+        return dataset(entry.uri, request.version, storage_options=self._catalog.storage_options)
+
+    def _write(self, data: pa.Table, uri: str, mode: str) -> LanceDataset:
+        return write_dataset(data, uri, mode=mode, storage_options=self._catalog.storage_options)
+
+
+def location_of(client: Any, table_id: list[str]) -> tuple[str, dict[str, str]]:
+    """Return where a namespace says that a table is, and the options of its store."""
+    answer = client.describe_table(api.DescribeTableRequest(id=list(table_id)))
+    return str(answer.location), dict(answer.storage_options or {})
+
+
+def place_for(client: Any, table_id: list[str], mode: str) -> tuple[str, dict[str, str]]:
+    """Return where a namespace wants a table that is to be written, and the options of its store.
+
+    A name that was declared by a write that failed is taken again.
+    """
+    if mode != "create":
+        try:
+            return location_of(client, table_id)
+        except api.TableNotFoundError:
+            if mode == "append":
+                raise
+    try:
+        answer = client.declare_table(api.DeclareTableRequest(id=list(table_id)))
+    except api.TableAlreadyExistsError:
+        known = client.describe_table(api.DescribeTableRequest(id=list(table_id), check_declared=True))
+        if not known.is_only_declared:
+            raise
+        answer = known
+    return str(answer.location), dict(answer.storage_options or {})
+
+
+def _name(request: Any) -> Name:
+    if request.id is None:
+        raise api.InvalidInputError("the request has no id: an empty list means the root namespace")
+    return tuple(request.id)
+
+
+def _table_name(request: Any) -> Name:
+    name = _name(request)
+    if not name:
+        raise api.InvalidInputError("the id of a table cannot be empty")
+    return name
+
+
+def _shown(uri: str) -> str:
+    return uri if "://" in uri else f"file://{uri}"
+
+
+def _rows(data: bytes, verb: str) -> pa.Table:
+    if not data:
+        raise api.InvalidInputError(f"{verb} needs data: rows as an Arrow IPC stream are required")
+    try:
+        return pyarrow.ipc.open_stream(data).read_all()
+    except pa.ArrowInvalid as error:
+        raise api.InvalidInputError(f"{verb}: the data is no Arrow IPC stream: {error}") from error
+
+
+def _page(names: list[Name], request: Any) -> tuple[list[str], str | None]:
+    """Return the names after `page_token`, `limit` at most, and the token of the next page."""
+    found = [name[-1] for name in names if request.page_token is None or name[-1] > request.page_token]
+    if request.limit is None or len(found) <= request.limit:
+        return found, None
+    if request.limit < 1:
+        raise api.InvalidInputError(f"limit {request.limit} is below 1")
+    return found[: request.limit], found[request.limit - 1]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise the errors of `lance_namespace` in place of ours."""
+    try:
+        yield
+    except LanceError as error:
+        kind = next(theirs for ours, theirs in _ERRORS if isinstance(error, ours))
+        raise kind(f"{_KINDS.get(kind, 'Error')}: {error}") from error
+
+
+_KINDS: Mapping[type[Exception], str] = {
+    api.NamespaceNotFoundError: "Namespace not found",
+    api.NamespaceAlreadyExistsError: "Namespace already exists",
+    api.NamespaceNotEmptyError: "Namespace not empty",
+    api.TableNotFoundError: "Table not found",
+    api.TableAlreadyExistsError: "Table already exists",
+    api.InvalidInputError: "Invalid input",
+}

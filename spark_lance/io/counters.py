@@ -1,0 +1,68 @@
+"""How much this process has read from stores, for those who watch or compare.
+
+A read is a range of bytes that the code above asked for; a request is what went to the store for one or more
+of them. A range of a file that is mapped into memory counts as a request of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import astuple, dataclass
+
+__all__ = ["ReadCounts", "count_cache_hit", "count_pages", "count_read", "read_counts"]
+
+
+@dataclass(frozen=True)
+class ReadCounts:
+    """What was read.
+
+    Attributes:
+        reads, requests, bytes: ranges of bytes, requests to stores, and bytes that the ranges have.
+        cache_hits: parts of indices and open versions that the process still had.
+        pages, pages_skipped: pages of data files that were read, and those in the same columns of the same
+            fragments that were not.
+    """
+
+    reads: int = 0
+    requests: int = 0
+    bytes: int = 0
+    cache_hits: int = 0
+    pages: int = 0
+    pages_skipped: int = 0
+
+    def __sub__(self, before: ReadCounts) -> ReadCounts:
+        return ReadCounts(*(one - two for one, two in zip(astuple(self), astuple(before), strict=True)))
+
+
+_lock = threading.Lock()
+_reads = _requests = _bytes = _hits = _pages = _skipped = 0
+
+
+def count_read(size: int, reads: int = 1, requests: int = 1) -> None:
+    """Note that `reads` ranges of `size` bytes together were read by `requests` requests."""
+    global _reads, _requests, _bytes
+    with _lock:
+        _reads += reads
+        _requests += requests
+        _bytes += int(size)
+
+
+def count_cache_hit() -> None:
+    """Note that something was at hand and not read."""
+    global _hits
+    with _lock:
+        _hits += 1
+
+
+def count_pages(read: int, skipped: int) -> None:
+    """Note that more pages were read, and more, or fewer, were skipped."""
+    global _pages, _skipped
+    with _lock:
+        _pages += read
+        _skipped += skipped
+
+
+def read_counts() -> ReadCounts:
+    """Return what this process has read since it began, all its threads together."""
+    with _lock:
+        return ReadCounts(_reads, _requests, _bytes, _hits, _pages, _skipped)

@@ -1,0 +1,153 @@
+"""What a Spark task reads of a version, and how: all that a worker process loads for it.
+
+A worker is started for one query and may be ended with it, and what it imports it imports then. So nothing of
+the planning is needed here: no manifest, no index, no option. `rows.LanceReader` pickles to `TaskRows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyroaring import BitMap
+from pyspark.sql.datasource import InputPartition
+
+from spark_lance.file.schema import Field
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.session.workers import freeze_loaded_modules
+from spark_lance.table.bases import Bases
+from spark_lance.table.data_files import physical_rows
+from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.reading.scan_task import ScanTask
+
+__all__ = ["LancePartition", "Piece", "TaskRows", "live_rows", "without_first"]
+
+_EMPTY_BATCH = 1 << 20
+
+
+class Piece(NamedTuple):
+    """What is special to one task of a scan; see the attributes of `ScanTask`."""
+
+    fragment: bytes
+    first_row: int
+    span: tuple[int, int] | None
+    selection: bytes | None
+
+    @classmethod
+    def of(cls, task: ScanTask) -> Piece:
+        """Return what is special to a task."""
+        return cls(task.fragment, task.first_row, task.span, task.selection)
+
+    def task(self, shared: ScanTask) -> ScanTask:
+        """Return the task, which shares the rest with another one of the scan."""
+        return replace(shared, **self._asdict())
+
+
+@dataclass(frozen=True)
+class LancePartition(InputPartition):
+    """What one Spark task reads.
+
+    Attributes:
+        pieces: its fragments.
+        size: rows and bytes, as text.
+        rows: how many rows without columns it has instead of fragments.
+    """
+
+    pieces: tuple[Piece, ...]
+    size: str
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """Reads partitions.
+
+    Attributes:
+        schema: the columns.
+        shared: what all tasks of the scan have in common; None if there is no fragment.
+        condition: what rows must meet.
+        limit: as many rows are enough.
+        skip: the rows that are passed over first.
+        blobs: the fields among the columns that have blobs.
+        batch_bytes, batch_size: about the most bytes of a batch, and its most rows.
+    """
+
+    schema: st.StructType
+    shared: ScanTask | None
+    condition: Condition | None
+    limit: int | None
+    skip: int
+    blobs: tuple[Field, ...]
+    batch_bytes: int
+    batch_size: int
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
+        # A table without fragments has no partitions, for which Spark runs one task without a value.
+        if not isinstance(partition, LancePartition):
+            return
+        with one_line():
+            freeze_loaded_modules()
+            left = self.limit
+            for batch in without_first(self.batches(partition), self.skip):
+                if left is not None:
+                    batch = batch.slice(0, left)
+                    left -= batch.num_rows
+                yield batch
+                if left == 0:
+                    return
+
+    def batches(self, partition: LancePartition) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of a partition that meet the condition."""
+        for first in range(0, partition.rows, _EMPTY_BATCH):
+            yield rows_without_columns(min(_EMPTY_BATCH, partition.rows - first))
+        for piece in partition.pieces:
+            assert self.shared is not None  # there is a fragment
+            task = piece.task(self.shared)
+            if not task.names and self.condition is None:
+                yield rows_without_columns(live_rows(task))
+                continue
+            yield from self._rows(task)
+
+    def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+        target = arrow_schema(self.schema)
+        convert: BatchConverter | None = None
+        most = self.batch_bytes
+        size = min(self.batch_size, self.limit or self.batch_size)
+        for batch in task.batches(most, size, self.condition):
+            if not task.names:
+                yield rows_without_columns(batch.num_rows)
+                continue
+            parts: Iterable[pa.RecordBatch] = [batch]
+            if self.blobs:
+                from spark_lance.spark.schema.blobs import read_blobs
+
+                bases = task.bases or Bases(task.store, task.root)
+                parts = read_blobs(batch, self.blobs, self.schema, task.message, bases, most)
+            for part in parts:
+                convert = convert or BatchConverter.plan(part.schema, target)
+                yield convert(part)
+
+
+def without_first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches without their first rows."""
+    for batch in batches:
+        if rows < batch.num_rows:
+            yield batch.slice(rows) if batch.num_columns else rows_without_columns(batch.num_rows - rows)
+        rows = max(0, rows - batch.num_rows)
+
+
+def live_rows(task: ScanTask) -> int:
+    """Return how many rows a task has, about if it is to read some of the rows of its fragment only."""
+    if task.selection is not None:
+        return len(BitMap.deserialize(task.selection))
+    fragment = task.message
+    if task.span is not None:
+        return task.span[1] - task.span[0]
+    total = physical_rows(task.store, task.root, fragment, task.bases)
+    return total - int(fragment.deletion_file.num_deleted_rows)

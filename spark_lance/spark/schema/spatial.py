@@ -1,0 +1,128 @@
+"""Geometries in Spark: its types GEOMETRY and GEOGRAPHY (4.1 and newer), and the binary that tables have.
+
+Spark exchanges a value as
+
+    struct<srid: int32, wkb: binary>     the child `wkb` with metadata geometry (or geography) = true, srid
+
+A table has well-known binary, of the extension type geoarrow.wkb, whose metadata names the spatial reference:
+{"crs": "OGC:CRS84"}, of a geography also "edges": "spherical". (GeoArrow format, extension metadata.)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.errors import IllegalArgumentException
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.extensions import EXTENSION_METADATA
+from spark_lance.file.geometry_names import WELL_KNOWN_BINARY
+from spark_lance.spark.compat import GeographyType, GeometryType
+from spark_lance.table.predicates.geometries import extension_of
+
+__all__ = [
+    "carried",
+    "carrier_of",
+    "is_carrier",
+    "is_spatial",
+    "is_spatial_field",
+    "spatial_metadata",
+    "spatial_type",
+]
+
+_NO_REFERENCE, _WORLD = 0, 4326
+# Longitude and latitude; GeoArrow's coordinates are in this order, whatever an authority says.
+_WORLD_NAMES = ("OGC:CRS84", "EPSG:4326")
+
+
+def is_spatial(spark: st.DataType) -> bool:
+    """Whether a Spark type is GEOMETRY or GEOGRAPHY."""
+    return any(kind is not None and isinstance(spark, kind) for kind in (GeometryType, GeographyType))
+
+
+def is_spatial_field(field: pa.Field) -> bool:
+    """Whether a column can be read as one of these types."""
+    return extension_of(field) in WELL_KNOWN_BINARY
+
+
+def _is_geography(spark: st.DataType) -> bool:
+    return GeographyType is not None and isinstance(spark, GeographyType)
+
+
+def carrier_of(spark: Any) -> pa.DataType:
+    """Return the Arrow type in which Spark exchanges values of one of these types."""
+    name = "geography" if _is_geography(spark) else "geometry"
+    metadata = {name: "true", "srid": str(spark.srid)}
+    return pa.struct(
+        [
+            pa.field("srid", pa.int32(), nullable=False),
+            pa.field("wkb", pa.binary(), nullable=False, metadata=metadata),
+        ]
+    )
+
+
+def is_carrier(arrow: pa.DataType) -> bool:
+    """Whether an Arrow type is a carrier of geometries."""
+    if not pa.types.is_struct(arrow) or [field.name for field in arrow] != ["srid", "wkb"]:
+        return False
+    metadata = arrow.field("wkb").metadata or {}
+    return b"geometry" in metadata or b"geography" in metadata
+
+
+def carried(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return well-known binary in a carrier, whose type says of which spatial reference it is."""
+    binary = values.storage if isinstance(values, pa.ExtensionArray) else values
+    binary = binary.cast(pa.binary())
+    srid = int((target.field("wkb").metadata or {}).get(b"srid", b"0"))
+    references = pa.array(np.full(len(binary), max(srid, _NO_REFERENCE), np.int32))
+    mask = binary.is_null() if binary.null_count else None
+    return pa.StructArray.from_arrays([references, binary.fill_null(b"")], fields=list(target), mask=mask)
+
+
+def spatial_type(field: pa.Field) -> st.DataType:
+    """Return the Spark type of a column of well-known binary, by its spatial reference.
+
+    Raises:
+        SchemaError: this release of Spark has no such types.
+    """
+    if GeometryType is None or GeographyType is None:
+        raise SchemaError("geometry_as=geometry needs the types of Spark 4.1 and newer")
+    text = (field.metadata or {}).get(EXTENSION_METADATA.encode(), b"")
+    if isinstance(field.type, pa.BaseExtensionType):
+        text = field.type.__arrow_ext_serialize__()
+    try:
+        said = json.loads(text or b"{}")
+    except ValueError:
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    if said.get("edges") == "spherical":
+        return GeographyType(_WORLD)  # type: ignore[call-arg]
+    name = _name_of(said.get("crs"))
+    if name in _WORLD_NAMES:
+        return GeometryType(_WORLD)  # type: ignore[call-arg]
+    try:
+        found: st.DataType = GeometryType._from_crs(name)  # type: ignore[attr-defined]
+    except IllegalArgumentException:
+        found = GeometryType(_NO_REFERENCE)  # type: ignore[call-arg]
+    return found
+
+
+def _name_of(reference: Any) -> str:
+    """Return a spatial reference by authority and code; "" if it is none, or given in another way."""
+    if isinstance(reference, dict) and isinstance(reference.get("id"), dict):
+        return f"{reference['id'].get('authority')}:{reference['id'].get('code')}"
+    return reference if isinstance(reference, str) else ""
+
+
+def spatial_metadata(spark: Any) -> str:
+    """Return the extension metadata of a column of one of these types."""
+    said: dict[str, str] = {}
+    if spark.srid > _NO_REFERENCE:
+        said["crs"] = spark._crs
+    if _is_geography(spark):
+        said["edges"] = "spherical"
+    return json.dumps(said)

@@ -1,0 +1,57 @@
+"""What each operation does to the rows that are there, as far as its name tells.
+
+Change feeds look here first: what changes no rows need not be read, and where rows stay at their addresses
+these tell which row is which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["ROW_EFFECTS", "RowEffect", "effect_of"]
+
+
+@dataclass(frozen=True)
+class RowEffect:
+    """What an operation may do.
+
+    Attributes:
+        changes: rows come, go, or get other values. If not, they may still be elsewhere, or lack a column.
+        keeps_addresses: what is at an address stays there as it is, or goes.
+        carries_ids: a row may get the stable id that another row had in the version before.
+        renumbers: a fragment may be another one than the fragment of the same number before.
+    """
+
+    changes: bool = True
+    keeps_addresses: bool = False
+    carries_ids: bool = True
+    renumbers: bool = False
+
+
+_SAME_ROWS = RowEffect(changes=False, keeps_addresses=True)
+
+# Every operation of the format by its name in the Transaction message.
+ROW_EFFECTS: Mapping[str, RowEffect] = {
+    "append": RowEffect(keeps_addresses=True, carries_ids=False),
+    "delete": RowEffect(keeps_addresses=True, carries_ids=False),
+    "overwrite": RowEffect(keeps_addresses=True, carries_ids=False, renumbers=True),
+    "create_index": _SAME_ROWS,
+    "rewrite": RowEffect(changes=False),
+    "merge": RowEffect(),
+    "restore": RowEffect(renumbers=True),
+    "reserve_fragments": _SAME_ROWS,
+    "update": RowEffect(),
+    "project": _SAME_ROWS,
+    "update_config": _SAME_ROWS,
+    "data_replacement": RowEffect(),
+    "update_mem_wal_state": _SAME_ROWS,
+    "clone": RowEffect(carries_ids=False, renumbers=True),
+    "update_bases": _SAME_ROWS,
+    "data_overlay": RowEffect(),
+}
+
+
+def effect_of(name: str | None) -> RowEffect:
+    """Return what an operation does, by its name; the worst of one that is not known."""
+    return ROW_EFFECTS.get(name or "", RowEffect())

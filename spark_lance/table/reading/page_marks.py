@@ -1,0 +1,75 @@
+"""Which pages of the columns of a fragment have been read, and which a read would look at.
+
+A page holds the values of consecutive rows of one column, or of a field inside it. One that is read in
+part is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_lance.io.counters import count_pages
+
+__all__ = ["PageMarks", "pages_of_rows", "pages_of_runs"]
+
+Rows = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
+
+
+def pages_of_rows(starts: Rows, rows: Rows) -> Marks:
+    """Return which pages hold some rows.
+
+    Args:
+        starts: the first row of each page, ascending.
+        rows: numbers of rows, ascending.
+    """
+    ends = np.searchsorted(rows, np.append(starts, np.iinfo(np.int64).max)[1:])
+    found: Marks = np.diff(ends, prepend=0) > 0
+    return found
+
+
+def pages_of_runs(starts: Rows, runs: Iterable[tuple[int, int]]) -> Marks:
+    """Return which pages hold rows of some runs [start, stop)."""
+    marks = np.zeros(len(starts), np.bool_)
+    for start, stop in runs:
+        if start < stop:
+            first = max(0, int(np.searchsorted(starts, start, side="right")) - 1)
+            marks[first : int(np.searchsorted(starts, stop))] = True
+    return marks
+
+
+class PageMarks:
+    """Keeps which pages of one field have been read, and tells `count_pages`.
+
+    What has not been read counts as skipped.
+
+    Args:
+        columns: for each of the field's columns the first row of each page.
+    """
+
+    def __init__(self, columns: Sequence[Rows]) -> None:
+        self._columns = columns
+        self._seen = [np.zeros(len(starts), np.bool_) for starts in columns]
+        self._left = sum(map(len, columns))
+        count_pages(0, self._left)
+
+    def read_run(self, start: int, stop: int) -> None:
+        """Take note of a read of rows [start, stop)."""
+        if self._left:
+            self._add([pages_of_runs(starts, [(start, stop)]) for starts in self._columns])
+
+    def read_rows(self, rows: Rows) -> None:
+        """Take note of a read of rows by ascending number."""
+        if self._left:
+            self._add([pages_of_rows(starts, rows) for starts in self._columns])
+
+    def _add(self, read: Sequence[Marks]) -> None:
+        new = 0
+        for seen, here in zip(self._seen, read, strict=True):
+            new += int(np.count_nonzero(here & ~seen))
+            seen |= here
+        self._left -= new
+        count_pages(new, -new)
