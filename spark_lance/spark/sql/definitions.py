@@ -109,8 +109,8 @@ def _place(question: Question, *, replaces: bool) -> str:
             raise OptionError(f"the table is named by its path {name[0]}: leave out LOCATION {given!r}")
         if not catalog.paths:
             raise OptionError(
-                f"catalog {catalog.name} takes no paths (spark.sql.catalog.{catalog.name}.paths is false): give "
-                "the table a name"
+                f"catalog {catalog.name} takes no paths (spark.sql.catalog.{catalog.name}.paths is false): "
+                "give the table a name"
             )
         return name[0]
     if given is not None:
