@@ -226,7 +226,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
     public Scan build() {
       CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map) table.answer.get("always"));
-      Scan scan = new PythonTable(LanceCatalog.source(), "lance", wanted).newScanBuilder(options).build();
+      Scan scan = new PythonTable(Bridge.source(), "lance", wanted).newScanBuilder(options).build();
       return new Searching(scan, wanted, table.answer);
     }
   }
