@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +52,7 @@ def register_blob_function(spark: Any) -> None:
     spark.udf.register(BLOB_FUNCTION, made)
 
 
-def batches_of_bytes(batches: Iterator[pa.Array | tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
     """Yield the bytes for batches of arguments, in batches of about 16 MiB.
 
     Raises:
@@ -61,8 +61,8 @@ def batches_of_bytes(batches: Iterator[pa.Array | tuple[pa.Array, ...]]) -> Iter
         BlobSourceError, FormatError: the bytes are not where a description says.
     """
     with one_line():
-        for given in batches:
-            # Spark gives the array itself if it is the only one.
+        # Spark reads from the types how it is to call this, and gives the array itself if it is the only one.
+        for given in cast("Iterator[Any]", batches):
             blobs, *numbers = given if isinstance(given, tuple) else (given,)
             yield from _ranges(blobs, numbers)
 
