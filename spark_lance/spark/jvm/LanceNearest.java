@@ -92,10 +92,10 @@ public final class LanceNearest extends Rule {
 
     // The rows that the index finds, under the names of the table's; null if no index has the metric.
     private static LogicalPlan found(DataSourceV2Relation relation, Match match, Number k) {
-      if (!(relation.table() instanceof LanceCatalog.LanceTable) || !relation.options().isEmpty()) {
+      if (!(relation.table() instanceof LanceTable) || !relation.options().isEmpty()) {
         return null;
       }
-      LanceCatalog.LanceTable table = (LanceCatalog.LanceTable) relation.table();
+      LanceTable table = (LanceTable) relation.table();
       // Tables without hidden columns are metadata tables.
       if (table.metadataColumns().length == 0 || k.intValue() < 1) {
         return null;

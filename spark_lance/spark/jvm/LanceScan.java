@@ -9,7 +9,6 @@
 
 package spark_lance.sql;
 
-import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.lang.reflect.Method;
 import java.nio.file.Files;
@@ -19,41 +18,23 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
-import java.util.OptionalLong;
-import org.apache.arrow.memory.BufferAllocator;
-import org.apache.arrow.vector.FieldVector;
-import org.apache.arrow.vector.VectorSchemaRoot;
-import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.spark.JobArtifactSet$;
 import org.apache.spark.JobArtifactState;
 import org.apache.spark.SparkContext;
-import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
-import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
-import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.FieldReference;
-import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.NullOrdering;
 import org.apache.spark.sql.connector.expressions.SortDirection;
 import org.apache.spark.sql.connector.expressions.SortOrder;
-import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
-import org.apache.spark.sql.connector.expressions.aggregate.Count;
-import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
-import org.apache.spark.sql.connector.expressions.aggregate.Max;
-import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
-import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
@@ -66,7 +47,6 @@ import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
-import org.apache.spark.sql.connector.read.colstats.ColumnStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -76,14 +56,9 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
-import org.apache.spark.sql.util.ArrowUtils$;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import org.apache.spark.sql.vectorized.ArrowColumnVector;
-import org.apache.spark.sql.vectorized.ColumnVector;
-import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 public final class LanceScan {
   // Keys of a join beyond which they do not narrow a scan.
@@ -188,7 +163,7 @@ public final class LanceScan {
       }
       Map question = Bridge.question("push_predicates");
       question.put("read", read);
-      question.put("predicates", described(predicates));
+      question.put("predicates", LancePushed.described(predicates));
       List answers = (List) Bridge.ask(question, null);
       List taken = new ArrayList();
       List left = new ArrayList();
@@ -217,8 +192,8 @@ public final class LanceScan {
 
     private boolean counted(Aggregation aggregation) {
       batch = true;
-      List functions = functions(aggregation.aggregateExpressions());
-      List groups = paths(aggregation.groupByExpressions());
+      List functions = LancePushed.functions(aggregation.aggregateExpressions());
+      List groups = LancePushed.paths(aggregation.groupByExpressions());
       if (functions == null || groups == null || (functions.isEmpty() && groups.isEmpty())) {
         asked = null;
         known = null;
@@ -296,7 +271,7 @@ public final class LanceScan {
       }
       question.put("read", told);
       question.put("columns", wanted.json());
-      question.put("predicates", described(pushed));
+      question.put("predicates", LancePushed.described(pushed));
       question.put("limit", limit < 0 ? null : new Integer(limit));
       question.put("alone", Boolean.valueOf(alone));
       question.put("offset", new Integer(offset));
@@ -312,7 +287,7 @@ public final class LanceScan {
         return own.build();
       }
       if (known != null) {
-        return new Rows(shown, null, known, (StructType) DataType.fromJson((String) known.get("schema")));
+        return new LanceRows(shown, null, known, (StructType) DataType.fromJson((String) known.get("schema")));
       }
       Map question = question("plan_scan");
       question.put("columnar", Boolean.valueOf(LanceTransport.isWanted(wanted)));
@@ -336,7 +311,7 @@ public final class LanceScan {
         return own();
       }
       if (answer.get("kind").equals("rows")) {
-        return new Rows(shown, question, answer, wanted);
+        return new LanceRows(shown, question, answer, wanted);
       }
       return new Tasks(shown, question, answer, wanted);
     }
@@ -377,277 +352,6 @@ public final class LanceScan {
     }
   }
 
-  // Aggregates as JSON; null if there is one that is never answered without tasks.
-  private static List functions(AggregateFunc[] asked) {
-    List found = new ArrayList();
-    for (int i = 0; i < asked.length; i++) {
-      Map one = new HashMap();
-      boolean counts = asked[i] instanceof CountStar || asked[i] instanceof Count;
-      if (!counts && !(asked[i] instanceof Min) && !(asked[i] instanceof Max)) {
-        return null;
-      }
-      one.put("function", counts ? "count" : asked[i] instanceof Min ? "min" : "max");
-      one.put("distinct", Boolean.valueOf(asked[i] instanceof Count && ((Count) asked[i]).isDistinct()));
-      List paths = asked[i] instanceof CountStar ? new ArrayList() : paths(asked[i].children());
-      if (paths == null || paths.size() > 1) {
-        return null;
-      }
-      one.put("path", paths.isEmpty() ? null : paths.get(0));
-      found.add(one);
-    }
-    return found;
-  }
-
-  // Columns as lists of names; null if there is one that is computed.
-  private static List paths(Expression[] expressions) {
-    List found = new ArrayList();
-    for (int i = 0; i < expressions.length; i++) {
-      if (!(expressions[i] instanceof NamedReference)) {
-        return null;
-      }
-      found.add(Bridge.list(((NamedReference) expressions[i]).fieldNames()));
-    }
-    return found;
-  }
-
-  // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too. It has no
-  // version but one that the user names, which is refused then.
-  private static MicroBatchStream stream(Map question, StructType schema, String checkpoint) {
-    Map all = new HashMap(options(question).asCaseSensitiveMap());
-    if (Boolean.TRUE.equals(((Map) question.get("read")).get("pinned"))) {
-      all.remove("version");
-    }
-    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
-    return new PythonTable(source(), "lance", schema).newScanBuilder(options).build().toMicroBatchStream(checkpoint);
-  }
-
-  private static CaseInsensitiveStringMap options(Map question) {
-    return new CaseInsensitiveStringMap((Map) ((Map) question.get("read")).get("options"));
-  }
-
-  // Predicates as JSON; see spark/scan/predicates.py.
-  private static List described(Predicate[] predicates) {
-    List found = new ArrayList();
-    for (int i = 0; i < predicates.length; i++) {
-      found.add(described(predicates[i]));
-    }
-    return found;
-  }
-
-  private static Map described(Expression expression) {
-    Map told = new HashMap();
-    if (expression instanceof NamedReference) {
-      told.put("path", Bridge.list(((NamedReference) expression).fieldNames()));
-    } else if (expression instanceof Literal) {
-      Literal literal = (Literal) expression;
-      told.put("type", literal.dataType().json());
-      told.put("value", text(literal.value()));
-    } else if (expression instanceof Predicate) {
-      told.put("op", ((Predicate) expression).name());
-      List args = new ArrayList();
-      Expression[] children = expression.children();
-      for (int i = 0; i < children.length; i++) {
-        args.add(described(children[i]));
-      }
-      told.put("args", args);
-    }
-    return told;
-  }
-
-  private static String text(Object value) {
-    if (value instanceof byte[]) {
-      byte[] bytes = (byte[]) value;
-      StringBuilder digits = new StringBuilder();
-      for (int i = 0; i < bytes.length; i++) {
-        digits.append(Character.forDigit((bytes[i] >> 4) & 15, 16)).append(Character.forDigit(bytes[i] & 15, 16));
-      }
-      return digits.toString();
-    }
-    if (value instanceof Float) {
-      return String.valueOf(((Float) value).doubleValue());
-    }
-    if (value instanceof Decimal) {
-      return ((Decimal) value).toJavaBigDecimal().toPlainString();
-    }
-    return value == null ? null : value.toString();
-  }
-
-  private static Statistics statistics(Map question, Map answer) {
-    Number rows = (Number) answer.get("rows");
-    Number bytes = (Number) answer.get("bytes");
-    return new Size(
-        bytes == null ? OptionalLong.empty() : OptionalLong.of(bytes.longValue()),
-        rows == null ? OptionalLong.empty() : OptionalLong.of(rows.longValue()),
-        columns(question, rows));
-  }
-
-  // What indices tell of columns, by reference; asked only where Spark makes use of it.
-  private static Map columns(Map question, Number rows) {
-    boolean used = ((SQLConf) SQLConf$.MODULE$.get()).cboEnabled() || ((SQLConf) SQLConf$.MODULE$.get()).planStatsEnabled();
-    if (question == null || rows == null || !used) {
-      return new HashMap();
-    }
-    Map asked = new LinkedHashMap(question);
-    asked.put("verb", "column_statistics");
-    Map answer = (Map) Bridge.ask(asked, null);
-    StructType schema = (StructType) DataType.fromJson((String) answer.get("schema"));
-    Map found = new HashMap();
-    InternalRow[] ends = decoded(answer, schema);
-    for (int i = 0; i < schema.length(); i++) {
-      StructField field = schema.fields()[i];
-      Map about = (Map) ((Map) answer.get("columns")).get(field.name());
-      boolean bounded = !ends[0].isNullAt(i);
-      found.put(
-          FieldReference.column(field.name()),
-          new Column(
-              (Number) about.get("nulls"),
-              (Number) about.get("distinct"),
-              bounded ? ends[0].get(i, field.dataType()) : null,
-              bounded ? ends[1].get(i, field.dataType()) : null,
-              rows.longValue()));
-    }
-    return found;
-  }
-
-  public static final class Size implements Statistics {
-    private final OptionalLong bytes;
-    private final OptionalLong rows;
-    private final Map columns;
-
-    Size(OptionalLong bytes, OptionalLong rows, Map columns) {
-      this.bytes = bytes;
-      this.rows = rows;
-      this.columns = columns;
-    }
-
-    public OptionalLong sizeInBytes() {
-      return bytes;
-    }
-
-    public OptionalLong numRows() {
-      return rows;
-    }
-
-    public Map columnStats() {
-      return columns;
-    }
-  }
-
-  public static final class Column implements ColumnStatistics {
-    private final OptionalLong nulls;
-    private final OptionalLong distinct;
-    private final Object low;
-    private final Object high;
-
-    Column(Number nulls, Number distinct, Object low, Object high, long rows) {
-      this.nulls = OptionalLong.of(Math.min(nulls.longValue(), rows));
-      this.distinct =
-          distinct == null ? OptionalLong.empty() : OptionalLong.of(Math.min(distinct.longValue(), rows));
-      this.low = low;
-      this.high = high;
-    }
-
-    public OptionalLong nullCount() {
-      return nulls;
-    }
-
-    public OptionalLong distinctCount() {
-      return distinct;
-    }
-
-    public Optional min() {
-      return Optional.ofNullable(low);
-    }
-
-    public Optional max() {
-      return Optional.ofNullable(high);
-    }
-
-    public OptionalLong avgLen() {
-      return OptionalLong.empty();
-    }
-
-    public OptionalLong maxLen() {
-      return OptionalLong.empty();
-    }
-
-    public Optional histogram() {
-      return Optional.empty();
-    }
-  }
-
-  /** Rows that the driver has read. */
-  public static final class Rows implements LocalScan, SupportsReportStatistics {
-    private final String shown;
-    private final Map question;
-    private final Map answer;
-    private final StructType schema;
-    private InternalRow[] rows = null;
-
-    Rows(String shown, Map question, Map answer, StructType schema) {
-      this.shown = shown;
-      this.question = question;
-      this.answer = answer;
-      this.schema = schema;
-    }
-
-    public StructType readSchema() {
-      return schema;
-    }
-
-    public String description() {
-      return "LanceRows " + shown + " [" + answer.get("rows") + " rows, read by the driver]";
-    }
-
-    public Statistics estimateStatistics() {
-      return statistics(question, answer);
-    }
-
-    public MicroBatchStream toMicroBatchStream(String checkpoint) {
-      return stream(question, schema, checkpoint);
-    }
-
-    public synchronized InternalRow[] rows() {
-      if (rows == null) {
-        rows = decoded(answer, schema);
-      }
-      return rows;
-    }
-  }
-
-  private static InternalRow[] decoded(Map answer, StructType schema) {
-    try {
-      return decoded(Base64.getDecoder().decode((String) answer.get("arrow")), schema);
-    } catch (java.io.IOException problem) {
-      throw new IllegalStateException(problem);
-    }
-  }
-
-  private static InternalRow[] decoded(byte[] stream, StructType schema) throws java.io.IOException {
-    List found = new ArrayList();
-    UnsafeProjection projection = (UnsafeProjection) UnsafeProjection$.MODULE$.create(schema);
-    BufferAllocator allocator = ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0, Long.MAX_VALUE);
-    ArrowStreamReader reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
-    try {
-      VectorSchemaRoot root = reader.getVectorSchemaRoot();
-      List vectors = root.getFieldVectors();
-      ColumnVector[] columns = new ColumnVector[vectors.size()];
-      for (int i = 0; i < columns.length; i++) {
-        columns[i] = new ArrowColumnVector((FieldVector) vectors.get(i));
-      }
-      while (reader.loadNextBatch()) {
-        ColumnarBatch batch = new ColumnarBatch(columns, root.getRowCount());
-        for (Iterator rows = batch.rowIterator(); rows.hasNext(); ) {
-          found.add(projection.apply((InternalRow) rows.next()).copy());
-        }
-      }
-    } finally {
-      reader.close();
-      allocator.close();
-    }
-    return (InternalRow[]) found.toArray(new InternalRow[0]);
-  }
-
   /** Rows that the driver has read, too many for a local scan: tasks without Python read them as columns. */
   public static final class Columns implements Scan, Batch, SupportsReportStatistics {
     private final String shown;
@@ -678,7 +382,7 @@ public final class LanceScan {
     }
 
     public Statistics estimateStatistics() {
-      return statistics(question, answer);
+      return LanceRows.statistics(question, answer);
     }
 
     public CustomMetric[] supportedCustomMetrics() {
@@ -694,7 +398,7 @@ public final class LanceScan {
     }
 
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-      return stream(question, schema, checkpoint);
+      return LanceRows.stream(question, schema, checkpoint);
     }
 
     public InputPartition[] planInputPartitions() {
@@ -759,7 +463,7 @@ public final class LanceScan {
     }
 
     public Statistics estimateStatistics() {
-      return statistics(question, first);
+      return LanceRows.statistics(question, first);
     }
 
     public CustomMetric[] supportedCustomMetrics() {
@@ -783,7 +487,7 @@ public final class LanceScan {
     public synchronized MicroBatchStream toMicroBatchStream(String checkpoint) {
       // It is read by Spark's own reader.
       transport = "rows";
-      return stream(question, schema, checkpoint);
+      return LanceRows.stream(question, schema, checkpoint);
     }
 
     public NamedReference[] filterAttributes() {
@@ -804,7 +508,7 @@ public final class LanceScan {
           few.add(predicates[i]);
         }
       }
-      List keys = described((Predicate[]) few.toArray(new Predicate[0]));
+      List keys = LancePushed.described((Predicate[]) few.toArray(new Predicate[0]));
       if (question.get("limit") != null || question.get("top") != null || found.containsAll(keys)) {
         return;
       }
@@ -852,7 +556,7 @@ public final class LanceScan {
       } catch (ReflectiveOperationException problem) {
         throw new IllegalStateException(problem);
       }
-      ScanBuilder builder = new PythonTable(source, "lance", schema).newScanBuilder(options(question));
+      ScanBuilder builder = new PythonTable(source, "lance", schema).newScanBuilder(LanceRows.options(question));
       return builder.build().toBatch().createReaderFactory();
     }
 

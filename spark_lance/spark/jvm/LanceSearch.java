@@ -146,8 +146,8 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     if (!expression.foldable()) {
       throw new IllegalArgumentException(
           function + " takes constants, not " + expression.sql()
-              + ": for each row of another table write LATERAL (SELECT ... ORDER BY l2_distance(v, q) LIMIT k), which is "
-              + "exact, or use LanceTable.searchBatch");
+              + ": for each row of another table write LATERAL (SELECT *, l2_distance(v, q) AS d FROM t ORDER BY d "
+              + "LIMIT k), which is exact, or use LanceTable.searchBatch");
     }
     DataType type = expression.dataType();
     if (type instanceof ArrayType && ((ArrayType) type).elementType() instanceof NumericType) {
@@ -226,7 +226,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
     public Scan build() {
       CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map) table.answer.get("always"));
-      Scan scan = new PythonTable(LanceCatalog.source(), "lance", wanted).newScanBuilder(options).build();
+      Scan scan = new PythonTable(Bridge.source(), "lance", wanted).newScanBuilder(options).build();
       return new Searching(scan, wanted, table.answer);
     }
   }

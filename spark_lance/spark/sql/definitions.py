@@ -13,7 +13,7 @@ from typing import Any
 
 import pyspark.sql.types as st
 
-from spark_lance.errors import NamespaceNotFoundError, OptionError, TableExistsError, TableNotFoundError
+from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
 from spark_lance.spark.lance_table.builder import TableBuilder
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import write_options
@@ -108,7 +108,10 @@ def _place(question: Question, *, replaces: bool) -> str:
         if given not in (None, name[0]):
             raise OptionError(f"the table is named by its path {name[0]}: leave out LOCATION {given!r}")
         if not catalog.paths:
-            raise NamespaceNotFoundError(f"catalog {catalog.name} takes no paths")
+            raise OptionError(
+                f"catalog {catalog.name} takes no paths (spark.sql.catalog.{catalog.name}.paths is false): "
+                "give the table a name"
+            )
         return name[0]
     if given is not None:
         raise OptionError(

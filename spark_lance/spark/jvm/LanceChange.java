@@ -1,0 +1,506 @@
+// A DELETE, UPDATE or MERGE as the driver's Python is told of it.
+//
+// Expressions stay expressions, for the text of one does not survive functions of Python, lambdas and subqueries.
+// Only the columns of table and source in them are replaced, by names behind the aliases __lance_target and
+// __lance_rows, and Python puts them into DataFrames that have these aliases.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package spark_lance.sql;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedExtractValue;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.EqualTo;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
+import org.apache.spark.sql.catalyst.expressions.GetStructField;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.Literal$;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.ScalarSubquery;
+import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
+import org.apache.spark.sql.catalyst.optimizer.RewriteCorrelatedScalarSubquery;
+import org.apache.spark.sql.catalyst.plans.logical.Assignment;
+import org.apache.spark.sql.catalyst.plans.logical.DeleteAction;
+import org.apache.spark.sql.catalyst.plans.logical.InsertAction;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeAction;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
+import org.apache.spark.sql.catalyst.trees.Origin;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.Dataset$;
+import org.apache.spark.sql.classic.ExpressionUtils$;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogPlugin;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.types.IntegralType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
+import org.slf4j.LoggerFactory;
+import scala.collection.immutable.Seq;
+import spark_lance.LanceLate;
+
+/** A statement as Python is told of it. */
+public final class LanceChange {
+  private static final String TARGET = "__lance_target";
+  private static final String SOURCE = "__lance_rows";
+  private static final String QUERY = "__lance_query_";
+  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
+
+  public final LanceTarget target;
+  public final Map question;
+  final List columns = new ArrayList();
+  // The subqueries that `attach` computes: name of the column, and the subquery.
+  private final List ofTarget = new ArrayList();
+  private final List ofSource = new ArrayList();
+  // Identity of a column of the source -> its name there.
+  private final Map others = new HashMap();
+  LogicalPlan source = null;
+
+  public LanceChange(LanceTarget target) {
+    this.target = target;
+    question = Bridge.question("change_rows");
+    question.put("kind", target.kind.toLowerCase());
+    question.put("shown", target.relation.table().name());
+    question.put("options", target.options);
+  }
+
+  public String toString() {
+    Object path = target.options.get("path");
+    return target.kind + " " + target.relation.table().name() + (path == null ? "" : " at " + path);
+  }
+
+  public void merge(MergeIntoTable merge) {
+    if (merge.withSchemaEvolution() && !target.evolves()) {
+      throw new UnsupportedOperationException(
+          "MERGE WITH SCHEMA EVOLUTION needs a table of a catalog, by name or path, and Spark 4.1 or newer: use "
+              + "LanceTable.merge(...).withSchemaEvolution()");
+    }
+    source = merge.sourceTable();
+    List names = new ArrayList();
+    for (int i = 0; i < source.output().size(); i++) {
+      names.add("c" + i);
+      others.put(((Attribute) source.output().apply(i)).exprId(), "c" + i);
+    }
+    question.put("source", names);
+    question.put("condition", expression(merge.mergeCondition()));
+    question.put("equal", equalities(merge.mergeCondition(), new ArrayList()));
+    List clauses = new ArrayList();
+    question.put("clauses", clauses);
+    LogicalPlan parsed = written(merge);
+    MergeIntoTable written = parsed instanceof MergeIntoTable ? (MergeIntoTable) parsed : merge;
+    clauses("matched", merge.matchedActions(), written.matchedActions(), clauses);
+    clauses("not matched", merge.notMatchedActions(), written.notMatchedActions(), clauses);
+    clauses(
+        "not matched by source", merge.notMatchedBySourceActions(), written.notMatchedBySourceActions(), clauses);
+  }
+
+  private void clauses(String rows, Seq actions, Seq written, List clauses) {
+    for (int i = 0; i < actions.size(); i++) {
+      MergeAction action = (MergeAction) actions.apply(i);
+      Map clause = new LinkedHashMap();
+      clause.put("rows", rows);
+      scala.Option condition = action.condition();
+      clause.put("condition", condition.isEmpty() ? null : expression((Expression) condition.get()));
+      if (action instanceof DeleteAction) {
+        clause.put("kind", "delete");
+      } else if (action instanceof UpdateAction) {
+        clause.put("kind", "update");
+        clause.put("values", values(((UpdateAction) action).assignments(), assignments(written.apply(i))));
+      } else if (action instanceof InsertAction) {
+        clause.put("kind", "insert");
+        clause.put("values", values(((InsertAction) action).assignments(), assignments(written.apply(i))));
+      } else {
+        throw new IllegalStateException("a clause of an unknown kind: " + action);
+      }
+      clauses.add(clause);
+    }
+  }
+
+  // Null for one that is true for every row.
+  public Map condition(Expression condition) {
+    boolean all = condition instanceof Literal && Boolean.TRUE.equals(((Literal) condition).value());
+    return all ? null : expression(condition);
+  }
+
+  private static Seq assignments(Object action) {
+    if (action instanceof UpdateAction) {
+      return ((UpdateAction) action).assignments();
+    }
+    return action instanceof InsertAction ? ((InsertAction) action).assignments() : NONE;
+  }
+
+  // Pairs of the path of a column or field and its value; `written` are the assignments before Spark resolved them.
+  public List values(Seq assignments, Seq written) {
+    List found = new ArrayList();
+    for (int i = 0; i < assignments.size(); i++) {
+      Assignment assignment = (Assignment) assignments.apply(i);
+      Expression value = given(assignment.value());
+      if (hasConstantStruct(value)) {
+        value = asWritten(assignment, i < written.size() ? ((Assignment) written.apply(i)).value() : null);
+      }
+      Object[] pair = {path(assignment.key()), expression(value)};
+      found.add(Arrays.asList(pair));
+    }
+    return found;
+  }
+
+  private List path(Expression key) {
+    if (key instanceof GetStructField) {
+      List parts = path(((GetStructField) key).child());
+      parts.add(field(key));
+      return parts;
+    }
+    Object name = key instanceof AttributeReference ? target.names.get(((AttributeReference) key).exprId()) : null;
+    if (name == null) {
+      throw new UnsupportedOperationException(
+          target.kind + " cannot set " + key.sql() + ": only columns of the table and fields of structs can be set");
+    }
+    List parts = new ArrayList();
+    parts.add(name);
+    return parts;
+  }
+
+  // A value without the casts and checks that Spark puts around it for the column it is given to. Python puts its
+  // own around it, which never make null of what does not fit.
+  private Expression given(Expression value) {
+    if (value instanceof AssertNotNull) {
+      return given(((AssertNotNull) value).child());
+    }
+    if (value instanceof Cast && value.getTagValue(Cast.BY_TABLE_INSERTION()).isDefined()) {
+      return given(((Cast) value).child());
+    }
+    return value;
+  }
+
+  // Spark has cast a constant to the column's type by now, and a struct by the places of its fields: one with its
+  // fields in another order would be stored in the wrong ones. So the constant is taken from the statement's text.
+  private Expression asWritten(Assignment assignment, Expression written) {
+    try {
+      if (written != null && !written.resolved()) {
+        Seq one = (Seq) NONE.appended(new UnresolvedAlias(written, scala.Option.empty()));
+        LogicalPlan row = new Project(one, new OneRowRelation());
+        LogicalPlan found = Dataset$.MODULE$.ofRows(SparkSession.active(), row).queryExecution().analyzed();
+        return ((Alias) ((Project) found).projectList().apply(0)).child();
+      }
+    } catch (Exception unresolved) {
+      LoggerFactory.getLogger("spark_lance").debug("a constant was not found in its statement: " + unresolved);
+    }
+    throw new UnsupportedOperationException(
+        target.kind + " cannot set " + assignment.key().sql() + " to this constant struct: set its fields, such as "
+            + assignment.key().sql() + ".field = 1");
+  }
+
+  private static boolean hasConstantStruct(Expression value) {
+    if (value instanceof Literal) {
+      return ((Literal) value).value() != null && value.dataType().existsRecursively(new IsStruct());
+    }
+    boolean found = false;
+    for (int i = 0; i < value.children().size() && !found; i++) {
+      found = hasConstantStruct((Expression) value.children().apply(i));
+    }
+    return found;
+  }
+
+  // An expression: its number in `columns`, the columns of the table that it needs, a text for people, and the
+  // column of the source that it is, if it is nothing else.
+  private Map expression(Expression expression) {
+    Renaming renaming = new Renaming(this);
+    Expression renamed = (Expression) expression.transformDown(renaming);
+    Map told = new LinkedHashMap();
+    told.put("column", new Integer(columns.size()));
+    told.put("needs", new ArrayList(renaming.needs));
+    told.put("text", text(expression));
+    told.put("of_source", columnOf(expression, others));
+    columns.add(ExpressionUtils$.MODULE$.column(renamed));
+    return told;
+  }
+
+  private List equalities(Expression condition, List found) {
+    if (condition instanceof And) {
+      equalities(((And) condition).left(), found);
+      return equalities(((And) condition).right(), found);
+    }
+    if (condition instanceof EqualTo) {
+      EqualTo equal = (EqualTo) condition;
+      equality(equal.left(), equal.right(), found);
+      equality(equal.right(), equal.left(), found);
+    }
+    return found;
+  }
+
+  private void equality(Expression mine, Expression theirs, List found) {
+    Object[] pair = {columnOf(mine, target.names), columnOf(theirs, others)};
+    if (pair[0] != null && pair[1] != null) {
+      found.add(Arrays.asList(pair));
+    }
+  }
+
+  // The column that an expression is, but for casts between integers that lose nothing.
+  private static Object columnOf(Expression expression, Map names) {
+    if (expression instanceof Cast) {
+      Expression child = ((Cast) expression).child();
+      boolean widens = expression.dataType() instanceof IntegralType && child.dataType() instanceof IntegralType
+          && expression.dataType().defaultSize() >= child.dataType().defaultSize();
+      return widens ? columnOf(child, names) : null;
+    }
+    return expression instanceof AttributeReference ? names.get(((AttributeReference) expression).exprId()) : null;
+  }
+
+  private String text(Expression expression) {
+    try {
+      return ((Expression) expression.transformDown(new Naming())).sql();
+    } catch (RuntimeException noText) {
+      return expression.toString();
+    }
+  }
+
+  // The rows of a frame of the table, or of the source, with a column for each subquery that gives a value and names
+  // columns of it. Spark's analyzer does not take what its optimizer has made of such a subquery, but the optimizer's
+  // next step makes joins of it, which the analyzer takes.
+  public Object attach(Object frame, boolean toSource) {
+    List queries = toSource ? ofSource : ofTarget;
+    Map names = toSource ? others : target.names;
+    if (queries.isEmpty()) {
+      return frame;
+    }
+    Dataset rows = (Dataset) frame;
+    LogicalPlan plan = rows.queryExecution().analyzed();
+    Seq columns = NONE;
+    Map byName = new HashMap();
+    for (int i = 0; i < plan.output().size(); i++) {
+      Attribute column = (Attribute) plan.output().apply(i);
+      columns = (Seq) columns.appended(column);
+      byName.put(column.name(), column);
+    }
+    for (int i = 0; i < queries.size(); i++) {
+      Object[] named = (Object[]) queries.get(i);
+      Expression query = (Expression) ((Expression) named[1]).transformDown(new Placing(names, byName));
+      columns = (Seq) columns.appended(
+          new Alias(query, (String) named[0], NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
+    }
+    LogicalPlan joined = RewriteCorrelatedScalarSubquery.apply(new Project(columns, plan));
+    return Dataset$.MODULE$.ofRows(rows.sparkSession(), joined);
+  }
+
+  // The name of the column for such a subquery.
+  UnresolvedAttribute query(Expression subquery) {
+    Needing mine = new Needing(target.names);
+    Needing theirs = new Needing(others);
+    subquery.transformDown(mine);
+    subquery.transformDown(theirs);
+    if (!mine.needs.isEmpty() && !theirs.needs.isEmpty()) {
+      throw new UnsupportedOperationException(
+          "MERGE takes no subquery that gives a value and names columns of both the table and the source: let the "
+              + "source compute it, as in USING (SELECT s.*, (SELECT max(x) FROM r WHERE r.k = s.k) AS m FROM s) AS s");
+    }
+    List queries = theirs.needs.isEmpty() ? ofTarget : ofSource;
+    Object[] named = {QUERY + (ofTarget.size() + ofSource.size()), subquery};
+    queries.add(named);
+    return new UnresolvedAttribute((Seq) NONE.appended(named[0]));
+  }
+
+  // Runs the statement.
+  public void run(SparkSession session) {
+    Map subject = new HashMap();
+    subject.put("session", session);
+    subject.put("columns", columns);
+    subject.put("change", this);
+    if (source != null) {
+      subject.put("source", Dataset$.MODULE$.ofRows(session, source));
+    }
+    question.put("session", session.sessionUUID());
+    try {
+      Bridge.ask(question, subject);
+    } catch (RuntimeException problem) {
+      // What Spark itself said of a job reaches the user as Spark said it.
+      Object thrown = subject.get("thrown");
+      Platform.throwException(thrown == null ? problem : (Throwable) thrown);
+    }
+    LanceLate.Views.mark(target.relation);
+    DataSourceV2Relation relation = target.relation;
+    boolean named = relation.catalog().isDefined() && relation.identifier().isDefined();
+    if (!named || relation.identifier().get() instanceof Bridge.Loads) {
+      session.sharedState().cacheManager().recacheByPlan(session, relation);
+      return;
+    }
+    Identifier name = (Identifier) relation.identifier().get();
+    List parts = new ArrayList();
+    parts.add(((CatalogPlugin) relation.catalog().get()).name());
+    parts.addAll(Arrays.asList((Object[]) name.namespace()));
+    parts.add(name.name());
+    Bridge.recache(session, parts);
+  }
+
+  // A statement as it was parsed, from its text; null if there is none.
+  public static LogicalPlan written(LogicalPlan plan) {
+    Origin origin = plan.origin();
+    if (origin.sqlText().isEmpty() || origin.startIndex().isEmpty() || origin.stopIndex().isEmpty()) {
+      return null;
+    }
+    String text = (String) origin.sqlText().get();
+    int start = ((Integer) origin.startIndex().get()).intValue();
+    int stop = ((Integer) origin.stopIndex().get()).intValue();
+    try {
+      return SparkSession.active().sessionState().sqlParser().parsePlan(text.substring(start, stop + 1));
+    } catch (Exception noStatement) {
+      LoggerFactory.getLogger("spark_lance").debug("a statement has no text of its own: " + noStatement);
+      return null;
+    }
+  }
+
+  private static final class IsStruct extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object type) {
+      return Boolean.valueOf(type instanceof StructType);
+    }
+  }
+
+  private static String field(Expression get) {
+    if (get instanceof GetArrayStructFields) {
+      return ((GetArrayStructFields) get).field().name();
+    }
+    GetStructField one = (GetStructField) get;
+    return ((StructType) one.child().dataType()).fields()[one.ordinal()].name();
+  }
+
+  /** Replaces columns of table and source by names that DataFrames resolve. */
+  private static final class Renaming extends scala.runtime.AbstractPartialFunction {
+    private final LanceChange change;
+    final Set needs = new LinkedHashSet();
+
+    Renaming(LanceChange change) {
+      this.change = change;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node instanceof AttributeReference || node instanceof GetStructField || node instanceof GetArrayStructFields
+          || (node instanceof ScalarSubquery && ((ScalarSubquery) node).isCorrelated());
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (node instanceof ScalarSubquery && isDefinedAt(node)) {
+        // What it names is read; it stays as it is, as it is put into a plan and not into a Column.
+        Needing read = new Needing(change.target.names);
+        ((Expression) node).transformDown(read);
+        needs.addAll(read.needs);
+        return change.query((Expression) node);
+      }
+      if (node instanceof AttributeReference) {
+        Object id = ((AttributeReference) node).exprId();
+        Object mine = change.target.names.get(id);
+        Object theirs = change.others.get(id);
+        if (mine != null) {
+          needs.add(mine);
+          return named(TARGET, mine);
+        }
+        if (theirs != null) {
+          return named(SOURCE, theirs);
+        }
+        if (change.target.all.contains(id)) {
+          throw new UnsupportedOperationException(
+              change.target.kind + " cannot use " + ((AttributeReference) node).name()
+                  + ", which the view computes: name the table itself");
+        }
+        return node;
+      }
+      if (isDefinedAt(node) && isRenamed((Expression) node)) {
+        // By name, as the number of a field may be another in the version that is changed.
+        Expression child = (Expression) ((Expression) node).children().apply(0);
+        return new UnresolvedExtractValue(child, Literal$.MODULE$.apply(field((Expression) node)));
+      }
+      return otherwise.apply(node);
+    }
+
+    private boolean isRenamed(Expression expression) {
+      if (expression instanceof AttributeReference) {
+        Object id = ((AttributeReference) expression).exprId();
+        return change.target.names.containsKey(id) || change.others.containsKey(id);
+      }
+      boolean found = false;
+      for (int i = 0; i < expression.children().size() && !found; i++) {
+        found = isRenamed((Expression) expression.children().apply(i));
+      }
+      return found;
+    }
+
+    private static UnresolvedAttribute named(String alias, Object name) {
+      return new UnresolvedAttribute((Seq) ((Seq) NONE.appended(alias)).appended(name));
+    }
+  }
+
+  /** Notes the columns in an expression that are among some, and changes nothing. */
+  private static final class Needing extends scala.runtime.AbstractPartialFunction {
+    private final Map names;
+    final Set needs = new LinkedHashSet();
+
+    Needing(Map names) {
+      this.names = names;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node instanceof AttributeReference && names.containsKey(((AttributeReference) node).exprId());
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      needs.add(names.get(((AttributeReference) node).exprId()));
+      return node;
+    }
+  }
+
+  /** Replaces columns by those of a frame. */
+  private static final class Placing extends scala.runtime.AbstractPartialFunction {
+    private final Map names;
+    private final Map byName;
+
+    Placing(Map names, Map byName) {
+      this.names = names;
+      this.byName = byName;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node instanceof AttributeReference && names.containsKey(((AttributeReference) node).exprId());
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      return byName.get(names.get(((AttributeReference) node).exprId()));
+    }
+  }
+
+  /** Replaces columns by their names, for a text. */
+  private static final class Naming extends scala.runtime.AbstractPartialFunction {
+    public boolean isDefinedAt(Object node) {
+      return node instanceof AttributeReference;
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!(node instanceof AttributeReference)) {
+        return otherwise.apply(node);
+      }
+      return new UnresolvedAttribute((Seq) NONE.appended(((AttributeReference) node).name()));
+    }
+  }
+}

@@ -1,0 +1,104 @@
+// What Spark pushes down, as the driver's Python is told of it: conditions, aggregates and columns as JSON.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package spark_lance.sql;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Literal;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.aggregate.Count;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.aggregate.Max;
+import org.apache.spark.sql.connector.expressions.aggregate.Min;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.types.Decimal;
+
+public final class LancePushed {
+  private LancePushed() {}
+
+  // Predicates as JSON; see spark/scan/predicates.py.
+  public static List described(Predicate[] predicates) {
+    List found = new ArrayList();
+    for (int i = 0; i < predicates.length; i++) {
+      found.add(described(predicates[i]));
+    }
+    return found;
+  }
+
+  private static Map described(Expression expression) {
+    Map told = new HashMap();
+    if (expression instanceof NamedReference) {
+      told.put("path", Bridge.list(((NamedReference) expression).fieldNames()));
+    } else if (expression instanceof Literal) {
+      Literal literal = (Literal) expression;
+      told.put("type", literal.dataType().json());
+      told.put("value", text(literal.value()));
+    } else if (expression instanceof Predicate) {
+      told.put("op", ((Predicate) expression).name());
+      List args = new ArrayList();
+      Expression[] children = expression.children();
+      for (int i = 0; i < children.length; i++) {
+        args.add(described(children[i]));
+      }
+      told.put("args", args);
+    }
+    return told;
+  }
+
+  private static String text(Object value) {
+    if (value instanceof byte[]) {
+      byte[] bytes = (byte[]) value;
+      StringBuilder digits = new StringBuilder();
+      for (int i = 0; i < bytes.length; i++) {
+        digits.append(Character.forDigit((bytes[i] >> 4) & 15, 16)).append(Character.forDigit(bytes[i] & 15, 16));
+      }
+      return digits.toString();
+    }
+    if (value instanceof Float) {
+      return String.valueOf(((Float) value).doubleValue());
+    }
+    if (value instanceof Decimal) {
+      return ((Decimal) value).toJavaBigDecimal().toPlainString();
+    }
+    return value == null ? null : value.toString();
+  }
+
+  // Aggregates as JSON; null if there is one that is never answered without tasks.
+  public static List functions(AggregateFunc[] asked) {
+    List found = new ArrayList();
+    for (int i = 0; i < asked.length; i++) {
+      Map one = new HashMap();
+      boolean counts = asked[i] instanceof CountStar || asked[i] instanceof Count;
+      if (!counts && !(asked[i] instanceof Min) && !(asked[i] instanceof Max)) {
+        return null;
+      }
+      one.put("function", counts ? "count" : asked[i] instanceof Min ? "min" : "max");
+      one.put("distinct", Boolean.valueOf(asked[i] instanceof Count && ((Count) asked[i]).isDistinct()));
+      List paths = asked[i] instanceof CountStar ? new ArrayList() : paths(asked[i].children());
+      if (paths == null || paths.size() > 1) {
+        return null;
+      }
+      one.put("path", paths.isEmpty() ? null : paths.get(0));
+      found.add(one);
+    }
+    return found;
+  }
+
+  // Columns as lists of names; null if there is one that is computed.
+  public static List paths(Expression[] expressions) {
+    List found = new ArrayList();
+    for (int i = 0; i < expressions.length; i++) {
+      if (!(expressions[i] instanceof NamedReference)) {
+        return null;
+      }
+      found.add(Bridge.list(((NamedReference) expressions[i]).fieldNames()));
+    }
+    return found;
+  }
+}
