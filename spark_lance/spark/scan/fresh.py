@@ -8,7 +8,7 @@ each log is a partition of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -21,6 +21,7 @@ from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.partitions import ROW_HEADER_BYTES, share_rows
 from spark_lance.spark.scan.rows import LanceReader
+from spark_lance.spark.scan.task_rows import TaskRows
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
@@ -29,7 +30,7 @@ from spark_lance.spark.session.workers import freeze_loaded_modules
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.versions.resolve import VersionRef
 
-__all__ = ["FreshPartition", "FreshReader", "describe", "reader"]
+__all__ = ["FreshPartition", "FreshReader", "FreshTaskRows", "describe", "reader"]
 
 
 @dataclass
@@ -59,6 +60,28 @@ def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, 
     store, _ = open_store(options.path, options.storage)
     fresh = open_fresh(store, ref.root)
     return FreshReader(options, schema, VersionRef(ref.root, ref.branch, fresh.base.version), fresh)
+
+
+class FreshTaskRows(TaskRows):
+    """Reads partitions of the base and of shards."""
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition in batches."""
+        if not isinstance(partition, FreshPartition):
+            yield from super().read(partition)
+            return
+        with one_line():
+            freeze_loaded_modules()
+            target = arrow_schema(self.schema)
+            convert: BatchConverter | None = None
+            tables = partition.rows.tables(self.condition, self.batch_bytes)
+            if not partition.rows.names:
+                for table in tables:
+                    yield rows_without_columns(table.num_rows)
+                return
+            for batch in in_batches(tables, self.batch_size):
+                convert = convert or BatchConverter.plan(batch.schema, target)
+                yield convert(batch)
 
 
 class FreshReader(LanceReader):
@@ -104,20 +127,6 @@ class FreshReader(LanceReader):
         shards = [FreshPartition(part) for part in self._fresh.parts(self._condition)]
         return [*super().partitions(), *shards]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition in batches."""
-        if not isinstance(partition, FreshPartition):
-            yield from super().read(partition)
-            return
-        with one_line():
-            freeze_loaded_modules()
-            target = arrow_schema(self._schema)
-            convert: BatchConverter | None = None
-            tables = partition.rows.tables(self._condition, self._batch_bytes)
-            if not partition.rows.names:
-                for table in tables:
-                    yield rows_without_columns(table.num_rows)
-                return
-            for batch in in_batches(tables, self._batch_size):
-                convert = convert or BatchConverter.plan(batch.schema, target)
-                yield convert(batch)
+    def _task_rows(self) -> FreshTaskRows:
+        rows = super()._task_rows()
+        return FreshTaskRows(*(getattr(rows, field.name) for field in fields(rows)))

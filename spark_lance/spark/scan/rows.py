@@ -221,7 +221,7 @@ class LanceReader(DataSourceReader):
     def __reduce__(self) -> tuple[type[TaskRows], tuple[Any, ...]]:
         # Every task gets what it needs to read, and its own work in its partition.
         rows = self._task_rows()
-        return TaskRows, tuple(getattr(rows, field.name) for field in dataclass_fields(rows))
+        return type(rows), tuple(getattr(rows, field.name) for field in dataclass_fields(rows))
 
     def _task_rows(self) -> TaskRows:
         return TaskRows(

@@ -86,11 +86,13 @@ class TaskRows:
     batch_bytes: int
     batch_size: int
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
         # A table without fragments has no partitions, for which Spark runs one task without a value.
-        if not isinstance(partition, LancePartition):
+        if partition is None:
             return
+        if not isinstance(partition, LancePartition):
+            raise TypeError(f"{type(partition).__name__} is not a partition of these rows")
         with one_line():
             freeze_loaded_modules()
             left = self.limit
