@@ -88,8 +88,8 @@ class TaskRows:
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
-        # A table without fragments has no partitions, for which Spark runs one task without a value.
-        if partition is None:
+        # For no partitions at all Spark runs one task, with an empty partition or without one.
+        if partition is None or type(partition) is InputPartition:
             return
         if not isinstance(partition, LancePartition):
             raise TypeError(f"{type(partition).__name__} is not a partition of these rows")
