@@ -255,17 +255,17 @@ class CommitError(LanceError):
     """A commit did not take place, unless the subclass says otherwise: nothing of it is visible."""
 
 
-class RetryableConflictError(CommitError, OSError):
+class RetryableConflictError(CommitError):
     """Another writer changed what this operation was computed from: run the operation again."""
 
     repeatable: ClassVar[bool | None] = True
 
 
-class IncompatibleConflictError(CommitError, OSError):
+class IncompatibleConflictError(CommitError):
     """Another writer's change makes this operation meaningless: reload the table before deciding."""
 
 
-class RetriesExhaustedError(CommitError, OSError):
+class RetriesExhaustedError(CommitError):
     """Other writers won every attempt: lower the number of concurrent writers, or allow more retries."""
 
     repeatable: ClassVar[bool | None] = True

@@ -178,21 +178,3 @@ def test_errors_are_also_what_they_always_were() -> None:
         kind = getattr(errors, name)
         made = kind("one line", 7) if name in of_a_version else kind("one line")
         assert str(made) == "one line"
-
-
-@pytest.mark.parametrize(
-    ("since", "kind"), [("overwrite", "IncompatibleConflictError"), ("update", "RetryableConflictError")]
-)
-def test_conflicts_are_errors_of_the_system(tmp_path: Path, since: str, kind: str) -> None:
-    """Those of pylance have a class of their own below OSError: in `compat.lance` the name of CommitError."""
-    for module in (lance, spark_lance):
-        path = str(tmp_path / module.__name__)
-        d = module.write_dataset(rows(1, 2), path)
-        delete = module.LanceOperation.Delete([d.get_fragments()[0].metadata], [], "true")
-        if since == "overwrite":
-            module.write_dataset(rows(1), path, mode="overwrite")
-        else:
-            module.dataset(path).update({"n": "n + 1"})
-        with pytest.raises(OSError) as caught:
-            module.LanceDataset.commit(path, delete, read_version=1)
-        assert isinstance(caught.value, getattr(errors, kind)) == (module is spark_lance)

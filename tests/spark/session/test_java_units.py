@@ -15,8 +15,9 @@ from typing import Any
 
 import pyspark
 import pytest
+from py4j import java_gateway
 from py4j.java_gateway import JavaGateway
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, get_return_value
 
 from spark_lance.spark.java import prepare_environment
 from spark_lance.spark.session import java_classes
@@ -55,7 +56,10 @@ def jvm(request: pytest.FixtureRequest) -> Iterator[Any]:
     gateway = JavaGateway.launch_gateway(
         jarpath=str(py4j), classpath=f"{jars}/*", java_path=str(java), die_on_exit=True
     )
-    yield gateway.jvm
+    with pytest.MonkeyPatch.context() as patch:
+        # Where a session runs, PySpark asks its own JVM what any exception says.
+        patch.setattr(java_gateway, "get_return_value", get_return_value)
+        yield gateway.jvm
     gateway.shutdown()
 
 

@@ -1,0 +1,88 @@
+"""Fetches ranges of blobs for the function `lance_blob`; loaded by the processes in which it is called."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.file.blob_references import BLOB_SOURCE, REFERENCE, runs_of
+from spark_lance.io.store import Store
+from spark_lance.table.reading.blob_sources import BlobSources
+
+__all__ = ["blob_ranges"]
+
+_BATCH_BYTES = 16 << 20
+_ARGUMENTS = 3
+# Files of tables never change, objects outside of them may.
+_KEPT_SECONDS = 10.0
+
+_kept: tuple[float, BlobSources] | None = None
+
+
+def blob_ranges(blobs: pa.Array, numbers: Sequence[pa.Array]) -> Iterator[pa.Array]:
+    """Yield the bytes of blobs, in batches of about 16 MiB.
+
+    Args:
+        blobs: descriptions with their sources, or bytes.
+        numbers: offsets and lengths, neither, or offsets alone.
+
+    Raises:
+        OptionError: an offset or a length is negative, or there are too many arguments.
+        OptionTypeError: what is given is no blob.
+        BlobSourceError, FormatError: the bytes are not where a description says.
+    """
+    if len(numbers) >= _ARGUMENTS:
+        raise OptionError(
+            f"lance_blob takes a blob, an offset and a length, not {len(numbers) + 1} arguments"
+        )
+    valid = blobs.is_valid()
+    counts = []
+    for name, given in zip(("offset", "length"), numbers, strict=False):
+        if not (pa.types.is_integer(given.type) or pa.types.is_null(given.type)):
+            raise OptionTypeError(f"the {name} of lance_blob is a whole number, not {given.type}")
+        valid = pc.and_(valid, given.is_valid())
+        counts.append(pc.fill_null(given.cast(pa.int64()), 0).to_numpy(zero_copy_only=False))
+        if len(given) and counts[-1].min() < 0:
+            raise OptionError(f"the {name} of lance_blob is 0 or more, not {counts[-1].min()}")
+    references = pc.if_else(valid, _references(blobs), pa.scalar(None, REFERENCE))
+    starts = counts[0] if counts else np.zeros(len(blobs), np.int64)
+    sources = _sources()
+    sizes = np.maximum(sources.sizes(references) - starts, 0)
+    if len(counts) > 1:
+        sizes = np.minimum(sizes, counts[1])
+    for start, stop in runs_of(sizes, _BATCH_BYTES) if len(sizes) else ((0, 0),):
+        found = sources.read(references[start:stop], starts[start:stop], sizes[start:stop])
+        yield found.cast(pa.binary())
+
+
+def _references(blobs: pa.Array) -> pa.Array:
+    """Return what is given as references; plain bytes as those that hold them."""
+    given = {}
+    if pa.types.is_binary(blobs.type) or pa.types.is_large_binary(blobs.type):
+        given["data"] = blobs
+    elif pa.types.is_struct(blobs.type) and blobs.type.get_field_index(BLOB_SOURCE) >= 0:
+        given = {field.name: pc.struct_field(blobs, field.name) for field in blobs.type}
+    elif not pa.types.is_null(blobs.type):
+        raise OptionTypeError(
+            f"lance_blob takes a blob column, as descriptions with {BLOB_SOURCE} or as bytes, "
+            f"not {blobs.type}"
+        )
+    parts = [
+        given[part.name].cast(part.type) if part.name in given else pa.nulls(len(blobs), part.type)
+        for part in REFERENCE
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(REFERENCE), mask=blobs.is_null())
+
+
+def _sources() -> BlobSources:
+    """Return what finds blobs, which this process keeps for some seconds."""
+    global _kept
+    now = time.monotonic()
+    if _kept is None or now - _kept[0] > _KEPT_SECONDS:
+        _kept = now, BlobSources(Store("file"))
+    return _kept[1]
