@@ -25,22 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TASK_AMOUNTS", "TaskRead", "pickled_read"]
 
-# What tasks read: name, what Spark's UI calls it, and where it begins.
-TASK_AMOUNTS = (
-    ("lanceTaskRequests", "requests to the store", 0),
-    ("lanceTaskBytes", "bytes read from the store", 0),
-    ("lanceTaskHits", "cache hits", 0),
-    ("lanceTaskPages", "pages read", 0),
-    ("lanceTaskPagesSkipped", "pages skipped in these fragments", 0),
+# What tasks read: field of `ReadCounts`, name, and what Spark's UI calls it.
+_COUNTED = (
+    ("requests", "lanceTaskRequests", "requests to the store"),
+    ("bytes", "lanceTaskBytes", "bytes read from the store"),
+    ("cache_hits", "lanceTaskHits", "cache hits"),
+    ("pages", "lanceTaskPages", "pages read"),
+    ("pages_skipped", "lanceTaskPagesSkipped", "pages skipped in these fragments"),
 )
-# The fields of `ReadCounts` that tell it.
-_COUNTED = {
-    "lanceTaskRequests": "requests",
-    "lanceTaskBytes": "bytes",
-    "lanceTaskHits": "cache_hits",
-    "lanceTaskPages": "pages",
-    "lanceTaskPagesSkipped": "pages_skipped",
-}
+# The same for a plan: name, what it is called, and where it begins.
+TASK_AMOUNTS = tuple((name, called, 0) for _, name, called in _COUNTED)
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,7 @@ def _told(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBat
 
     def tell() -> None:
         counts = read_counts() - before
-        lines = [f"{name} {getattr(counts, field):020d}\n" for name, field in _COUNTED.items()]
+        lines = [f"{name} {getattr(counts, field):020d}\n" for field, name, _ in _COUNTED]
         with contextlib.suppress(OSError):  # the numbers are for show; a full disk must not end the task
             os.pwrite(file, "".join(lines).encode(), 0)
 

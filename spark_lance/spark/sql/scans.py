@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -330,12 +331,16 @@ def columns_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> 
     step = max(1, rows.num_rows * _PART_BYTES // max(1, rows.nbytes))
     descriptor, name = tempfile.mkstemp(prefix="spark-lance-")
     parts, end = [], 0
-    with os.fdopen(descriptor, "wb") as file:
-        for first in range(0, rows.num_rows, step):
-            with pa.ipc.new_stream(file, rows.schema) as stream:
-                stream.write_table(rows.slice(first, step))
-            parts.append(file.tell() - end)
-            end = file.tell()
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for first in range(0, rows.num_rows, step):
+                with pa.ipc.new_stream(file, rows.schema) as stream:
+                    stream.write_table(rows.slice(first, step))
+                parts.append(file.tell() - end)
+                end = file.tell()
+    except BaseException:
+        Path(name).unlink()
+        raise
     return {"kind": "columns", "rows": rows.num_rows, "bytes": rows.nbytes, "file": name, "parts": parts}
 
 
