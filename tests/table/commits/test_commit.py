@@ -549,10 +549,10 @@ def fresh() -> str:
     return f"/commit/{uuid.uuid4().hex}"
 
 
-def create_with(*steps: Step, root: str) -> Manifest:
+def create_with(*steps: Step, root: str, clock: Clock | None = None) -> Manifest:
     store = Scripted(steps=list(steps))
     policy = RetryPolicy(attempts=4)
-    return create_table(store, root, SCHEMA, [fragment()], retry=policy, env=Clock().env())
+    return create_table(store, root, SCHEMA, [fragment()], retry=policy, env=(clock or Clock()).env())
 
 
 def test_only_one_creator_wins() -> None:
@@ -576,6 +576,26 @@ def test_creation_survives_a_store_that_fails(steps: list[Step]) -> None:
     root = fresh()
     assert create_with(*steps, root=root).version == 1
     assert history(root) == ["overwrite"]
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["alone", "and a rival appends"])
+def test_a_creation_that_lands_late_is_found(goes_on: bool) -> None:
+    root = fresh()
+    late: list[tuple[str, bytes]] = []
+
+    def timed_out(store: Scripted, path: str, data: bytes) -> None:
+        late.append((path, data))
+        raise TimeoutError("no answer")
+
+    class LandsWhileSleeping(Clock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            PLAIN.put_if_absent(*late.pop())
+            if goes_on:
+                commit_operation(PLAIN, root, append_message([fragment()]), read_version=1)
+
+    assert create_with(timed_out, root=root, clock=LandsWhileSleeping()).version == 1
+    assert history(root) == ["overwrite", "append"][: 1 + goes_on]
 
 
 def test_a_creation_that_cannot_be_told_is_unknown() -> None:
