@@ -6,6 +6,7 @@ import itertools
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from pyroaring import BitMap
 
 import spark_lance
 from spark_lance.errors import (
+    AlreadyCommittedError,
     AtomicPutUnsupportedError,
     CommitOutcomeUnknownError,
     FormatError,
@@ -32,6 +34,7 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv, commit_operation, create_first_version, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE, commit_options
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.operations import Stamp
 from spark_lance.table.operations.append import append_message
@@ -223,16 +226,20 @@ def test_a_rival_that_wins_is_rebased_on(root: str) -> None:
     assert len(PLAIN.list(join(root, "_transactions"))) == 3
 
 
-def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str) -> None:
-    """The operation changes on the second attempt, and the name of its file does not."""
+@pytest.mark.parametrize("at_once", [True, False], ids=["first attempt", "second attempt"])
+def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str, at_once: bool) -> None:
+    """The operation changes after its file was written, and the name of the file does not."""
     pb = transaction_pb2.Transaction
 
-    def column_is_rewritten(store: Scripted, path: str, data: bytes) -> None:
+    def rewrite_column() -> None:
         (old,) = load_latest(PLAIN, root).fragments
         update = pb.Update(
             updated_fragments=[old], fields_modified=[0], update_mode=pb.Update.REWRITE_COLUMNS
         )
         commit_operation(PLAIN, root, update, read_version=1)
+
+    def column_is_rewritten(store: Scripted, path: str, data: bytes) -> None:
+        rewrite_column()
         put(store, path, data)
 
     entry = table_pb2.IndexMetadata(
@@ -242,8 +249,10 @@ def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str) -> No
         dataset_version=1,
         fragment_bitmap=BitMap([0]).serialize(),
     )
+    if at_once:
+        rewrite_column()
     ours = commit_operation(
-        Scripted(steps=[column_is_rewritten]),
+        Scripted(steps=[] if at_once else [column_is_rewritten]),
         root,
         pb.CreateIndex(new_indices=[entry]),
         read_version=1,
@@ -281,6 +290,29 @@ def test_a_put_that_went_through_unnoticed_is_ours(root: str, step: Step) -> Non
     assert clock.sleeps == []
     assert history(root) == ["overwrite", "append"]
     assert paths(ours) == paths(load_latest(PLAIN, root))
+
+
+def test_the_last_attempt_on_a_local_disk_looks_whose_the_version_is(tmp_path: Path) -> None:
+    """There a version of that number is left to the next attempt; after the last one there is none."""
+    place, local = str(tmp_path / "t"), Store("file")
+    create_table(local, place, SCHEMA, [fragment()])
+
+    def attempt(step: Step) -> Manifest:
+        store = Scripted("file", steps=[step])
+        operation = append_message([fragment()])
+        version = load_latest(local, place).version
+        once = RetryPolicy(attempts=1)
+        return commit_operation(store, place, operation, read_version=version, retry=once, env=Clock().env())
+
+    assert attempt(own_retry_refused).version == 2
+
+    def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
+        commit_operation(local, place, append_message([fragment()]), read_version=2)
+        put(store, path, data)
+
+    with pytest.raises(RetriesExhaustedError):
+        attempt(rival_was_first)
+    assert [file.version for file in list_versions(local, place)] == [1, 2, 3]
 
 
 def test_a_lost_answer_and_a_rival_on_top(root: str) -> None:
@@ -476,6 +508,19 @@ def test_a_version_without_a_transaction_stops_everything(root: str) -> None:
     with pytest.raises(IncompatibleConflictError, match="no readable transaction"):
         append_with(root=root)
     assert append_with(root=root, read_version=2).version == 3
+
+
+def test_a_version_without_a_transaction_is_taken_to_hold_no_pair(root: str) -> None:
+    store_version(root, rival_message(root), None)
+    for number in (1, 2):
+        operation = append_message([fragment()])
+        version = load_latest(PLAIN, root).version
+        commit_operation(PLAIN, root, operation, read_version=version, once=IdempotentWrite("job", number))
+    with pytest.raises(AlreadyCommittedError):
+        commit_operation(
+            PLAIN, root, append_message([fragment()]), read_version=4, once=IdempotentWrite("job", 1)
+        )
+    assert load_latest(PLAIN, root).version == 4
 
 
 def test_an_operation_from_the_future_stops_everything(root: str) -> None:
