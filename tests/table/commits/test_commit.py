@@ -292,6 +292,35 @@ def test_a_put_that_went_through_unnoticed_is_ours(root: str, step: Step) -> Non
     assert paths(ours) == paths(load_latest(PLAIN, root))
 
 
+def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None:
+    """A first attempt of 20 ms and a base of a second: waits are a hundredth of what they are for a store."""
+    place, local, clock = str(tmp_path / "t"), Store("file"), Clock()
+    create_table(local, place, SCHEMA, [fragment()])
+
+    def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
+        clock.now += 0.02
+        version = load_latest(local, place).version
+        commit_operation(local, place, append_message([fragment()]), read_version=version)
+        put(store, path, data)
+
+    def slow_failure(store: Scripted, path: str, data: bytes) -> None:
+        clock.now += 0.02
+        raise ConnectionError("no route to store")
+
+    for step, waits in ((rival_was_first, [0.0075, 0.015, 0.03]), (slow_failure, [0.75, 1.5, 3.0])):
+        clock.sleeps.clear()
+        operation = append_message([fragment()])
+        commit_operation(
+            Scripted("file", steps=[step] * 3),
+            place,
+            operation,
+            read_version=load_latest(local, place).version,
+            retry=RetryPolicy(attempts=4, base_seconds=1.0),
+            env=clock.env(),
+        )
+        assert clock.sleeps == pytest.approx(waits)
+
+
 def test_the_last_attempt_on_a_local_disk_looks_whose_the_version_is(tmp_path: Path) -> None:
     """There a version of that number is left to the next attempt; after the last one there is none."""
     place, local = str(tmp_path / "t"), Store("file")
@@ -687,7 +716,8 @@ def test_creation_options() -> None:
     assert dict(again.config) == {"k": "v"}
     assert dict(again.schema.metadata) == {"about": "x"}
     assert (again.message.reader_feature_flags, again.message.writer_feature_flags) == (2, 10)
-    assert dict(read_transaction(PLAIN, root, again).properties) == {"p": "q"}
+    transaction = read_transaction(PLAIN, root, again)
+    assert (transaction.read_version, dict(transaction.properties)) == (0, {"p": "q"})
 
 
 def test_a_table_may_begin_with_another_version(root: str) -> None:
