@@ -321,6 +321,31 @@ def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None
         assert clock.sleeps == pytest.approx(waits)
 
 
+def test_a_policy_without_waits(tmp_path: Path) -> None:
+    place, local = str(tmp_path / "t"), Store("file")
+    create_table(local, place, SCHEMA, [fragment()])
+
+    def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
+        clock.now += 0.02
+        commit_operation(local, place, append_message([fragment()]), read_version=1)
+        put(store, path, data)
+
+    clock = Clock()
+    store, policy = Scripted("file", steps=[rival_was_first]), RetryPolicy(attempts=2, base_seconds=0.0)
+    append = append_message([fragment()])
+    assert commit_operation(store, place, append, read_version=1, retry=policy, env=clock.env()).version == 3
+    assert clock.sleeps == []
+
+
+def test_a_commit_that_is_refused_before_its_put_leaves_no_transaction(root: str) -> None:
+    """The file is on its way while the conflict is found."""
+    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+    before = sorted(PLAIN.list(join(root, "_transactions")))
+    with pytest.raises(IncompatibleConflictError):
+        append_with(root=root)
+    assert sorted(PLAIN.list(join(root, "_transactions"))) == before
+
+
 def test_the_last_attempt_on_a_local_disk_looks_whose_the_version_is(tmp_path: Path) -> None:
     """There a version of that number is left to the next attempt; after the last one there is none."""
     place, local = str(tmp_path / "t"), Store("file")
