@@ -346,6 +346,29 @@ def test_a_commit_that_is_refused_before_its_put_leaves_no_transaction(root: str
     assert sorted(PLAIN.list(join(root, "_transactions"))) == before
 
 
+def test_without_its_transaction_file_nothing_is_committed(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Store.put
+
+    def refuses(self: Store, path: str, data: bytes) -> None:
+        if path.endswith(".txn"):
+            raise ConnectionError("no route to store")
+        plain(self, path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", refuses)
+        with pytest.raises(ConnectionError):
+            append_with(root=root)
+    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", refuses)
+        # Where the proposal fails as well, its error is what is told.
+        with pytest.raises(IncompatibleConflictError):
+            append_with(root=root)
+    assert history(root) == ["overwrite", "overwrite"]
+
+
 def test_the_last_attempt_on_a_local_disk_looks_whose_the_version_is(tmp_path: Path) -> None:
     """There a version of that number is left to the next attempt; after the last one there is none."""
     place, local = str(tmp_path / "t"), Store("file")
