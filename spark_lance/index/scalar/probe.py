@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 
 from spark_lance.table.predicates.expressions import (
     Call,
-    Cast,
     Column,
     Expression,
     Literal,
     compute,
     constant_value,
     is_constant,
+    replaced,
+    walk,
 )
 
 __all__ = ["Probe", "probe_of", "turned"]
@@ -140,30 +141,13 @@ def _constants(node: Expression) -> list[Any] | None:
 
 def probe_of(node: Expression) -> Probe | None:
     """Return the question to the index of a column, if an expression concerns one column only."""
-    paths = {part.path for part in _walk(node) if isinstance(part, Column)}
-    unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in _walk(node))
+    paths = {part.path for part in walk(node) if isinstance(part, Column)}
+    unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in walk(node))
     if len(paths) != 1 or unfit:
         return None
-    return Probe(paths.pop(), turned(_renamed(node)))
-
-
-def _walk(node: Expression) -> Iterator[Expression]:
-    yield node
-    if isinstance(node, Call):
-        for argument in node.arguments:
-            yield from _walk(argument)
-    elif isinstance(node, Cast):
-        yield from _walk(node.argument)
-
-
-def _renamed(node: Expression) -> Expression:
-    if isinstance(node, Column):
-        return _VALUE
-    if isinstance(node, Cast):
-        return Cast(_renamed(node.argument), node.type, node.or_null)
-    if isinstance(node, Call):
-        return Call(node.function, tuple(_renamed(argument) for argument in node.arguments))
-    return node
+    return Probe(
+        paths.pop(), turned(replaced(node, lambda part: _VALUE if isinstance(part, Column) else None))
+    )
 
 
 def turned(node: Expression) -> Expression:

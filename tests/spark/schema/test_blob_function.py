@@ -181,7 +181,7 @@ def test_as_what_each_column_is_read(tmp_path: Path, spark: SparkSession) -> Non
     assert "c" in read("none", columns="id,c").columns
     assert read("c=none").columns == ["id", "a", "b"]
     for wrong, says in (
-        ("d=bytes", "'d' is no column of blobs; there are a, b, c"),
+        ("d=bytes", "'d' is not a column of blobs; there are a, b, c"),
         ("id=none", "no column"),
     ):
         with pytest.raises(PySparkException, match=says):
