@@ -302,7 +302,8 @@ public class LanceTable
           asked.put((String) column.metadata().getString("lance.option"), "true");
         }
       }
-      return scan(table.options(asked, true));
+      // A stream begins before the version that the table has pinned, and goes on behind it.
+      return scan(table.options(asked, !Bridge.callerIs("MicroBatchExecution")));
     }
 
     private Scan scan(CaseInsensitiveStringMap all) {
