@@ -1,7 +1,7 @@
 """`vector_search` in LATERAL: a search for the vector of each row of another relation.
 
-When a statement is analysed, the vectors are not known; the search is checked and explained with one that stands
-in for them. When it runs, Java hands over the rows, and gets a DataFrame of the rows that are found.
+When a statement is analysed, the vectors are not known; the search is checked and explained with one that
+stands in for them. When it runs, Java hands over the rows, and gets a DataFrame of the rows that are found.
 """
 
 from __future__ import annotations
