@@ -125,6 +125,10 @@ MERGE INTO lance.db.n USING (SELECT 2L AS id) s ON n.id = s.id WHEN NOT MATCHED 
 ! not nullable
 SELECT * FROM lance.db.n;
 > 1 | a
+SELECT count(*) FROM lance.db.n TIMESTAMP AS OF current_timestamp();
+> 1
+SELECT count(*) FROM IDENTIFIER('lance.' || 'db.n');
+> 1
 -- Subqueries that give a value, beside columns of the table or of the source.
 CREATE TABLE lance.db.w AS SELECT id, 0L AS v FROM range(3);
 CREATE TABLE lance.db.r AS SELECT 1L AS k, 50L AS x UNION ALL SELECT 1L, 60L UNION ALL SELECT 7L, 70L;

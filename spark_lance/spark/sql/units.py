@@ -26,6 +26,7 @@ _STATEMENTS = "spark_lance.LanceStatements"
 UNITS = (
     "Bridge",
     "LanceCatalog",
+    "LanceConditions",
     "LanceTable",
     "LanceProcedures",
     "LanceColumnVector",
