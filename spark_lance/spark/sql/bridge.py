@@ -57,6 +57,7 @@ VERBS = {
     "finish_write": "writes",
     "write_rows": "writes",
     "search": "search",
+    "search_each": "lateral",
     "nearest": "search",
 }
 

@@ -26,6 +26,7 @@ _STATEMENTS = "spark_lance.LanceStatements"
 UNITS = (
     "Bridge",
     "LanceCatalog",
+    "LanceConditions",
     "LanceTable",
     "LanceProcedures",
     "LanceColumnVector",
@@ -43,8 +44,10 @@ UNITS = (
     "LanceWriteRows",
     "LancePaths",
     "LanceTarget",
+    "LanceQueries",
     "LanceChange",
     "LanceRowLevel",
+    "LanceLateral",
     "LanceSearch",
     "LanceDistance",
     "LanceNearest",
