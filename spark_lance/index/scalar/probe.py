@@ -38,6 +38,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "is_same": "i
 _RANGES = ("=", "<", "<=", ">", ">=", "in", "starts_with")
 # Functions whose answer is not the same every time, or that do not belong to a value.
 _UNFIT = {"now", "current_date"}
+_INT64 = np.iinfo(np.int64)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -97,6 +98,37 @@ class Probe:
         """
         if self.operator not in _RANGES or (self.operator == "in" and not self.literals):
             return None
+        points = self.points(low.type)
+        found = self._any_between(low, high) if points is None else _holds_one(points, low, high)
+        found &= pc.is_valid(high).to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(low.type):
+            for bound in (low, high):
+                found |= pc.fill_null(pc.is_nan(bound), False).to_numpy(zero_copy_only=False)
+        return found
+
+    def points(self, kind: pa.DataType) -> list[int] | list[str] | None:
+        """Return the values for one of which the condition is true, in order, if they are numbers or texts.
+
+        Args:
+            kind: the column's type, a signed integer or text.
+
+        Returns:
+            None for other types and conditions.
+        """
+        if self.operator not in ("=", "in"):
+            return None
+        known = [value for value in self.literals if value is not None]
+        if pa.types.is_signed_integer(kind) and all(type(value) is int for value in known):
+            return sorted(value for value in known if _INT64.min <= value <= _INT64.max)
+        if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and all(
+            type(value) is str for value in known
+        ):
+            # In Python's order of texts, by code points, and in Arrow's, by bytes of UTF-8, they stand alike.
+            return sorted(known)
+        return None
+
+    def _any_between(self, low: pa.Array, high: pa.Array) -> Mask:
+        """Return where one of the constants may be met, which are tried one by one."""
         bounds = pa.table({"low": low, "high": high})
         found = np.zeros(len(low), dtype=np.bool_)
         assert isinstance(self.tree, Call)
@@ -107,11 +139,20 @@ class Probe:
             for test in _tests(self.operator, constant):
                 here &= pc.fill_null(compute(test, bounds), True).to_numpy(zero_copy_only=False)
             found |= here
-        found &= pc.is_valid(high).to_numpy(zero_copy_only=False)
-        if pa.types.is_floating(low.type):
-            for bound in (low, high):
-                found |= pc.fill_null(pc.is_nan(bound), False).to_numpy(zero_copy_only=False)
         return found
+
+
+def _holds_one(points: list[int] | list[str], low: pa.Array, high: pa.Array) -> Mask:
+    """Return between which bounds one of some points in order lies."""
+    if pa.types.is_integer(low.type):
+        order: npt.NDArray[Any] = np.array(points, np.int64)
+        least, most = (pc.cast(bound, pa.int64()) for bound in (low, high))
+        starts = pc.fill_null(least, _INT64.min).to_numpy(zero_copy_only=False)
+        ends = pc.fill_null(most, _INT64.min).to_numpy(zero_copy_only=False)
+    else:
+        order = np.array(points, object)
+        starts, ends = (np.array(pc.fill_null(bound, "").to_pylist(), object) for bound in (low, high))
+    return np.asarray(np.searchsorted(order, starts, "left") < np.searchsorted(order, ends, "right"))
 
 
 def _tests(operator: str, literal: Expression) -> Iterator[Expression]:

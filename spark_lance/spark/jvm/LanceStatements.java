@@ -14,6 +14,7 @@
 package spark_lance;
 
 import java.lang.reflect.InvocationTargetException;
+import java.util.function.BiConsumer;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
@@ -23,6 +24,7 @@ import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.unsafe.Platform;
@@ -35,19 +37,26 @@ public final class LanceStatements {
   private static final String SEARCHES = "spark_lance.sql.LanceLateral";
   private static boolean entered = false;
 
-  public LanceStatements() {}
+  private LanceStatements() {}
 
   /** A statement that was taken. */
   public interface Taken {
     SparkPlan planned();
   }
 
-  public void enter(Object extensions) {
+  /** Lets the statements of all sessions be taken. */
+  public static final class Start implements BiConsumer {
+    public void accept(Object session, Object asked) {
+      enter(((SparkSession) session).extensions());
+    }
+  }
+
+  private static void enter(SparkSessionExtensions extensions) {
     synchronized (LanceStatements.class) {
       if (!entered) {
         entered = true;
-        ((SparkSessionExtensions) extensions).injectOptimizerRule(new Rules());
-        ((SparkSessionExtensions) extensions).injectPlannerStrategy(new Strategies());
+        extensions.injectOptimizerRule(new Rules());
+        extensions.injectPlannerStrategy(new Strategies());
       }
     }
   }

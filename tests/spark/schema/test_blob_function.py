@@ -19,7 +19,7 @@ import spark_lance
 from spark_lance.errors import BlobSourceError, OptionError, OptionTypeError
 from spark_lance.io.counters import read_counts
 from spark_lance.spark.options.option_values import BlobHandling, blob_handling
-from spark_lance.spark.schema.blob_function import batches_of_bytes, bytes_of_row, register_blob_function
+from spark_lance.spark.schema.blob_function import batches_of_bytes, bytes_of_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 
@@ -64,7 +64,7 @@ def test_random_ranges(tmp_path: Path, spark: SparkSession, version: str) -> Non
         for i in range(len(blobs))
         for _ in range(12)
     ] + [(3, None, 1), (3, 1, None)]
-    register_blob_function(spark)
+    spark_lance.enable(spark)
     asked = spark.createDataFrame(cases, "id bigint, start bigint, count bigint")
     rows = spark.read.format("lance").load(path).join(asked, "id")
     found = rows.selectExpr("id", "start", "count", "lance_blob(b, start, count) part").collect()
