@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +23,6 @@ import spark_lance.datasets
 from spark_lance.datasets.dataset import write_dataset
 from spark_lance.datasets.spelling import _has_two_words, both_spellings
 from spark_lance.errors import OptionTypeError
-from spark_lance.late import Late
 
 
 def test_functions_take_either_spelling(tmp_path: Path) -> None:
@@ -76,9 +77,13 @@ def functions_of(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, held
 
 
-def real(held: object) -> object:
-    """Return what a name stands for that is imported late."""
-    return held.__wrapped__ if isinstance(held, Late) else held
+def names_of(module: ModuleType) -> dict[str, Any]:
+    """Return the names of a module as type checkers see them."""
+    found = dict(vars(module))
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            exec(compile(ast.Module(node.body, []), module.__name__, "exec"), found)
+    return found
 
 
 def classes_in(hint: object) -> Iterator[type]:
@@ -94,7 +99,7 @@ def test_everything_that_users_get_takes_either_spelling() -> None:
     pytest.importorskip("pyspark")
     faces = [spark_lance.datasets, importlib.import_module("spark_lance.spark.lance_table")]
     names = {
-        name: held for face in faces for module in modules_of(face) for name, held in vars(module).items()
+        name: held for face in faces for module in modules_of(face) for name, held in names_of(module).items()
     }
     names["fsspec"] = fsspec  # imported where a store is not a local folder
     waiting = [getattr(spark_lance, name) for name in spark_lance.__all__]
@@ -109,7 +114,7 @@ def test_everything_that_users_get_takes_either_spelling() -> None:
         seen.add(held)
         for _, function in functions_of(held):
             plain = inspect.unwrap(function)
-            known = {name: real(one) for name, one in {**names, **plain.__globals__}.items()}
+            known = {**names, **names_of(sys.modules[plain.__module__])}
             told = plain.__annotations__.get("return")
             # Those of the data source are Spark's.
             if isinstance(told, str) and held is not spark_lance.LanceDataSource:
