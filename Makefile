@@ -29,7 +29,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-delta
+.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -143,6 +143,9 @@ bench-commit: $(VENV)/.installed-bench ## measure commits per second against pyl
 
 bench-start: $(VENV)/.installed-bench ## measure the import and the first rows of a table
 	$(BIN)/python -m benchmarks.bench_start $(ARGS)
+
+bench-training: $(VENV)/.installed-bench ## measure an epoch of shuffled batches against Parquet
+	$(BIN)/python -m benchmarks.bench_training $(ARGS)
 
 bench-changes: $(VENV)/.installed-bench ## measure changes of single rows against reading them
 	$(BIN)/python -m benchmarks.bench_changes $(ARGS)
