@@ -33,6 +33,7 @@ UNITS = (
     "LanceSaveModes",
     "LanceAmount",
     "LancePushed",
+    "LanceDocuments",
     "LanceRows",
     "LanceScan",
     "LanceWrite",
