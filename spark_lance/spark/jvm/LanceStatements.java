@@ -7,7 +7,7 @@
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
 // the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWrite plan its own
-// writes, of which the driver does the small ones.
+// writes: the driver does small ones, and the rows of upserts go to the tasks that write their shards.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -22,6 +22,8 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
+import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
+import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.unsafe.Platform;
 import org.slf4j.LoggerFactory;
 
@@ -91,17 +93,23 @@ public final class LanceStatements {
   public static final class Planning extends SparkStrategy {
     public scala.collection.immutable.Seq apply(LogicalPlan plan) {
       scala.collection.immutable.Seq none = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
-      SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : small(plan);
+      SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : own(plan);
       return planned == null ? none : (scala.collection.immutable.Seq) none.appended(planned);
     }
 
-    // The plan of a write of few rows; null if tasks are to do it.
-    private static SparkPlan small(LogicalPlan plan) {
+    private static boolean isMicroBatch(LogicalPlan plan) {
+      return plan instanceof WriteToDataSourceV2 && ((WriteToDataSourceV2) plan).batchWrite() instanceof MicroBatchWrite;
+    }
+
+    // Our own plan of a write: of few rows, or of a micro-batch whose rows are sent to certain tasks; null for others.
+    private static SparkPlan own(LogicalPlan plan) {
       scala.Option write = null;
       if (plan instanceof AppendData) {
         write = ((AppendData) plan).write();
       } else if (plan instanceof OverwriteByExpression) {
         write = ((OverwriteByExpression) plan).write();
+      } else if (isMicroBatch(plan)) {
+        write = new scala.Some(((MicroBatchWrite) ((WriteToDataSourceV2) plan).batchWrite()).writeSupport());
       }
       if (write == null || write.isEmpty() || !write.get().getClass().getName().startsWith(WRITES)) {
         return null;
@@ -110,7 +118,7 @@ public final class LanceStatements {
         Class unit = Class.forName(WRITES, true, write.get().getClass().getClassLoader());
         return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
       } catch (Throwable problem) {
-        LoggerFactory.getLogger("spark_lance").warn("Few rows were written by tasks: " + problem);
+        LoggerFactory.getLogger("spark_lance").warn("A write was left to Spark's own plan: " + problem);
         return null;
       }
     }

@@ -73,6 +73,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy;
 import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
 import org.apache.spark.sql.execution.datasources.v2.V2ExistingTableWriteExec;
+import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
@@ -205,7 +206,7 @@ public final class LanceWrite {
     }
 
     // What Spark's own write holds by that name; nothing where it has no such thing.
-    private static Object part(Object beside, String name) {
+    static Object part(Object beside, String name) {
       try {
         Method[] methods = beside.getClass().getDeclaredMethods();
         for (int i = 0; i < methods.length; i++) {
@@ -306,8 +307,20 @@ public final class LanceWrite {
       this.own = own;
     }
 
+    // Plans a micro-batch of upserts before its rows are planned; returns how they are sent to tasks, null if anyhow.
+    Map route(Object epoch) {
+      if (plan != null || !(epoch instanceof Long) || !"upsert".equalsIgnoreCase(write.info.options().get("mode"))) {
+        return null;
+      }
+      Map question = write.question("plan_upserts");
+      question.put("epoch", epoch);
+      question.put("partitions", new Integer(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
+      plan = (Map) Bridge.ask(question, null);
+      return plan == null ? null : (Map) plan.get("route");
+    }
+
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo physical) {
-      plan = write.plan(true);
+      plan = plan == null ? write.plan(true) : plan;
       if (plan == null) {
         return own.createStreamingWriterFactory(physical);
       }
@@ -335,8 +348,13 @@ public final class LanceWrite {
     }
   }
 
-  // The plan of a write that the driver does itself; null if tasks are to do it, or it is not ours.
+  // Our own plan of a write; null if Spark's own does, or the write is not ours.
   public static SparkPlan planned(LogicalPlan plan) {
+    return plan instanceof WriteToDataSourceV2 ? LanceRoutes.planned((WriteToDataSourceV2) plan) : local(plan);
+  }
+
+  // The plan of a write that the driver does itself; null if tasks are to do it.
+  private static SparkPlan local(LogicalPlan plan) {
     scala.Option write = null;
     LogicalPlan query = null;
     if (plan instanceof AppendData) {

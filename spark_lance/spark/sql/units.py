@@ -37,6 +37,7 @@ UNITS = (
     "LanceRows",
     "LanceScan",
     "LanceWrite",
+    "LanceRoutes",
     "LancePaths",
     "LanceTarget",
     "LanceChange",
