@@ -272,11 +272,15 @@ class Router:
             return
         values = self.values(rows)
         encoded = values.dictionary_encode()
+        if len(encoded.dictionary) == 1:
+            yield value_bytes(encoded.dictionary[0]), rows
+            return
         codes = encoded.indices.to_numpy()
         order = np.argsort(codes, kind="stable")
-        starts = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
-        for number, value in enumerate(encoded.dictionary):
-            yield value_bytes(value), pick_rows(rows, order[starts[number] : starts[number + 1]])
+        ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary))).tolist()
+        sorted_rows = pick_rows(rows, order)
+        for value, start, end in zip(encoded.dictionary, [0, *ends], ends, strict=False):
+            yield value_bytes(value), sorted_rows.slice(start, end - start)
 
     def shards(self, store: Store, root: str) -> dict[bytes, uuid.UUID]:
         """Return the shards whose manifests tell for which value they are; of several for one, the first."""
