@@ -5,6 +5,9 @@ PYTHON ?= python3
 ARGS ?=
 # Older releases of Spark that the tests run with: one for each minor version that is supported.
 SPARK_VERSIONS ?= 4.0.2 4.1.2 4.2.0
+# Releases of Python and of pylance that the tests of compatibility run with.
+PYTHON_VERSIONS ?= 3.10 3.11 3.12 3.13
+PYLANCE_VERSIONS ?= 0.38.3 1.0.4 4.0.2 8.0.1 14.0.2
 # Folders of tests that need no Spark; comparisons with whole tables of pylance are left to make test.
 FAST_TESTS ?= tests/file tests/io tests/table tests/index tests/cli
 OLD := $(patsubst python%,%,$(notdir $(PYTHON)))
@@ -23,7 +26,7 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -68,6 +71,22 @@ test-spark-versions: $(SPARK_VERSIONS:%=test-spark-%) ## run the tests of the Sp
 
 test-spark-%: .venv-spark-%/.installed
 	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
+
+# What they passed with is kept in tests/tested.json, and docs/compatibility.md says it.
+test-compatibility: $(PYTHON_VERSIONS:%=with-python-%) $(SPARK_VERSIONS:%=with-spark-%) $(PYLANCE_VERSIONS:%=with-pylance-%) ## record with which releases of Python, Spark and pylance it works
+	$(BIN)/python docs/generate.py
+
+with-python-%:
+	$(MAKE) .venv-$*/.installed PYTHON=python$*
+	.venv-$*/bin/python -m pytest --record tests/compatibility $(ARGS)
+
+with-spark-%: .venv-spark-%/.installed
+	.venv-spark-$*/bin/python -m pytest --record tests/compatibility $(ARGS)
+
+# Another pylance before that of the environment, with whose other packages it goes.
+with-pylance-%: $(VENV)/.installed-test
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --upgrade --target .venv-pylance-$* pylance==$*
+	PYTHONPATH=.venv-pylance-$* $(BIN)/python -m pytest --record tests/compatibility/test_pylance.py $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc" $(ARGS)

@@ -1,16 +1,21 @@
 """Draws what benchmarks have kept: `python -m benchmarks.report`, or make bench-report.
 
-For each benchmark of the newest file in `benchmarks/results` one picture, docs/pictures/NAME.svg: a
-bar for each case, as long as the ratio to the other side, with both figures beside it; of a benchmark that
-measures recall and time of the same cases, recall against time instead. Each picture says machine, load,
-versions and date. What has no other side is listed with its figure.
+For each benchmark of the newest file in `benchmarks/results` pictures in docs/pictures, whose names begin
+with that of the benchmark. What is measured decides how it is drawn:
+
+    recall and time of the same cases   recall against time, a line for each side
+    bytes of tables and their columns   a row for each table, and each column of a table; a dot for each side
+    rates (only the unit "1/s")         a group of bars for each case, a bar for each side
+    anything else beside others         a bar for each case, as long as the ratio, with both figures beside it
+
+Each picture says machine, load, versions and date. What has no other side is listed with its figure.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.harness import RESULTS, Record, read_results
 
-__all__ = ["bars", "main", "recall_against_time"]
+__all__ = ["bars", "drawn", "main", "rates", "recall_against_time", "sizes"]
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 _BETTER, _WORSE, _PLAIN = "#388e3c", "#c62828", "#757575"
@@ -28,6 +33,15 @@ _ROW, _WIDTH = 0.3, 9.0
 # Room for the figures beside a bar, as a factor of the axis, and what is marked on it.
 _ROOM = 3.2
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
+# How a side looks in every picture: colour and mark.
+_OURS = "spark_lance"
+_SIDES = {
+    _OURS: ("#3f51b5", "o"),
+    "spark_lance zstd": ("#9fa8da", "o"),
+    "pylance": ("#ef6c00", "s"),
+    "Parquet snappy": ("#757575", "D"),
+    "Parquet zstd": ("#bdbdbd", "D"),
+}
 # The same picture comes out of the same figures.
 matplotlib.use("svg")
 matplotlib.rcParams.update({"svg.hashsalt": "spark-lance", "svg.fonttype": "none", "font.size": 9})
@@ -86,7 +100,8 @@ def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
             sides.setdefault(key[1], []).append((times[key].peer or 0, recalls[key].peer or 0))
     figure, axes = plt.subplots(figsize=(_WIDTH, 4.5))
     for side, points in sides.items():
-        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=side)
+        colour, mark = _SIDES.get(side, (_PLAIN, "^"))
+        axes.plot(*zip(*sorted(points), strict=True), marker=mark, color=colour, label=side)
     axes.set_xlabel(f"time ({times[both[0]].unit})")
     axes.set_ylabel("recall")
     axes.set_xscale("log")
@@ -94,6 +109,100 @@ def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
     axes.set_title(f"{_title(name)} against time", loc="left")
     _foot(figure, records)
     return figure
+
+
+def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
+    """Yield pictures of bytes by their names: of whole tables, and of the columns of each table.
+
+    Cases are "TABLE: COLUMN", "all" for the whole table; the newest version of files is drawn. A dot is as
+    far to the right as the side takes bytes for each byte of Parquet with snappy.
+    """
+    newest = max((r.metric.split(", ")[1] for r in records if r.metric.startswith("bytes, ")), default=None)
+    if newest is None:
+        return
+    found: dict[str, dict[str, float]] = {}
+    for record in records:
+        if record.metric.startswith(f"bytes, {newest}"):
+            own = _OURS + record.metric.removeprefix(f"bytes, {newest}").replace(", ", " ")
+            found.setdefault(record.case, {}).update({own: record.ours, record.peer_name: record.peer or 0})
+    tables: dict[str, dict[str, dict[str, float]]] = {}
+    for case, sides in found.items():
+        table, _, column = case.partition(": ")
+        if column == "all":
+            tables.setdefault("", {})[table] = sides
+        else:
+            tables.setdefault(table, {})[column] = sides
+    for table, rows in sorted(tables.items()):
+        title = f"Bytes of each column of {table!r}" if table else "Bytes of whole tables"
+        stem = "_".join(filter(None, (name, table)))
+        yield stem, _dots(f"{title}, files of version {newest}", rows, "Parquet snappy", records)
+
+
+def _dots(title: str, rows: dict[str, dict[str, float]], unit: str, records: Sequence[Record]) -> Any:
+    """Return a picture of figures as multiples of one side's, a row for each case."""
+    kept = {case: sides for case, sides in sorted(rows.items()) if sides.get(unit)}
+    figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.24 * len(kept)))
+    for side, (colour, mark) in _SIDES.items():
+        points = [
+            (sides[side] / sides[unit], row) for row, sides in enumerate(kept.values()) if sides.get(side)
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), mark, color=colour, label=side, markersize=5, alpha=0.9)
+    axes.set_yticks(range(len(kept)), [f"{case}  ({_bytes(sides[_OURS])})" for case, sides in kept.items()])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(_TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(axis="y", linewidth=0.3)
+    axes.axvline(1, color=_PLAIN, linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{title}: less is better; in brackets {_OURS}'s", loc="left")
+    figure.legend(loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=len(_SIDES), frameon=False)
+    _foot(figure, records, below=0.35)
+    return figure
+
+
+def rates(_name: str, records: Sequence[Record]) -> Any | None:
+    """Return a group of bars for each case, a bar for each side; None unless all is of the unit "1/s"."""
+    asked = [record for record in records if record.peer]
+    if not asked or {record.unit for record in asked} != {"1/s"}:
+        return None
+    cases = sorted(dict.fromkeys(record.case for record in asked), key=_release)
+    peers = sorted({record.peer_name for record in asked})
+    figures = {_OURS: {record.case: record.ours for record in asked}}
+    for peer in peers:
+        figures[peer] = {record.case: record.peer or 0 for record in asked if record.peer_name == peer}
+    figure, axes = plt.subplots(figsize=(_WIDTH, 3.6))
+    width = 0.8 / len(figures)
+    for place, (side, found) in enumerate(figures.items()):
+        spots = [number + (place - (len(figures) - 1) / 2) * width for number in range(len(cases))]
+        heights = [found.get(case, 0) for case in cases]
+        drawn = axes.bar(spots, heights, width * 0.92, label=side, color=_SIDES.get(side, (_PLAIN, ""))[0])
+        axes.bar_label(drawn, fmt="%.3g", padding=2)
+    axes.set_xticks(range(len(cases)), cases)
+    axes.set_ylabel(f"{asked[0].metric} a second")
+    axes.margins(y=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    axes.set_title(f"{asked[0].metric.capitalize()} a second: more is better", loc="left")
+    _foot(figure, records)
+    return figure
+
+
+def drawn(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
+    """Yield the pictures of a benchmark by their names, drawn as what it measures asks for."""
+    if any(record.metric.startswith("bytes, ") for record in records):
+        yield from sizes(name, records)
+        return
+    for draw in (recall_against_time, rates, bars):
+        if (figure := draw(name, records)) is not None:
+            yield name, figure
+            return
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:.2g} MB" if count >= 1e5 else f"{count / 1e3:.2g} kB"
 
 
 def _release(name: str) -> list[int]:
@@ -116,15 +225,15 @@ def _amount(figure: float, record: Record) -> str:
     return f"{figure:.3g} {record.unit}".strip()
 
 
-def _foot(figure: Any, records: Sequence[Record]) -> None:
-    """Write below a picture what it was measured on."""
+def _foot(figure: Any, records: Sequence[Record], below: float = 0.0) -> None:
+    """Write below a picture, `below` inches under its edge, what it was measured on."""
     dates = sorted({record.date[:10] for record in records})
     versions = ", ".join(f"{name} {version}" for name, version in sorted(records[0].versions.items()))
     load = max(record.load for record in records)
     machines = "; ".join(sorted({record.machine for record in records}))
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     text = f"{machines}\nload {load:g} per core; {when}\n{versions}"
-    figure.text(0.01, 0.0, text, fontsize=7, color=_PLAIN, va="top")
+    figure.text(0.01, -below / figure.get_figheight(), text, fontsize=7, color=_PLAIN, va="top")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,14 +249,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     records = read_results(files[-1])
     for name in sorted({record.bench for record in records}):
         mine = [record for record in records if record.bench == name]
-        curve = recall_against_time(name, mine)
-        pictures = {name: bars(name, mine)} if curve is None else {name: curve}
-        for stem, figure in pictures.items():
-            if figure is not None:
-                path = arguments.pictures / f"{stem}.svg"
-                figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
-                plt.close(figure)
-                print(f"drew {path.name}")
+        for stem, figure in drawn(name, mine):
+            path = arguments.pictures / f"{stem}.svg"
+            figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+            plt.close(figure)
+            print(f"drew {path.name}")
         for record in mine:
             if not record.ratio:
                 print(f"  {record.case}, {record.metric}: {_amount(record.ours, record)}")

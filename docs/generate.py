@@ -8,6 +8,7 @@ A page holds `<!-- generated: NAME -->` and `<!-- end -->`; `TABLES` has a funct
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -20,6 +21,7 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.harness import RESULTS, Record, read_results  # noqa: E402
 from spark_lance import errors  # noqa: E402
 from spark_lance.cli.engines import ENGINES  # noqa: E402
 from spark_lance.cli.main import COMMANDS, COMMON, Command, command_line  # noqa: E402
@@ -28,6 +30,7 @@ from spark_lance.spark.schema.types import type_table  # noqa: E402
 from spark_lance.table.features import feature_names  # noqa: E402
 from spark_lance.table.metadata import METADATA_TABLES  # noqa: E402
 
+PICTURES = ROOT / "docs" / "pictures"
 MARKS = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
@@ -191,6 +194,86 @@ def tested() -> Iterator[str]:
     yield from markdown(heads, ([str(row[name]) for name in names] for row in ordered))
 
 
+def figures() -> Iterator[str]:
+    """Yield the pictures of what benchmarks have kept: make bench-report draws them."""
+    benches = {record.bench for record in _records()} & set(_BENCHES)
+    found: dict[str, list[str]] = {bench: [] for bench in sorted(benches)}
+    for picture in sorted(PICTURES.glob("bench*.svg")):
+        # "bench_size_flights" is of bench_size, not of bench.
+        mine = [bench for bench in _BENCHES if picture.stem == bench or picture.stem.startswith(f"{bench}_")]
+        if mine and (longest := max(mine, key=len)) in found:
+            found[longest].append(picture.name)
+    for bench, names in found.items():
+        if names:
+            said = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{bench}.py").read_text())) or ""
+            caption = " ".join(said.split("\n\n")[0].split()).rstrip(".")
+            yield from ("", f"**{caption}** (`make {bench.replace('_', '-')}`)")
+            for name in names:
+                yield from ("", f"![{_alone(name, bench, caption)}](pictures/{name})")
+
+
+_BENCHES = [path.stem for path in (ROOT / "benchmarks").glob("bench*.py")]
+
+
+def _alone(name: str, bench: str, caption: str) -> str:
+    """Return what is said of a picture in place of it: what was measured, and of which table."""
+    table = name.removesuffix(".svg").removeprefix(bench).strip("_")
+    return f"{caption}{': ' if table else ''}{table}".replace("[", "(").replace("]", ")")
+
+
+def large_tables() -> Iterator[str]:
+    """Yield what each step takes with large tables, a column for each size, as benchmarks have kept it."""
+    records = [record for record in _records() if record.bench == "bench_large"]
+    if not records:
+        yield "No figures of this release are kept yet: `make bench-large ARGS=--keep` measures them."
+        return
+    last = max(records, key=lambda record: record.date)
+    records = [record for record in records if record.machine == last.machine]
+    for kind, caption in _KINDS_OF_LARGE.items():
+        yield from _large_tables([record for record in records if f" {kind}: " in record.case], kind, caption)
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(last.versions.items()))
+    load = max(record.load for record in records)
+    yield f"{last.machine}; load at most {load:g} a core when a run began; {last.date[:10]}; {versions}."
+
+
+def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterator[str]:
+    """Yield the table of one kind of rows: seconds, rows a second and memory of each step and size."""
+    found = {(record.case, record.metric): record.ours for record in records}
+    if not found:
+        return
+    sizes = sorted({record.case.partition(" ")[0] for record in records}, key=_count)
+    yield from (f"**{caption}**", "")
+    rows = []
+    for step in _STEPS_OF_LARGE:
+        cells = [step]
+        for size in sizes:
+            case = f"{size} {kind}: {step}"
+            seconds, memory = found.get((case, "time")), found.get((case, "peak memory"), 0.0)
+            rate = f"{_count(size) / seconds / 1e6:.2g}" if seconds else ""
+            cells += [f"{seconds:.3g}", rate, f"{memory:.0f}"] if seconds else ["", "", ""]
+        rows.append(cells)
+    heads = [f"{size} rows: {unit}" for size in sizes for unit in ("s", "million rows/s", "MB")]
+    yield from markdown(("step", *heads), rows)
+    yield ""
+
+
+_KINDS_OF_LARGE = {
+    "flat rows": "Ten narrow columns: numbers, dates, times, texts",
+    "vectors": "An id and a vector of 768 floats, 3 KB a row",
+}
+_STEPS_OF_LARGE = ("write", "scan", "sum", "filter", "merge", "delete", "compact", "index", "look-ups")
+
+
+def _count(number: str) -> int:
+    return int(number.replace(",", ""))
+
+
+def _records() -> list[Record]:
+    """Return what benchmarks have kept of the newest release."""
+    files = sorted(RESULTS.glob("*.json"), key=lambda path: _release(path.stem))
+    return read_results(files[-1]) if files else []
+
+
 def _release(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
@@ -204,6 +287,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "engines": engines,
     "releases": releases,
     "tested": tested,
+    "figures": figures,
+    "large tables": large_tables,
 }
 
 

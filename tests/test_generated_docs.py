@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import Record
 from spark_lance import errors
 from tests.conftest import ROOT
 
@@ -48,3 +51,58 @@ def test_errors_are_all_listed_with_cause_and_remedy() -> None:
         assert kind.repeatable in (True, False, None)
     assert errors.RetryableConflictError.repeatable
     assert errors.CommitOutcomeUnknownError.repeatable is None
+
+
+def kept(case: str, metric: str, ours: float) -> Record:
+    return Record(
+        "bench_large",
+        case,
+        metric,
+        "",
+        ours,
+        None,
+        "",
+        None,
+        "A machine",
+        0.5,
+        {"python": "3.11"},
+        "2026-01-02T",
+    )
+
+
+def test_figures_of_large_tables_are_those_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "_records", list)
+    assert "bench-large" in "\n".join(generate.large_tables())
+    records = [
+        kept("100,000,000 flat rows: scan", "time", 50.0),
+        kept("10,000,000 flat rows: scan", "time", 4.0),
+        kept("10,000,000 flat rows: scan", "peak memory", 191.6),
+        kept("650,000 vectors: index", "time", 13.0),
+    ]
+    monkeypatch.setattr(generate, "_records", lambda: records)
+    lines = list(generate.large_tables())
+    assert "| scan | 4 | 2.5 | 192 | 50 | 2 | 0 |" in lines
+    assert "| index | 13 | 0.05 | 0 |" in lines
+    assert next(line for line in lines if line.startswith("| step")).count("10,000,000 rows") == 3
+    assert "A machine; load at most 0.5" in lines[-1]
+
+
+def test_steps_of_large_tables_are_those_that_are_measured() -> None:
+    source = (ROOT / "benchmarks" / "bench_large.py").read_text()
+    assert set(re.findall(r'steps\("([^"]+)"', source)) == set(generate._STEPS_OF_LARGE)
+    assert set(re.findall(r'\("(flat rows|vectors)", options', source)) == set(generate._KINDS_OF_LARGE)
+
+
+def test_pictures_of_benchmarks_are_shown_with_what_they_measure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    records = [
+        replace(kept("a", "time", 1.0), bench=name) for name in ("bench_size", "bench_commit", "bench")
+    ]
+    monkeypatch.setattr(generate, "_records", lambda: records)
+    monkeypatch.setattr(generate, "PICTURES", tmp_path)
+    for name in ("bench_size", "bench_size_flights", "bench_plan"):
+        (tmp_path / f"{name}.svg").touch()
+    text = "\n".join(generate.figures())
+    assert re.findall(r"\(pictures/(\w+)\.svg\)", text) == ["bench_size", "bench_size_flights"]
+    assert "(`make bench-size`)" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,53 @@ def test_every_benchmark_is_drawn(results: Path, tmp_path: Path, capsys: pytest.
     assert "alone, time: 5 ms" in capsys.readouterr().out
     assert report.main(words) == 0  # the same picture comes out of the same figures
     assert drawn == {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
+
+
+def size(case: str, ours: float, peers: dict[str, float], metric: str) -> list[Record]:
+    blank = record(case, ours, None, metric, "bench_size")
+    return [
+        replace(blank, unit="B", peer=peer, peer_name=name, ratio=peer / ours) for name, peer in peers.items()
+    ]
+
+
+def test_sizes_are_dots_by_table_and_by_column() -> None:
+    records: list[Record] = []
+    for case, ours in (
+        ("flights: all", 3e6),
+        ("flights: tail", 1e6),
+        ("digits: all", 5e4),
+        ("digits: x", 5e4),
+    ):
+        for version, factor in (("2.1", 7), ("2.2", 1)):
+            sides = {"pylance": 2 * ours, "Parquet snappy": ours / 2}
+            records += size(case, factor * ours, sides, f"bytes, {version}")
+            records += size(case, ours / 4, {"Parquet zstd": ours / 5}, f"bytes, {version}, zstd")
+    found = dict(report.drawn("bench_size", records))
+    assert list(found) == ["bench_size", "bench_size_digits", "bench_size_flights"]
+    (axes,) = found["bench_size"].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["digits  (50 kB)", "flights  (3 MB)"]
+    dots = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
+    assert dots["spark_lance"] == [2, 2]  # of the newest version of files, as a multiple of Parquet's bytes
+    assert dots["pylance"] == [4, 4]
+    assert dots["spark_lance zstd"] == [0.5, 0.5]
+    assert dots["Parquet zstd"] == [0.4, 0.4]
+    (columns,) = found["bench_size_flights"].axes
+    assert [label.get_text() for label in columns.get_yticklabels()] == ["tail  (1 MB)"]
+
+
+def test_rates_are_bars_by_case_and_side() -> None:
+    records = [
+        replace(record(f"{n} writers", 10 * n, n, "commits", "bench_commit"), unit="1/s") for n in (16, 1, 4)
+    ]
+    ((name, figure),) = report.drawn("bench_commit", records)
+    (axes,) = figure.axes
+    assert name == "bench_commit"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1 writers", "4 writers", "16 writers"]
+    heights = [[bar.get_height() for bar in group] for group in axes.containers]
+    assert heights == [[10, 40, 160], [1, 4, 16]]
+    # What is not all rates is drawn by ratios.
+    mixed = [*records, record("scan", 1, 2, bench="bench_commit")]
+    assert report.rates("bench_commit", mixed) is None
 
 
 def test_without_figures_it_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

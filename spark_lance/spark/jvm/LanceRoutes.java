@@ -33,19 +33,30 @@ public final class LanceRoutes {
   private LanceRoutes() {}
 
   // A micro-batch of upserts whose rows are sent to the tasks that write their shards; null if there is no such way.
-  public static SparkPlan planned(WriteToDataSourceV2 plan) {
+  public static SparkPlan planned(LogicalPlan write) {
+    WriteToDataSourceV2 plan = (WriteToDataSourceV2) write;
     MicroBatchWrite batch = (MicroBatchWrite) plan.batchWrite();
-    Map route = ((LanceWrite.Stream) batch.writeSupport()).route(LanceWrite.Planned.part(batch, "epochId"));
+    LanceWrite.Stream stream = (LanceWrite.Stream) batch.writeSupport();
+    Map route = stream.route(LanceWrite.Planned.part(batch, "epochId"));
     if (route == null) {
       return null;
     }
+    try {
+      return planned(plan, batch, route);
+    } catch (RuntimeException problem) {
+      stream.forget();
+      throw problem;
+    }
+  }
+
+  private static SparkPlan planned(WriteToDataSourceV2 plan, MicroBatchWrite batch, Map route) {
     LogicalPlan sent = new RepartitionByExpression(
         (Seq) NONE.appended(sentBy(route, plan.query())),
         plan.query(),
         scala.Option.apply(new Integer(((Number) route.get("partitions")).intValue())),
         scala.Option.empty());
-    LogicalPlan write = new WriteToDataSourceV2(plan.relation(), batch, sent, plan.customMetrics());
-    return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(write).apply(0);
+    LogicalPlan routed = new WriteToDataSourceV2(plan.relation(), batch, sent, plan.customMetrics());
+    return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(routed).apply(0);
   }
 
   // The value by which Spark sends a row to a partition; see spark/streaming/routes.py.

@@ -6,8 +6,9 @@
 // they are; there is no way to withdraw them, so this is done once per driver.
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
-// the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWrite plan its own
-// writes: the driver does small ones, and the rows of upserts go to the tasks that write their shards.
+// the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
+// writes of few rows, which the driver does, and LanceRoutes micro-batches of upserts, whose rows go to the tasks that
+// write their shards.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -29,7 +30,10 @@ import org.slf4j.LoggerFactory;
 
 public final class LanceStatements {
   private static final String UNIT = "spark_lance.sql.LanceRowLevel";
-  private static final String WRITES = "spark_lance.sql.LanceWrite";
+  private static final String WRITE = "spark_lance.sql.LanceWrite$Planned";
+  private static final String FEW_ROWS = "spark_lance.sql.LanceWriteRows";
+  private static final String STREAM = "spark_lance.sql.LanceWrite$Stream";
+  private static final String ROUTES = "spark_lance.sql.LanceRoutes";
   private static boolean entered = false;
 
   public LanceStatements() {}
@@ -104,19 +108,26 @@ public final class LanceStatements {
     // Our own plan of a write: of few rows, or of a micro-batch whose rows are sent to certain tasks; null for others.
     private static SparkPlan own(LogicalPlan plan) {
       scala.Option write = null;
+      String kind = WRITE;
+      String planner = FEW_ROWS;
       if (plan instanceof AppendData) {
         write = ((AppendData) plan).write();
       } else if (plan instanceof OverwriteByExpression) {
         write = ((OverwriteByExpression) plan).write();
       } else if (isMicroBatch(plan)) {
         write = new scala.Some(((MicroBatchWrite) ((WriteToDataSourceV2) plan).batchWrite()).writeSupport());
+        kind = STREAM;
+        planner = ROUTES;
       }
-      if (write == null || write.isEmpty() || !write.get().getClass().getName().startsWith(WRITES)) {
+      if (write == null || write.isEmpty() || !write.get().getClass().getName().equals(kind)) {
         return null;
       }
       try {
-        Class unit = Class.forName(WRITES, true, write.get().getClass().getClassLoader());
+        Class unit = Class.forName(planner, true, write.get().getClass().getClassLoader());
         return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (ClassNotFoundException missing) {
+        // A warning has told of it.
+        return null;
       } catch (Throwable problem) {
         LoggerFactory.getLogger("spark_lance").warn("A write was left to Spark's own plan: " + problem);
         return null;

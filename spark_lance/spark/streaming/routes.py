@@ -126,7 +126,7 @@ def check_partition(route: Route, router: Router, rows: pa.Table, partition: int
     Raises:
         CommitError: they are not.
     """
-    if route.partitions == 1 or not rows.num_rows:
+    if not rows.num_rows:
         return
     if route.values:
         right = one_array(router.values(rows)).to_numpy() % route.partitions

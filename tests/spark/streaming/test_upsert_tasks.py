@@ -208,6 +208,12 @@ def test_rows_of_other_tasks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommitError, match="came to task 1, which is that of another"):
         append(planned, 1, first)
     assert seen(tmp_path / "t") == {}
+    # Without shards there is one task.
+    make(tmp_path / "one", unsharded=True)
+    planned, _ = writer(tmp_path / "one", 0)
+    with pytest.raises(CommitError, match="came to task 1"):
+        append(planned, 1, {1: "new"})
+    assert append(planned, 0, {1: "new"}) == 1
 
 
 _SPARK: dict[str, st.DataType] = {
