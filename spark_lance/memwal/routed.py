@@ -88,14 +88,14 @@ class RoutedWriter:
             tables = [call.rows for call in calls]
             rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
             parts = [(self._writer(value), part) for value, part in self._router.split(rows)]
-            if len(parts) == 1:
-                ((writer, part),) = parts
-                writer.put_logged(part)
-            else:
+            if len(parts) > 1:
                 written = [self._pool.submit(writer.put_logged, part) for writer, part in parts]
                 failures = [error for one in written if (error := one.exception()) is not None]
                 if failures:
                     raise failures[0]
+            else:
+                for writer, part in parts:
+                    writer.put_logged(part)
         except Exception as error:  # noqa: BLE001 (each call raises it)
             failure = error
         except BaseException:
