@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
-from spark_lance.spark.scan import predicates
+from spark_lance.spark.scan import json_conditions, predicates
 from spark_lance.spark.scan.json_conditions import path_of
 from spark_lance.table.predicates.json_path import names_of_path
 
@@ -162,7 +162,7 @@ def plan(frame: DataFrame) -> str:
 
 def check(driver: SparkSession, plain: DataFrame, frame: DataFrame, asked: list[str], least: int) -> None:
     """Compare what conditions keep with Spark's own answers, read by the driver and by tasks."""
-    real, narrowed = predicates.condition_of, 0
+    real, narrowed = json_conditions.condition_of, 0
 
     def counted(*arguments: Any) -> Any:
         nonlocal narrowed
