@@ -40,8 +40,6 @@ __all__ = ["ColumnsMixin", "read_alteration", "sample_row"]
 
 _BATCH_ROWS = 1 << 20
 
-# As users call it, in either spelling.
-
 _SAMPLE_BYTES = 1 << 20
 
 
