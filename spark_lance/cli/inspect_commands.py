@@ -140,7 +140,7 @@ def history(arguments: Arguments) -> int:
     if arguments.json:
         say(as_json(rows))
     else:
-        print_table(_HISTORY, [[row[name] for name in _HISTORY] for row in rows], wide=arguments.wide)
+        print_table(_HISTORY, [[_told(row[name]) for name in _HISTORY] for row in rows], wide=arguments.wide)
     return 0
 
 
@@ -257,6 +257,11 @@ def _said(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
 
 def _notes(column: dict[str, Any]) -> Any:
     return column["metadata"] or None
+
+
+def _told(value: Any) -> Any:
+    """Return what is worth a place in a line: of counts, those that are not zero."""
+    return {key: item for key, item in value.items() if item != "0"} if isinstance(value, dict) else value
 
 
 def _maps(row: dict[str, Any]) -> dict[str, Any]:
