@@ -19,8 +19,8 @@ from spark_lance.table.versions.versions import load_latest
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 
 ROWS = pa.table({"a": [1, 2, 3]})
-# A length-delimited field 116: an operation that came after this release.
-FUTURE_OPERATION = b"\xa2\x07\x02\x08\x01"
+# A length-delimited field 900: an operation that came after this release.
+FUTURE_OPERATION = b"\xa2\x38\x02\x08\x01"
 
 
 def test_every_operation_has_a_name_and_a_place_in_the_table() -> None:

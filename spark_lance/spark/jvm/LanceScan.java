@@ -1,58 +1,35 @@
 // The scan of a table, planned by the driver's own Python.
 //
 // What Spark pushes down (columns, filters, limits, counts) goes to Python as JSON, and comes back as rows, where
-// little has to be read for them, or as tasks. Rows become a local scan: no job of Spark's, or one without Python; where
-// they are many they stay columns, which tasks without Python read.
-// Tasks are what Spark's own reader of Python data sources takes, which LanceTransport may put another one around.
+// little has to be read for them, or as tasks. Rows become a local scan (LanceRows): no job of Spark's, or one without
+// Python; where they are many they stay columns, which tasks without Python read (LanceColumnScan). Tasks are what
+// Spark's own reader of Python data sources takes, which LanceTransport may put another one around (LanceTaskScan).
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
 package spark_lance.sql;
 
-import java.io.IOException;
-import java.lang.reflect.Method;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Base64;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.apache.spark.JobArtifactSet$;
-import org.apache.spark.JobArtifactState;
 import org.apache.spark.SparkContext;
-import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.NullOrdering;
 import org.apache.spark.sql.connector.expressions.SortDirection;
 import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
-import org.apache.spark.sql.connector.metric.CustomMetric;
-import org.apache.spark.sql.connector.metric.CustomTaskMetric;
-import org.apache.spark.sql.connector.read.Batch;
-import org.apache.spark.sql.connector.read.InputPartition;
-import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
-import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownOffset;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
-import org.apache.spark.sql.connector.read.SupportsReportStatistics;
-import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
-import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.DataType;
@@ -61,8 +38,6 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 public final class LanceScan {
-  // Keys of a join beyond which they do not narrow a scan.
-  private static final int MOST_KEYS = 10000;
   // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
   private static final String PLANS = "spark.lance.planInDriver";
 
@@ -112,11 +87,6 @@ public final class LanceScan {
     read.put("token", token);
     read.put("ref", ref);
     return read;
-  }
-
-  // Spark's source of that name, by which executors find the format.
-  private static PythonDataSourceV2 source() {
-    return Bridge.source();
   }
 
   /** Takes what Spark pushes down, and asks Python for the scan. */
@@ -294,9 +264,9 @@ public final class LanceScan {
       Map answer;
       try {
         answer = (Map) Bridge.ask(question, null);
-        InputPartition[] parts = held(answer, wanted);
-        if (parts != null) {
-          return new Columns(shown, question, answer, wanted, parts);
+        Scan columns = LanceColumnScan.of(shown, question, answer, wanted);
+        if (columns != null) {
+          return columns;
         }
         if (answer.get("kind").equals("columns")) {
           // They are of no use here.
@@ -313,7 +283,7 @@ public final class LanceScan {
       if (answer.get("kind").equals("rows")) {
         return new LanceRows(shown, question, answer, wanted);
       }
-      return new Tasks(shown, question, answer, wanted);
+      return new LanceTaskScan(shown, question, answer, wanted);
     }
 
     private Scan own() {
@@ -321,256 +291,6 @@ public final class LanceScan {
         ((SupportsPushDownRequiredColumns) own).pruneColumns(wanted);
       }
       return own.build();
-    }
-  }
-
-  // The parts of rows that Python has left in a file, which is deleted; null if it has not, or they cannot be read.
-  private static InputPartition[] held(Map answer, StructType schema) {
-    if (!answer.get("kind").equals("columns")) {
-      return null;
-    }
-    Path file = Paths.get((String) answer.get("file"), new String[0]);
-    try {
-      byte[] all = Files.readAllBytes(file);
-      if (LanceTransport.kind(schema).equals("rows")) {
-        return null;
-      }
-      List lengths = (List) answer.get("parts");
-      InputPartition[] parts = new InputPartition[lengths.size()];
-      int end = 0;
-      for (int i = 0; i < parts.length; i++) {
-        int start = end;
-        end += ((Number) lengths.get(i)).intValue();
-        parts[i] = LanceTransport.part(Arrays.copyOfRange(all, start, end));
-      }
-      return parts;
-    } catch (IOException apart) {
-      // Python has another file system.
-      return null;
-    } finally {
-      file.toFile().delete();
-    }
-  }
-
-  /** Rows that the driver has read, too many for a local scan: tasks without Python read them as columns. */
-  public static final class Columns implements Scan, Batch, SupportsReportStatistics {
-    private final String shown;
-    private final Map question;
-    private final Map answer;
-    private final StructType schema;
-    private final InputPartition[] parts;
-
-    Columns(String shown, Map question, Map answer, StructType schema, InputPartition[] parts) {
-      this.shown = shown;
-      this.question = question;
-      this.answer = answer;
-      this.schema = schema;
-      this.parts = parts;
-    }
-
-    public StructType readSchema() {
-      return schema;
-    }
-
-    public String description() {
-      String read = "; " + answer.get("rows") + " rows, read by the driver]";
-      return "LanceColumns " + shown + " [" + answer.get("about") + read;
-    }
-
-    public Scan.ColumnarSupportMode columnarSupportMode() {
-      return Scan.ColumnarSupportMode.SUPPORTED;
-    }
-
-    public Statistics estimateStatistics() {
-      return LanceRows.statistics(question, answer);
-    }
-
-    public CustomMetric[] supportedCustomMetrics() {
-      return (CustomMetric[]) LanceAmount.of((List) answer.get("amounts"));
-    }
-
-    public CustomTaskMetric[] reportDriverMetrics() {
-      return LanceAmount.of((List) answer.get("amounts"));
-    }
-
-    public Batch toBatch() {
-      return this;
-    }
-
-    public MicroBatchStream toMicroBatchStream(String checkpoint) {
-      return LanceRows.stream(question, schema, checkpoint);
-    }
-
-    public InputPartition[] planInputPartitions() {
-      return parts;
-    }
-
-    public PartitionReaderFactory createReaderFactory() {
-      return LanceTransport.held(schema);
-    }
-
-    // Both sides of a self-join may be read once.
-    public boolean equals(Object other) {
-      return other instanceof Columns && question.equals(((Columns) other).question);
-    }
-
-    public int hashCode() {
-      return question.hashCode();
-    }
-  }
-
-  /** Tasks for Spark's own reader of Python data sources. */
-  public static final class Tasks implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
-    private final String shown;
-    private final Map question;
-    private final Map first;
-    private final StructType schema;
-    private final PythonDataSourceV2 source = LanceScan.source();
-    // What joins have found, and the plan with it.
-    private List found = new ArrayList();
-    private Map planned;
-    // How rows come from the workers, once somebody has asked: see LanceTransport.
-    private String transport = null;
-
-    Tasks(String shown, Map question, Map answer, StructType schema) {
-      this.shown = shown;
-      this.question = question;
-      this.first = answer;
-      this.planned = answer;
-      this.schema = schema;
-    }
-
-    public StructType readSchema() {
-      return schema;
-    }
-
-    public synchronized String description() {
-      String order = question.get("top") == null ? "" : "; order: " + question.get("top");
-      return "LanceScan " + shown + " [" + planned.get("about") + order + "]";
-    }
-
-    // Spark would plan all partitions to find out by itself.
-    public Scan.ColumnarSupportMode columnarSupportMode() {
-      return transport().equals("rows") ? Scan.ColumnarSupportMode.UNSUPPORTED : Scan.ColumnarSupportMode.SUPPORTED;
-    }
-
-    // It stays what it was when the query was planned.
-    private synchronized String transport() {
-      if (transport == null) {
-        transport = LanceTransport.kind(schema);
-      }
-      return transport;
-    }
-
-    public Statistics estimateStatistics() {
-      return LanceRows.statistics(question, first);
-    }
-
-    public CustomMetric[] supportedCustomMetrics() {
-      List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
-      metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("amounts"))));
-      if (!transport().equals("rows")) {
-        metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("taskAmounts"))));
-      }
-      return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
-    }
-
-    // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
-    public synchronized CustomTaskMetric[] reportDriverMetrics() {
-      return LanceAmount.of((List) planned.get("amounts"));
-    }
-
-    public Batch toBatch() {
-      return this;
-    }
-
-    public synchronized MicroBatchStream toMicroBatchStream(String checkpoint) {
-      // It is read by Spark's own reader.
-      transport = "rows";
-      return LanceRows.stream(question, schema, checkpoint);
-    }
-
-    public NamedReference[] filterAttributes() {
-      List names = new ArrayList();
-      // What a limit leaves must not depend on a join.
-      boolean all = question.get("limit") == null && question.get("top") == null;
-      for (int i = 0; all && i < schema.length(); i++) {
-        names.add(FieldReference.column(schema.fields()[i].name()));
-      }
-      return (NamedReference[]) names.toArray(new NamedReference[0]);
-    }
-
-    // Keys of a join. What cannot be compared here is left to the join, as is what has too many keys.
-    public synchronized void filter(Predicate[] predicates) {
-      List few = new ArrayList();
-      for (int i = 0; i < predicates.length; i++) {
-        if (predicates[i].children().length <= MOST_KEYS) {
-          few.add(predicates[i]);
-        }
-      }
-      List keys = LancePushed.described((Predicate[]) few.toArray(new Predicate[0]));
-      if (question.get("limit") != null || question.get("top") != null || found.containsAll(keys)) {
-        return;
-      }
-      Map asked = new LinkedHashMap(question);
-      found.addAll(keys);
-      asked.put("runtime", found);
-      planned = (Map) Bridge.ask(asked, null);
-    }
-
-    public Predicate[] pushedPredicates() {
-      return new Predicate[0];
-    }
-
-    public boolean supportsIterativePushdown() {
-      return false;
-    }
-
-    public synchronized InputPartition[] planInputPartitions() {
-      List pickled = (List) planned.get("partitions");
-      InputPartition[] partitions = new InputPartition[pickled.size()];
-      for (int i = 0; i < partitions.length; i++) {
-        partitions[i] = new PythonInputPartition(i, bytes(pickled.get(i)));
-      }
-      return partitions;
-    }
-
-    public PartitionReaderFactory createReaderFactory() {
-      return LanceTransport.factory(rows(), transport());
-    }
-
-    private synchronized PartitionReaderFactory rows() {
-      byte[] function = bytes(planned.get("function"));
-      Method setter = Bridge.readInfoSetter();
-      try {
-        if (setter == null) {
-          scala.Option artifacts = JobArtifactSet$.MODULE$.getCurrentJobArtifactState();
-          scala.Option id =
-              artifacts.isEmpty() ? artifacts : scala.Option.apply(((JobArtifactState) artifacts.get()).uuid());
-          Object[] parts = {source.source(), function, schema, id};
-          return (PartitionReaderFactory) PythonPartitionReaderFactory.class.getConstructors()[0].newInstance(parts);
-        }
-        Object none = scala.jdk.javaapi.CollectionConverters.asScala(new ArrayList()).toSeq();
-        Object[] info = {function, none};
-        setter.invoke(source, new Object[] {PythonDataSourceReadInfo.class.getConstructors()[0].newInstance(info)});
-      } catch (ReflectiveOperationException problem) {
-        throw new IllegalStateException(problem);
-      }
-      ScanBuilder builder = new PythonTable(source, "lance", schema).newScanBuilder(LanceRows.options(question));
-      return builder.build().toBatch().createReaderFactory();
-    }
-
-    private static byte[] bytes(Object text) {
-      return Base64.getDecoder().decode((String) text);
-    }
-
-    // Both sides of a self-join may be read once.
-    public boolean equals(Object other) {
-      return other instanceof Tasks && question.equals(((Tasks) other).question) && found.equals(((Tasks) other).found);
-    }
-
-    public int hashCode() {
-      return question.hashCode();
     }
   }
 }

@@ -6,8 +6,8 @@
 // they are; there is no way to withdraw them, so this is done once per driver.
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
-// the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWrite plan its own
-// writes, of which the driver does the small ones.
+// the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
+// writes of few rows, which the driver does.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -27,7 +27,8 @@ import org.slf4j.LoggerFactory;
 
 public final class LanceStatements {
   private static final String UNIT = "spark_lance.sql.LanceRowLevel";
-  private static final String WRITES = "spark_lance.sql.LanceWrite";
+  private static final String WRITE = "spark_lance.sql.LanceWrite$Planned";
+  private static final String FEW_ROWS = "spark_lance.sql.LanceWriteRows";
   private static boolean entered = false;
 
   public LanceStatements() {}
@@ -103,12 +104,15 @@ public final class LanceStatements {
       } else if (plan instanceof OverwriteByExpression) {
         write = ((OverwriteByExpression) plan).write();
       }
-      if (write == null || write.isEmpty() || !write.get().getClass().getName().startsWith(WRITES)) {
+      if (write == null || write.isEmpty() || !write.get().getClass().getName().equals(WRITE)) {
         return null;
       }
       try {
-        Class unit = Class.forName(WRITES, true, write.get().getClass().getClassLoader());
+        Class unit = Class.forName(FEW_ROWS, true, write.get().getClass().getClassLoader());
         return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (ClassNotFoundException missing) {
+        // A warning has told of it.
+        return null;
       } catch (Throwable problem) {
         LoggerFactory.getLogger("spark_lance").warn("Few rows were written by tasks: " + problem);
         return null;

@@ -34,7 +34,8 @@ import org.slf4j.LoggerFactory;
 public final class LanceTransport {
   private static final String SETTING = "spark.lance.transport";
   private static final List KINDS = Arrays.asList((Object[]) new String[] {"rows", "columns"});
-  private static final String CLASSES = "spark_lance.sql.LanceColumns";
+  // The units whose classes executors need; the first says what it lacks.
+  private static final String[] UNITS = {"LanceColumns", "LanceHeldColumns", "LanceColumnVector"};
   // Types whose values stand in a batch as Spark reads them, beside arrays, maps and structs of them.
   private static final Set TYPES =
       new HashSet(
@@ -77,28 +78,28 @@ public final class LanceTransport {
     if (kind.equals("rows")) {
       return rows;
     }
-    return (PartitionReaderFactory) made("$Factory", new Object[] {rows});
+    return (PartitionReaderFactory) made("LanceColumns$Factory", new Object[] {rows});
   }
 
   // What reads rows that the driver has read, one stream of Arrow each part.
   public static PartitionReaderFactory held(StructType schema) {
-    return (PartitionReaderFactory) made("$HeldFactory", new Object[] {schema});
+    return (PartitionReaderFactory) made("LanceHeldColumns$Factory", new Object[] {schema});
   }
 
   public static InputPartition part(byte[] stream) {
-    return (InputPartition) made("$Held", new Object[] {stream});
+    return (InputPartition) made("LanceHeldColumns$Part", new Object[] {stream});
   }
 
-  private static Object made(String inner, Object[] from) {
+  private static Object made(String name, Object[] from) {
     try {
-      return loaded(inner).getConstructors()[0].newInstance(from);
+      return loaded(name).getConstructors()[0].newInstance(from);
     } catch (ReflectiveOperationException problem) {
       throw new IllegalStateException(problem);
     }
   }
 
-  private static Class loaded(String inner) throws ClassNotFoundException {
-    return Class.forName(CLASSES + inner, true, LanceTransport.class.getClassLoader());
+  private static Class loaded(String name) throws ClassNotFoundException {
+    return Class.forName("spark_lance.sql." + name, true, LanceTransport.class.getClassLoader());
   }
 
   private static boolean isKnown(DataType type) {
@@ -136,17 +137,20 @@ public final class LanceTransport {
 
   private static String problem(SparkContext context) {
     try {
-      Class classes = loaded("");
-      Class[] inner = classes.getDeclaredClasses();
-      for (int i = 0; i < inner.length; i++) {
-        // Their code is checked now, and not in a task.
-        Class.forName(inner[i].getName(), true, inner[i].getClassLoader());
+      Class[] units = new Class[UNITS.length];
+      for (int i = 0; i < units.length; i++) {
+        // The code of all classes is checked now, and not in a task.
+        units[i] = loaded(UNITS[i]);
+        Class[] inner = units[i].getDeclaredClasses();
+        for (int k = 0; k < inner.length; k++) {
+          Class.forName(inner[k].getName(), true, inner[k].getClassLoader());
+        }
       }
-      Object missing = classes.getMethod("missing", new Class[0]).invoke(null, new Object[0]);
+      Object missing = units[0].getMethod("missing", new Class[0]).invoke(null, new Object[0]);
       if (missing != null) {
         return (String) missing;
       }
-      return context.isLocal() ? "" : sent(context, classes);
+      return context.isLocal() ? "" : sent(context, units);
     } catch (ClassNotFoundException problem) {
       return "they do not fit this release of Spark";
     } catch (InvocationTargetException problem) {
@@ -161,15 +165,17 @@ public final class LanceTransport {
   }
 
   // Sends the classes to the executors; returns why they cannot load them, "" if they can.
-  private static String sent(SparkContext context, Class classes) throws IOException {
+  private static String sent(SparkContext context, Class[] units) throws IOException {
     File jar = File.createTempFile("spark-lance-", ".jar");
     jar.deleteOnExit();
     ZipOutputStream out = new ZipOutputStream(Files.newOutputStream(jar.toPath()));
-    add(classes, out);
+    for (int i = 0; i < units.length; i++) {
+      add(units[i], out);
+    }
     out.close();
     context.addJar(jar.getPath());
     // A class of Spark's, which all executors have, tells whether there is another.
-    String asks = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + CLASSES + "$Factory') as there";
+    String asks = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + units[0].getName() + "') as there";
     SparkSession session = (SparkSession) SparkSession$.MODULE$.active();
     List answers = session.range(0L, PROBES, 1L, (int) PROBES).selectExpr(new String[] {asks}).collectAsList();
     for (int i = 0; i < answers.size(); i++) {

@@ -38,6 +38,7 @@ from spark_lance.index.vector.top_k import merged
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.jobs import scatter
 from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.blobs import taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
@@ -296,7 +297,8 @@ FOUND, SCORED = _measured(DISTANCE), _measured(SCORE)
 def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *made: str) -> st.StructType:
     """Return the Spark schema of the table's columns in a result, less those that a search hides."""
     names = [field.name for field in manifest.schema.fields] if columns is None else columns
-    return spark_schema_of(manifest.schema, tuple(name for name in names if name not in made), ())
+    stored = tuple(name for name in names if name not in made)
+    return spark_schema_of(manifest.schema, Projection(stored))
 
 
 def with_measured(

@@ -15,6 +15,7 @@ from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_opti
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
 from spark_lance.spark.options.option_rows import ROWS, Option
 from spark_lance.spark.options.option_values import BlobHandling
+from spark_lance.spark.options.projection import Projection
 
 __all__ = [
     "OPTIONS",
@@ -124,6 +125,13 @@ class ReadOptions:
             "_row_last_updated_at_version": self.with_row_versions,
         }
         return tuple(name for name, wanted in chosen.items() if wanted)
+
+    @property
+    def projection(self) -> Projection:
+        """The columns that are read, and as what types."""
+        return Projection(
+            self.columns, self.system_columns, self.blob_handling, self.json_as, self.geometry_as
+        )
 
 
 @dataclass(frozen=True)

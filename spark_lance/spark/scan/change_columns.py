@@ -11,7 +11,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field, Schema
-from spark_lance.spark.options.option_values import BlobHandling
+from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.read_schema import find_column, narrow, resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
@@ -39,25 +39,14 @@ _FEED_TYPES = {
 }
 
 
-def described_changes(
-    schema: Schema,
-    columns: tuple[str, ...] | None,
-    extra: tuple[str, ...],
-    blob_handling: BlobHandling,
-    json_as: str = "string",
-    geometry_as: str = "binary",
-) -> st.StructType:
+def described_changes(schema: Schema, projection: Projection) -> st.StructType:
     """Return the Spark schema of changed rows: no column is NOT NULL, as older versions may lack it.
 
     The three columns that tell what happened to a row stand behind the others, unless they are named.
 
     Args:
         schema: the table's.
-        columns: names of columns; all of the table's by default.
-        extra: further system columns.
-        blob_handling: as what blob columns are read, see `blobs`.
-        json_as: as what JSON columns are read, "string" or "variant".
-        geometry_as: as what well-known binary is read, "binary" or "geometry".
+        projection: the columns that are read, perhaps some of the three, and as what types.
 
     Raises:
         SchemaError: a column does not exist, Spark has no type for it, or the table has a column of the
@@ -66,8 +55,9 @@ def described_changes(
     taken = [field.name for field in schema.fields if field.name.lower() in FEED_COLUMNS]
     if taken:
         raise SchemaError(f"the table has a column {taken[0]!r}, so its changes cannot be told")
+    columns = projection.columns
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
-    seen = spark_schema_of(schema, plain, extra, blob_handling, json_as, geometry_as)
+    seen = spark_schema_of(schema, replace(projection, columns=plain))
     stored = {field.name: field for field in seen}
     if ROW_OFFSET in stored:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")

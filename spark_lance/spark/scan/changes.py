@@ -47,14 +47,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     store, _ = open_store(options.path, options.storage)
     walk = Walk(store, ref.root)
     manifest = walk.manifest(_last(walk, options, ref))
-    return ref, described_changes(
-        manifest.schema,
-        options.columns,
-        options.system_columns,
-        options.blob_handling,
-        options.json_as,
-        options.geometry_as,
-    )
+    return ref, described_changes(manifest.schema, options.projection)
 
 
 def reader(

@@ -16,6 +16,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.io.store import open_store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.scan.filters import translate
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
@@ -51,7 +52,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         SchemaError: a column does not exist.
     """
     schema = Schema.from_arrow(_table(options).schema)
-    return ref or pin(options), spark_schema_of(schema, options.columns, ())
+    return ref or pin(options), spark_schema_of(schema, Projection(options.columns))
 
 
 def reader(

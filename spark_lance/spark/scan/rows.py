@@ -99,14 +99,7 @@ def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
     Raises:
         SchemaError: a column does not exist, or Spark has no type for it.
     """
-    return spark_schema_of(
-        snapshot.schema,
-        options.columns,
-        options.system_columns,
-        options.blob_handling,
-        options.json_as,
-        options.geometry_as,
-    )
+    return spark_schema_of(snapshot.schema, options.projection)
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> LanceReader:

@@ -7,6 +7,7 @@ One task searches and fetches the rows, so exactly the k best come, also where S
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,14 +75,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         }
         stored = tuple(field.name for field in manifest.schema.fields if field.name not in left_out)
     rest = tuple(name for name in stored if name not in names)
-    fields = spark_schema_of(
-        manifest.schema,
-        rest,
-        options.system_columns,
-        options.blob_handling,
-        options.json_as,
-        options.geometry_as,
-    ).fields
+    fields = spark_schema_of(manifest.schema, replace(options.projection, columns=rest)).fields
     shown = {field.name: field for field in (*fields, *measured)}
     first = [name for name in asked or () if name in shown]
     # Columns that options add stand between those that are asked for and what is measured.

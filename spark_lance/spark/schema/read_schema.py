@@ -9,7 +9,8 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field, Schema
-from spark_lance.spark.options.option_values import DESCRIBED_BLOBS, BlobHandling
+from spark_lance.spark.options.option_values import BlobHandling
+from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.blobs import DESCRIPTIONS, LEFT_OUT, blob_column_type
 from spark_lance.spark.schema.spatial import is_spatial, is_spatial_field, spatial_type
 from spark_lance.spark.schema.types import covers, spark_field, spark_type
@@ -23,40 +24,28 @@ def system_field(name: str) -> st.StructField:
     return st.StructField(name, st.LongType(), False)
 
 
-def spark_schema_of(
-    schema: Schema,
-    columns: tuple[str, ...] | None,
-    extra: tuple[str, ...],
-    blob_handling: BlobHandling = DESCRIBED_BLOBS,
-    json_as: str = "string",
-    geometry_as: str = "binary",
-) -> st.StructType:
-    """Return the Spark schema of a read.
+def spark_schema_of(schema: Schema, projection: Projection) -> st.StructType:
+    """Return the Spark schema of a read of a table.
 
     Args:
         schema: the table's schema.
-        columns: names of the columns, system columns too; all of the table's by default.
-        extra: further system columns.
-        blob_handling: as what blob columns are read, see `blobs`; "none" leaves a column out, unless
-            `columns` names it.
-        json_as: as what JSON columns are read, "string" or "variant".
-        geometry_as: as what well-known binary is read, "binary" or "geometry".
+        projection: the columns that are read, and as what types.
 
     Raises:
         SchemaError: a column does not exist, is named twice, or Spark has no type for it; `blob_handling`
             names a column that has no blobs.
     """
-    if columns is None:
-        columns = tuple(field.name for field in _shown(schema, blob_handling))
-    names = list(columns)
+    names = projection.columns
+    if names is None:
+        names = tuple(field.name for field in _shown(schema, projection.blob_handling))
     system = system_names(field.name for field in schema.fields)
-    if taken := [name for name in extra if name not in system]:
+    if taken := [name for name in projection.system_columns if name not in system]:
         raise SchemaError(
             f"the table has a column {taken[0]!r} of its own: leave out the option that adds it"
         )
     fields, reasons = [], []
     meant: dict[str, str] = {}
-    for name in [*names, *(name for name in extra if name not in names)]:
+    for name in [*names, *(name for name in projection.system_columns if name not in names)]:
         if name in system:
             fields.append(system_field(name))
             continue
@@ -64,17 +53,7 @@ def spark_schema_of(
         if (other := meant.setdefault(field.name, name)) != name:
             raise SchemaError(f"{other!r} and {name!r} are one column, {field.name!r}: name it once")
         try:
-            if has_blobs(field):
-                handling = blob_handling.of(field.name)
-                seen = blob_column_type(field, DESCRIPTIONS if handling == LEFT_OUT else handling)
-                fields.append(st.StructField(field.name, seen, field.nullable or field.is_blob))
-            elif field.is_json and json_as == "variant":
-                fields.append(st.StructField(field.name, st.VariantType(), field.nullable))
-            elif geometry_as == "geometry" and is_spatial_field(field.read_field()):
-                seen = spatial_type(field.read_field())
-                fields.append(st.StructField(field.name, seen, field.nullable))
-            else:
-                fields.append(spark_field(field.read_field()))
+            fields.append(_seen(field, projection))
         except SchemaError as error:
             reasons.append(f"{field.name}: {error}")
     if reasons:
@@ -82,6 +61,23 @@ def spark_schema_of(
             f"Spark cannot read these columns; name the others in option 'columns': {'; '.join(reasons)}"
         )
     return st.StructType(fields)
+
+
+def _seen(field: Field, projection: Projection) -> st.StructField:
+    """Return the Spark field of a column.
+
+    Raises:
+        SchemaError: Spark has no type for it.
+    """
+    if has_blobs(field):
+        handling = projection.blob_handling.of(field.name)
+        kind = blob_column_type(field, DESCRIPTIONS if handling == LEFT_OUT else handling)
+        return st.StructField(field.name, kind, field.nullable or field.is_blob)
+    if field.is_json and projection.json_as == "variant":
+        return st.StructField(field.name, st.VariantType(), field.nullable)
+    if projection.geometry_as == "geometry" and is_spatial_field(field.read_field()):
+        return st.StructField(field.name, spatial_type(field.read_field()), field.nullable)
+    return spark_field(field.read_field())
 
 
 def _shown(schema: Schema, blob_handling: BlobHandling) -> list[Field]:

@@ -67,6 +67,7 @@ def _read_grid() -> dict[str, dict[str, Verdict | Rule]]:
     grid = {}
     for row in rows:
         ours, *letters = row.split()
+        assert len(letters) == len(columns), f"{len(letters)} letters for {len(columns)} operations: {row}"
         grid[ours] = {theirs: cells[letter] for theirs, letter in zip(columns, letters, strict=True)}
     return grid
 

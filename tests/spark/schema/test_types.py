@@ -8,6 +8,7 @@ import pytest
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Schema
+from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import spark_schema_of
 from spark_lance.spark.schema.types import (
@@ -106,7 +107,7 @@ def test_nullability_is_kept_at_every_level() -> None:
 def test_unreadable_columns_are_named_together() -> None:
     fields = [pa.field(f"c{i}", pa.decimal128(5, -2)) for i in range(2)] + [pa.field("ok", pa.int8())]
     with pytest.raises(SchemaError) as caught:
-        spark_schema_of(Schema.from_arrow(pa.schema(fields)), None, ())
+        spark_schema_of(Schema.from_arrow(pa.schema(fields)), Projection())
     assert "c0" in str(caught.value)
     assert "c1" in str(caught.value)
     assert "option 'columns'" in str(caught.value)

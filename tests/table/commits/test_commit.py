@@ -480,7 +480,7 @@ def test_a_version_without_a_transaction_stops_everything(root: str) -> None:
 
 def test_an_operation_from_the_future_stops_everything(root: str) -> None:
     future = (
-        transaction_pb2.Transaction(uuid="f", read_version=1).SerializeToString() + b"\xa2\x07\x02\x08\x01"
+        transaction_pb2.Transaction(uuid="f", read_version=1).SerializeToString() + b"\xa2\x38\x02\x08\x01"
     )
     store_version(root, rival_message(root), future)
     with pytest.raises(IncompatibleConflictError, match="unknown to this release"):
