@@ -33,6 +33,7 @@ _ROW, _WIDTH = 0.3, 9.0
 # Room for the figures beside a bar, as a factor of the axis, and what is marked on it.
 _ROOM = 3.2
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
+_NAMES = {"iceberg": "Iceberg", "delta": "Delta", "parquet": "Parquet"}
 # How a side looks in every picture: colour and mark.
 _OURS = "spark_lance"
 _SIDES = {
@@ -61,7 +62,6 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
     axes.barh(range(len(compared)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.7)
     peers = {record.peer_name for record in compared}
     axes.set_yticks(range(len(compared)), [_label(record, len(peers) > 1) for record in compared])
-    axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlim(min(0.9, *ratios) / _ROOM, max(1.1, *ratios) * _ROOM)
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
@@ -81,7 +81,9 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
             ha="left" if right else "right",
         )
     other = f" than {peers.pop()}" if len(peers) == 1 else ""
+    axes.set_ylim(len(compared) - 0.4, -0.6)
     axes.set_title(f"{_title(name)}: to the right spark_lance is better{other}", loc="left")
+    _margins(figure)
     _foot(figure, records)
     return figure
 
@@ -149,7 +151,6 @@ def _dots(title: str, rows: dict[str, dict[str, float]], unit: str, records: Seq
         if points:
             axes.plot(*zip(*points, strict=True), mark, color=colour, label=side, markersize=5, alpha=0.9)
     axes.set_yticks(range(len(kept)), [f"{case}  ({_bytes(sides[_OURS])})" for case, sides in kept.items()])
-    axes.invert_yaxis()
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
@@ -158,6 +159,8 @@ def _dots(title: str, rows: dict[str, dict[str, float]], unit: str, records: Seq
     axes.axvline(1, color=_PLAIN, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(f"{title}: less is better; in brackets {_OURS}'s", loc="left")
+    axes.set_ylim(len(kept) - 0.4, -0.6)
+    _margins(figure)
     figure.legend(loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=len(_SIDES), frameon=False)
     _foot(figure, records, below=0.35)
     return figure
@@ -211,7 +214,9 @@ def _release(name: str) -> list[int]:
 
 
 def _title(name: str) -> str:
-    return name.removeprefix("bench_").replace("_", " ").capitalize()
+    words = name.removeprefix("bench_").split("_")
+    # Other systems have their names as they write them.
+    return " ".join([words[0].capitalize(), *(_NAMES.get(word, word) for word in words[1:])])
 
 
 def _label(record: Record, with_peer: bool) -> str:
@@ -223,6 +228,12 @@ def _amount(figure: float, record: Record) -> str:
     if record.unit == "B":
         return f"{figure / 1e6:.3g} MB"
     return f"{figure:.3g} {record.unit}".strip()
+
+
+def _margins(figure: Any) -> None:
+    """Leave half an inch above and below what is drawn, however many rows there are."""
+    share = 0.5 / figure.get_figheight()
+    figure.subplots_adjust(bottom=share, top=1 - share)
 
 
 def _foot(figure: Any, records: Sequence[Record], below: float = 0.0) -> None:
