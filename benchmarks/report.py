@@ -30,6 +30,7 @@ __all__ = ["bars", "drawn", "main", "rates", "recall_against_time", "sizes"]
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 _BETTER, _WORSE, _PLAIN = "#388e3c", "#c62828", "#757575"
 _ROW, _WIDTH = 0.3, 9.0
+_FEWEST_COLUMNS = 3
 # Room for the figures beside a bar, as a factor of the axis, and what is marked on it.
 _ROOM = 3.2
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
@@ -135,6 +136,8 @@ def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
         else:
             tables.setdefault(table, {})[column] = sides
     for table, rows in sorted(tables.items()):
+        if table and len(rows) < _FEWEST_COLUMNS:
+            continue  # the picture of whole tables says it already
         title = f"Bytes of each column of {table!r}" if table else "Bytes of whole tables"
         stem = "_".join(filter(None, (name, table)))
         yield stem, _dots(f"{title}, files of version {newest}", rows, "Parquet snappy", records)
@@ -143,20 +146,27 @@ def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
 def _dots(title: str, rows: dict[str, dict[str, float]], unit: str, records: Sequence[Record]) -> Any:
     """Return a picture of figures as multiples of one side's, a row for each case."""
     kept = {case: sides for case, sides in sorted(rows.items()) if sides.get(unit)}
-    figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.24 * len(kept)))
-    for side, (colour, mark) in _SIDES.items():
+    figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.36 * len(kept)))
+    others = [side for side in _SIDES if side != unit]
+    for place, side in enumerate(others):
+        # Side by side in a row, as many are about the same.
+        shift = 0.18 * (place - (len(others) - 1) / 2)
         points = [
-            (sides[side] / sides[unit], row) for row, sides in enumerate(kept.values()) if sides.get(side)
+            (sides[side] / sides[unit], row + shift)
+            for row, sides in enumerate(kept.values())
+            if sides.get(side)
         ]
         if points:
-            axes.plot(*zip(*points, strict=True), mark, color=colour, label=side, markersize=5, alpha=0.9)
+            colour, mark = _SIDES[side]
+            axes.plot(*zip(*points, strict=True), mark, color=colour, label=side, markersize=5)
     axes.set_yticks(range(len(kept)), [f"{case}  ({_bytes(sides[_OURS])})" for case, sides in kept.items()])
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(axis="y", linewidth=0.3)
-    axes.axvline(1, color=_PLAIN, linewidth=0.8)
+    for row in range(0, len(kept), 2):
+        axes.axhspan(row - 0.5, row + 0.5, color="#f5f5f5", zorder=0)
+    axes.axvline(1, color=_PLAIN, linewidth=0.8, label=unit)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(f"{title}: less is better; in brackets {_OURS}'s", loc="left")
     axes.set_ylim(len(kept) - 0.4, -0.6)
