@@ -59,16 +59,19 @@ class Opened:
     def __init__(self, browser: Any, address: str) -> None:
         self.page = browser.new_page(viewport={"width": 1280, "height": 900})
         self.wrong: list[str] = []
-        self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on(
-            "response",
-            lambda answer: answer.status >= 400 and self.wrong.append(f"{answer.status} {answer.url}"),
-        )
-        # The site must work without the network.
-        self.page.on(
-            "request", lambda asked: asked.url.startswith((address, "data:")) or self.wrong.append(asked.url)
-        )
+        self._address = address
+        self.page.on("console", lambda said: self._note(said.type == "error", said.text))
+        self.page.on("pageerror", lambda error: self._note(True, str(error)))
+        self.page.on("response", lambda answer: self._note(answer.status >= 400, answer.url))
+        self.page.on("request", lambda asked: self._note(self._leaves(asked.url), asked.url))
+
+    def _note(self, wrong: bool, what: str) -> None:
+        if wrong:
+            self.wrong.append(what)
+
+    def _leaves(self, url: str) -> bool:
+        """Whether something is asked of the network, without which the site must work."""
+        return not url.startswith((self._address, "data:"))
 
 
 @pytest.fixture(scope="module")
