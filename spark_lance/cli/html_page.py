@@ -102,7 +102,7 @@ def _versions(dataset: LanceDataset) -> Iterable[str]:
         [
             (
                 row["version"],
-                f"{row['timestamp']:%F\u00a0%T}" if row["timestamp"] else "",
+                f"{row['timestamp']:%F %T}" if row["timestamp"] else "",
                 row["operation"],
                 ", ".join(f"{key} {value}" for key, value in row["operationMetrics"] or () if value != "0"),
             )
