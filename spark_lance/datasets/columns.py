@@ -17,11 +17,12 @@ from spark_lance.table.columns.evolve import BATCH_ROWS, add_columns, add_null_c
 from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
 from spark_lance.table.columns.update_in_place import update_columns
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.schema.changes import Alteration
 from spark_lance.table.writing.inputs import as_reader
 
-__all__ = ["ColumnsMixin", "batch_udf", "read_alteration"]
+__all__ = ["ColumnsMixin", "batch_udf", "read_alteration", "sample_row"]
 
 # As users call it, in either spelling.
 batch_udf = both_spellings(new_columns.batch_udf)
@@ -85,7 +86,7 @@ class ColumnsMixin(DatasetBase):
             names = read_columns
             if names is None:
                 names = [field.name for field in self.manifest.schema.fields]
-            source = function(transforms, names, lambda: _sample(self, names))
+            source = function(transforms, names, lambda: sample_row(self.snapshot, names))
             if (file := getattr(transforms, "checkpoint_file", None)) is not None:
                 kept = Checkpoints(file)
                 found = self._at(add_columns(self.snapshot, kept.around(source), batch_rows=rows))
@@ -196,9 +197,9 @@ class ColumnsMixin(DatasetBase):
         return self._at(drop_columns(self.snapshot, paths))
 
 
-def _sample(dataset: DatasetBase, columns: Sequence[str]) -> pa.RecordBatch:
+def sample_row(snapshot: Snapshot, columns: Sequence[str]) -> pa.RecordBatch:
     """Return one row of a version, or none if it has none."""
-    scan = dataset.snapshot.scan(columns)
+    scan = snapshot.scan(columns)
     for batch in scan.batches(_SAMPLE_BYTES, 1):
         return batch
     return pa.RecordBatch.from_pylist([], scan.arrow_schema)

@@ -38,7 +38,7 @@ from spark_lance.index.scalar.probe import Probe, turned
 from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.index_kinds import INDEX_KINDS, label_of_url
-from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
+from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal, replaced, walk
 from spark_lance.table.predicates.json_functions import is_item_key
 from spark_lance.table.predicates.json_path import find, names_of_path, parse_path
 
@@ -135,19 +135,16 @@ class JsonIndex(ScalarIndex):
 
     def _on_keys(self, tree: Expression) -> Expression | None:
         """Return a condition on documents as one on the keys; None if it asks for something else of them."""
-        replaced = self._replaced(tree)
-        if _DOCUMENT in _parts(replaced) or _KEY not in _parts(replaced):
+        on_keys = replaced(tree, self._key_of)
+        if _DOCUMENT in walk(on_keys) or _KEY not in walk(on_keys):
             return None
-        return turned(_renamed(replaced))
+        return turned(replaced(on_keys, lambda part: _DOCUMENT if part == _KEY else None))
 
-    def _replaced(self, node: Expression) -> Expression:
-        if isinstance(node, Call):
-            if _TYPES.get(node.function) == self._key_type and _names_of(node) == self._names:
-                return _KEY
-            return Call(node.function, tuple(map(self._replaced, node.arguments)))
-        if isinstance(node, Cast):
-            return Cast(self._replaced(node.argument), node.type, node.or_null)
-        return node
+    def _key_of(self, node: Expression) -> Expression | None:
+        """Return the key in the place of a call that takes just it out of documents."""
+        if isinstance(node, Call) and _TYPES.get(node.function) == self._key_type:
+            return _KEY if _names_of(node) == self._names else None
+        return None
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
@@ -302,22 +299,3 @@ def _names_of(node: Expression) -> tuple[str, ...] | None:
     if before is None or not isinstance(key, Literal) or not isinstance(key.value, str):
         return None
     return (*before, key.value)
-
-
-def _parts(node: Expression) -> Iterator[Expression]:
-    yield node
-    if isinstance(node, Call):
-        for argument in node.arguments:
-            yield from _parts(argument)
-    elif isinstance(node, Cast):
-        yield from _parts(node.argument)
-
-
-def _renamed(node: Expression) -> Expression:
-    if node == _KEY:
-        return _DOCUMENT
-    if isinstance(node, Call):
-        return Call(node.function, tuple(map(_renamed, node.arguments)))
-    if isinstance(node, Cast):
-        return Cast(_renamed(node.argument), node.type, node.or_null)
-    return node

@@ -7,19 +7,24 @@
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
 // the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
-// writes of few rows, which the driver does.
+// writes of few rows, which the driver does, and LanceLateral searches for each row of a relation.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
 package spark_lance;
 
 import java.lang.reflect.InvocationTargetException;
+import java.util.function.BiConsumer;
 import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
+import org.apache.spark.sql.catalyst.plans.logical.Generate;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.unsafe.Platform;
@@ -29,21 +34,29 @@ public final class LanceStatements {
   private static final String UNIT = "spark_lance.sql.LanceRowLevel";
   private static final String WRITE = "spark_lance.sql.LanceWrite$Planned";
   private static final String FEW_ROWS = "spark_lance.sql.LanceWriteRows";
+  private static final String SEARCHES = "spark_lance.sql.LanceLateral";
   private static boolean entered = false;
 
-  public LanceStatements() {}
+  private LanceStatements() {}
 
   /** A statement that was taken. */
   public interface Taken {
     SparkPlan planned();
   }
 
-  public void enter(Object extensions) {
+  /** Lets the statements of all sessions be taken. */
+  public static final class Start implements BiConsumer {
+    public void accept(Object session, Object asked) {
+      enter(((SparkSession) session).extensions());
+    }
+  }
+
+  private static void enter(SparkSessionExtensions extensions) {
     synchronized (LanceStatements.class) {
       if (!entered) {
         entered = true;
-        ((SparkSessionExtensions) extensions).injectOptimizerRule(new Rules());
-        ((SparkSessionExtensions) extensions).injectPlannerStrategy(new Strategies());
+        extensions.injectOptimizerRule(new Rules());
+        extensions.injectPlannerStrategy(new Strategies());
       }
     }
   }
@@ -93,7 +106,29 @@ public final class LanceStatements {
     public scala.collection.immutable.Seq apply(LogicalPlan plan) {
       scala.collection.immutable.Seq none = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
       SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : small(plan);
+      planned = planned == null ? searched(plan) : planned;
       return planned == null ? none : (scala.collection.immutable.Seq) none.appended(planned);
+    }
+
+    // The plan of a search for each row of a relation; null if a plan is none.
+    private static SparkPlan searched(LogicalPlan plan) {
+      LogicalPlan below = plan instanceof Project ? ((Project) plan).child() : plan;
+      if (!(below instanceof Generate) || !(((Generate) below).generator() instanceof UserDefinedGenerator)) {
+        return null;
+      }
+      Object function = ((UserDefinedGenerator) ((Generate) below).generator()).function();
+      if (!function.getClass().getName().startsWith(SEARCHES)) {
+        return null;
+      }
+      try {
+        Class unit = Class.forName(SEARCHES, true, function.getClass().getClassLoader());
+        return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (InvocationTargetException problem) {
+        Platform.throwException(problem.getCause());
+        return null;
+      } catch (ReflectiveOperationException problem) {
+        throw new IllegalStateException(problem);
+      }
     }
 
     // The plan of a write of few rows; null if tasks are to do it.

@@ -56,7 +56,10 @@ VERBS = {
     "plan_write": "writes",
     "finish_write": "writes",
     "write_rows": "writes",
+    "make_format": "made",
+    "make_blob_function": "made",
     "search": "search",
+    "search_each": "lateral",
     "nearest": "search",
 }
 

@@ -274,7 +274,7 @@ def _instant(text: str, target: pa.DataType) -> Any:
             value = parse_moment(text)
             return value.astimezone(datetime.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
     except ValueError as error:
-        raise ExpressionError(f"{text!r} is no {target}: {error}") from error
+        raise ExpressionError(f"{text!r} is not a {target}: {error}") from error
     return text
 
 
