@@ -31,6 +31,7 @@ UNITS = (
     "LanceColumnVector",
     "LanceColumns",
     "LanceHeldColumns",
+    "LanceRowBatches",
     "LanceTransport",
     "LanceSaveModes",
     "LanceAmount",
