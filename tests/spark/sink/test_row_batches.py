@@ -124,7 +124,12 @@ def test_batches_are_used_where_no_value_is_large(
     monkeypatch.setattr(writes, "pickled_write", kept)
     rows = session.range(20, numPartitions=2)
     written(session, rows.selectExpr("id", "array(float(id)) v"), tmp_path / "a.lance", "columns")
-    written(session, rows.selectExpr("id", "array(encode(string(id), 'utf-8')) b"), tmp_path / "b.lance", "columns")
+    written(
+        session,
+        rows.selectExpr("id", "array(encode(string(id), 'utf-8')) b"),
+        tmp_path / "b.lance",
+        "columns",
+    )
     written(session, rows, tmp_path / "c.lance", "rows")
     assert asked == [True, False, False]
 
