@@ -106,20 +106,21 @@ def test_both_ways_write_the_same(
 
 def allocated(session: SparkSession) -> int:
     """The bytes that Arrow holds outside of the JVM's heap."""
-    return int(session._jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory())
+    jvm: Any = session._jvm
+    return int(jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory())
 
 
 def test_batches_are_used_where_no_value_is_large(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from spark_lance.spark.sink.task_write import pickled_write
     from spark_lance.spark.sql import writes
 
     asked: list[bool] = []
-    original = writes.pickled_write
 
     def kept(writer: Any, *, batches: bool) -> bytes:
         asked.append(batches)
-        return original(writer, batches=batches)
+        return pickled_write(writer, batches=batches)
 
     monkeypatch.setattr(writes, "pickled_write", kept)
     rows = session.range(20, numPartitions=2)
