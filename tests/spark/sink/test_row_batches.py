@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
-from spark_lance.spark.sink.task_write import TaskWrite
+from spark_lance.spark.sink.task_write import TaskWrite, pickled_write
 from tests.spark.scan.test_driver_planning import values
 
 TRANSPORT = "spark.lance.transport"
@@ -113,16 +113,13 @@ def allocated(session: SparkSession) -> int:
 def test_batches_are_used_where_no_value_is_large(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_lance.spark.sink.task_write import pickled_write
-    from spark_lance.spark.sql import writes
-
     asked: list[bool] = []
 
     def kept(writer: Any, *, batches: bool) -> bytes:
         asked.append(batches)
         return pickled_write(writer, batches=batches)
 
-    monkeypatch.setattr(writes, "pickled_write", kept)
+    monkeypatch.setattr("spark_lance.spark.sql.writes.pickled_write", kept)
     rows = session.range(20, numPartitions=2)
     written(session, rows.selectExpr("id", "array(float(id)) v"), tmp_path / "a.lance", "columns")
     written(
