@@ -44,7 +44,7 @@ def test_random_points(tmp_path: Path, name: str, index: str) -> None:
     low, high = (
         (-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1)) if pa.types.is_integer(kind) else (0, 0)
     )
-    values = [draw(rng) for _ in range(ROWS)]
+    values: list[Any] = [draw(rng) for _ in range(ROWS)]
     kept = [v if isinstance(v, str) or low <= v < high else None for v in values]
     # Whole pages of null, and runs of one value.
     kept[:5000] = [None] * 5000 if rng.random() < 0.5 else kept[:5000]
