@@ -34,6 +34,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFac
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.StructType;
 
 public final class LanceWrite {
