@@ -117,7 +117,8 @@ def alive(spark: SparkSession) -> dict[str, float]:
     jvm.System.gc()
     runtime = jvm.Runtime.getRuntime()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    server: Any = JavaObject("GATEWAY_SERVER", spark._sc._gateway._gateway_client)  # type: ignore[attr-defined]
+    gateway: Any = spark._sc._gateway
+    server: Any = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
     return {
         "Python processes": pythons,
         "MB of Python": pages * os.sysconf("SC_PAGE_SIZE") / 1e6,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import datasource
 
 import spark_lance
 from spark_lance import LanceTable
@@ -197,6 +198,34 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
         spark_lance.write_dataset(more, source, mode="append")
 
 
+def check_upserts(spark: SparkSession, folder: Path) -> None:
+    key = {"lance-schema:unenforced-primary-key": "true"}
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False, metadata=key), pa.field("val", pa.string())]
+    )
+    path, source = str(folder / "t"), str(folder / "source")
+    rows = pa.table({"id": range(5), "val": ["base"] * 5}, schema=schema)
+    spark_lance.write_dataset(rows, path).initialize_mem_wal(bucket_column="id", num_buckets=2)
+    table = LanceTable.forPath(spark, path)
+    new = spark.createDataFrame([(3, "new"), (7, "new")], "id long, val string")
+    assert table.upsertLog().upsert(new) == 2
+    assert table.upsertLog().delete(new.where("id = 3").select("id")) == 1
+    if hasattr(datasource, "DataSourceStreamArrowWriter"):
+        spark_lance.write_dataset(pa.table({"id": [1, 7], "val": ["stream"] * 2}), source)
+        stream = spark.readStream.format("lance").option("startingVersion", 1).load(source)
+        out = stream.writeStream.format("lance").option("mode", "upsert").option("path", path)
+        out = out.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+        query = out.start()
+        query.awaitTermination(120)
+        assert query.exception() is None
+    else:
+        table.upsertLog().upsert(spark.createDataFrame([(1, "stream"), (7, "stream")], "id long, val string"))
+    found = {row.id: row.val for row in load(spark, path, fresh=True).collect()}
+    assert found == {0: "base", 1: "stream", 2: "base", 4: "base", 7: "stream"}
+    assert table.compactWal(flush=True).rows_deleted == 1
+    assert {row.id: row.val for row in load(spark, path).collect()} == found
+
+
 def check_which_version_a_frame_sees(spark: SparkSession, folder: Path) -> None:
     """A DataFrame of Connect is a plan: it sees one version while the server remembers its analysis."""
     path = made(folder)
@@ -322,7 +351,7 @@ CHECKS = {
 }
 
 # Those that take many jobs.
-LONG = {"types", "once", "changes", "streams", "metadata_tables", "views", "jobs"}
+LONG = {"types", "upserts", "once", "changes", "streams", "metadata_tables", "views", "jobs"}
 LONG |= {f"{name}_of_a_table_object" for name in ("columns", "upkeep", "clustering", "indices")}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +27,7 @@ def word(rng: random.Random) -> str:
     return rng.choice([f"w{rng.randrange(9_000)}", "", "é" * rng.randrange(4), "\U0001f600", "\uffff", "w"])
 
 
-KINDS = {
+KINDS: dict[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
     "int8": (pa.int8(), number),
     "int32": (pa.int32(), number),
     "int64": (pa.int64(), number),
@@ -62,7 +64,7 @@ def test_random_points(tmp_path: Path, name: str, index: str) -> None:
         assert found["id"].to_pylist() == expected
 
 
-def probe(*values: object) -> Probe:
+def probe(*values: Any) -> Probe:
     return Probe(("x",), Call("in", (Column(("value",)), *map(Literal, values))))
 
 

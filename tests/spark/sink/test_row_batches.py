@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
-from spark_lance.spark.sink.task_write import TaskWrite
+from spark_lance.spark.sink.task_write import TaskWrite, pickled_write
 from tests.spark.scan.test_driver_planning import values
 
 TRANSPORT = "spark.lance.transport"
@@ -106,25 +106,28 @@ def test_both_ways_write_the_same(
 
 def allocated(session: SparkSession) -> int:
     """The bytes that Arrow holds outside of the JVM's heap."""
-    return int(session._jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory())
+    jvm: Any = session._jvm
+    return int(jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory())
 
 
 def test_batches_are_used_where_no_value_is_large(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_lance.spark.sql import writes
-
     asked: list[bool] = []
-    original = writes.pickled_write
 
     def kept(writer: Any, *, batches: bool) -> bytes:
         asked.append(batches)
-        return original(writer, batches=batches)
+        return pickled_write(writer, batches=batches)
 
-    monkeypatch.setattr(writes, "pickled_write", kept)
+    monkeypatch.setattr("spark_lance.spark.sql.writes.pickled_write", kept)
     rows = session.range(20, numPartitions=2)
     written(session, rows.selectExpr("id", "array(float(id)) v"), tmp_path / "a.lance", "columns")
-    written(session, rows.selectExpr("id", "array(encode(string(id), 'utf-8')) b"), tmp_path / "b.lance", "columns")
+    written(
+        session,
+        rows.selectExpr("id", "array(encode(string(id), 'utf-8')) b"),
+        tmp_path / "b.lance",
+        "columns",
+    )
     written(session, rows, tmp_path / "c.lance", "rows")
     assert asked == [True, False, False]
 
