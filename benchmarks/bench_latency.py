@@ -1,26 +1,29 @@
 """How long small questions take through Spark, and what stays behind after many of them.
 
-    python -m benchmarks.bench_latency [--calls 200] [--many 2000] [--rows 400000] [--keep]
+    python -m benchmarks.bench_latency [--calls 200] [--own 4] [--many 2000] [--rows 400000] [--keep]
 
 Count, head, look-up by an indexed column and vector search over an index, each asked again and again with
-other values, with the driver planning and, as the peer, with Spark's own way (fewer calls: each takes long).
-Then `--many` calls of all kinds in turn: how many Python processes live and how much memory the driver's two
-processes have, after the first tenth of these calls and after the last.
+other values, with the driver planning and, as the peer, with Spark's own way (`--own` calls: each takes
+seconds). Then `--many` calls of all kinds in turn: how many Python processes live, how much memory the
+driver's Python has, how much the JVM has in use after a collection, and for how many of its objects Python
+has names, after a tenth of these calls, a half, and all.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from py4j.java_gateway import JavaObject
 
 import spark_lance
 from benchmarks.harness import Results, parser, start_spark
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 32
 _PLANS = "spark.lance.planInDriver"
-_SLOW_SHARE = 10
 
 Ask = Callable[[int], int]
 
@@ -102,28 +104,60 @@ def descendants() -> Iterator[int]:
         waiting += children
 
 
-def alive() -> tuple[int, float, float]:
-    """Return Python processes below this one, and the memory of this one and of the JVM in MB."""
-    pythons, jvm = 0, 0.0
+def alive(spark: SparkSession) -> dict[str, float]:
+    """Return what stays behind: processes, memory in MB, and objects, each with what it is."""
+    pythons = 0
     for number in descendants():
         try:
-            name = Path(f"/proc/{number}/comm").read_text().strip()
-            pythons += name.startswith("python")
-            jvm = max(jvm, _resident(number)) if name == "java" else jvm
+            pythons += Path(f"/proc/{number}/comm").read_text().startswith("python")
         except OSError:  # it has just ended
             continue
-    return pythons, _resident(os.getpid()), jvm
+    gc.collect()
+    jvm: Any = spark._jvm
+    jvm.System.gc()
+    runtime = jvm.Runtime.getRuntime()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    server: Any = JavaObject("GATEWAY_SERVER", spark._sc._gateway._gateway_client)  # type: ignore[attr-defined]
+    return {
+        "Python processes": pythons,
+        "MB of Python": pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
+        "MB of the JVM": (runtime.totalMemory() - runtime.freeMemory()) / 1e6,
+        "objects with names": server.getGateway().getBindings().size(),
+    }
 
 
-def _resident(process: int) -> float:
-    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+def measure(spark: SparkSession, asked: Mapping[str, Ask], calls: int, own: int, results: Results) -> None:
+    """Print and note how long each question takes."""
+    print(f"{'milliseconds':18} {'p50':>8} {'p95':>8} {'own way: p50':>14} {'p95':>8}")
+    for name, ask in asked.items():
+        ours = milliseconds(ask, calls)
+        spark.conf.set(_PLANS, "false")
+        theirs = milliseconds(ask, own)
+        spark.conf.set(_PLANS, "true")
+        print(f"{name:18} {ours[0]:8.1f} {ours[1]:8.1f} {theirs[0]:14.1f} {theirs[1]:8.1f}", flush=True)
+        for metric, our, their in zip(("p50", "p95"), ours, theirs, strict=True):
+            results.add(name, metric, "ms", our, {"Spark's own way": their})
+
+
+def repeat(spark: SparkSession, asked: Mapping[str, Ask], many: int, results: Results) -> None:
+    """Print and note what stays behind after many questions."""
+    steps = list(asked.values())
+    for number in range(1, many + 1):
+        steps[number % len(steps)](number)
+        if number in (many // 10, many // 2, many):
+            found = alive(spark)
+            if number == many // 10:
+                print(f"\n{'after calls':12}" + "".join(f"{name:>20}" for name in found))
+            print(f"{number:12}" + "".join(f"{value:20.0f}" for value in found.values()), flush=True)
+            for name, value in found.items():
+                results.add(f"after {number:,} calls", name, "", value)
 
 
 def main() -> None:
     """Run the benchmark and print its tables."""
     options = parser(__doc__)
     options.add_argument("--calls", type=int, default=200)
+    options.add_argument("--own", type=int, default=4)
     options.add_argument("--many", type=int, default=2000)
     options.add_argument("--rows", type=int, default=400_000)
     arguments = options.parse_args()
@@ -134,26 +168,8 @@ def main() -> None:
         spark = start_spark()
         asked = questions(spark, path, arguments.rows)
         print(f"load {os.getloadavg()[0]:.1f}")
-        print(f"{'milliseconds':18} {'p50':>8} {'p95':>8} {'own way: p50':>14} {'p95':>8}")
-        for name, ask in asked.items():
-            ours = milliseconds(ask, arguments.calls)
-            spark.conf.set(_PLANS, "false")
-            theirs = milliseconds(ask, max(2, arguments.calls // _SLOW_SHARE))
-            spark.conf.set(_PLANS, "true")
-            print(f"{name:18} {ours[0]:8.1f} {ours[1]:8.1f} {theirs[0]:14.1f} {theirs[1]:8.1f}", flush=True)
-            for metric, our, their in zip(("p50", "p95"), ours, theirs, strict=True):
-                results.add(name, metric, "ms", our, {"Spark's own way": their})
-        print(f"\n{'after calls':12} {'Python processes':>17} {'driver':>10} {'JVM':>10}")
-        steps = list(asked.values())
-        for number in range(arguments.many):
-            steps[number % len(steps)](number)
-            if number + 1 in (arguments.many // 10, arguments.many):
-                pythons, driver, jvm = alive()
-                print(f"{number + 1:12} {pythons:17} {driver:7.0f} MB {jvm:7.0f} MB", flush=True)
-                case = f"after {number + 1:,} calls"
-                results.add(case, "Python processes", "", pythons)
-                results.add(case, "memory of the driver's Python", "MB", driver)
-                results.add(case, "memory of the JVM", "MB", jvm)
+        measure(spark, asked, arguments.calls, arguments.own, results)
+        repeat(spark, asked, arguments.many, results)
         spark.stop()
     results.save()
 

@@ -1,17 +1,21 @@
 """How long micro-batches of 1,000 rows take: into a table, and out of one.
 
-    python -m benchmarks.bench_stream [--batches 20] [--rows 1000] [--keep]
+    python -m benchmarks.bench_stream [--batches 20] [--rows 1000] [--jars FOLDER] [--keep]
 
 The sink takes files of Parquet, one a batch; the source is a table that is appended to, once a batch, and
 Spark throws the rows away. Prints the median of what Spark says a batch took, the first ones left out, with
-the driver planning and committing and, as the peer, with Spark's own way.
+the driver planning and committing and, as peers, with Spark's own way (fewer batches: each takes long) and
+with Delta Lake, if its archives for this release of Spark are in a folder that `--jars` names.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +31,36 @@ if TYPE_CHECKING:
 
 _PLANS = "spark.lance.planInDriver"
 _COLD = 3
+# Seconds that a batch may take.
+_MOST_SECONDS = 60
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to read and write tables.
+
+    Attributes:
+        name: for the table of results.
+        format: of the tables.
+        plans: the value of `spark.lance.planInDriver`.
+        share: how many of the batches are run, as a part of all.
+    """
+
+    name: str
+    format: str
+    plans: str
+    share: float
+
+
+WAYS = (
+    Way("driver", "lance", "true", 1.0),
+    Way("Spark's own way", "lance", "false", 0.25),
+    Way("Delta", "delta", "true", 1.0),
+)
 
 
 def rows_of(number: int, rows: int) -> pa.Table:
@@ -36,14 +70,23 @@ def rows_of(number: int, rows: int) -> pa.Table:
 
 
 def seconds(writer: DataStreamWriter, batches: int, give: Callable[[int], None]) -> float:
-    """Return the median of what a batch of a stream takes, when each gets the rows that `give` provides."""
+    """Return the median of what a batch of a stream takes, when each gets the rows that `give` provides.
+
+    Raises:
+        TimeoutError: a batch takes longer than a minute.
+    """
     give(0)
     query = writer.trigger(processingTime="0 seconds").start()
     try:
-        for number in range(1, batches):
+        for number in range(batches):
+            if number:
+                give(number)
+            watch = threading.Timer(_MOST_SECONDS, query.stop)
+            watch.start()
             query.processAllAvailable()
-            give(number)
-        query.processAllAvailable()
+            watch.cancel()
+            if not query.isActive:
+                raise TimeoutError(f"batch {number} takes longer than {_MOST_SECONDS} s")
     finally:
         query.stop()
     taken = [each.durationMs["triggerExecution"] / 1e3 for each in query.recentProgress if each.numInputRows]
@@ -51,7 +94,7 @@ def seconds(writer: DataStreamWriter, batches: int, give: Callable[[int], None])
     return statistics.median(taken[_COLD:])
 
 
-def into(spark: SparkSession, folder: Path, batches: int, rows: int) -> float:
+def into(spark: SparkSession, way: Way, folder: Path, batches: int, rows: int) -> float:
     """Return the seconds of a batch that is written to a table."""
     source = folder / "parquet"
     source.mkdir(parents=True)
@@ -62,21 +105,25 @@ def into(spark: SparkSession, folder: Path, batches: int, rows: int) -> float:
         fresh.rename(source / f"{number:04}.parquet")
 
     stream = spark.readStream.schema("id bigint, word string").parquet(str(source))
-    writer = stream.writeStream.format("lance").option("path", str(folder / "into.lance"))
+    writer = stream.writeStream.format(way.format).option("path", str(folder / "table"))
     return seconds(writer.option("checkpointLocation", str(folder / "into")), batches, give)
 
 
-def out_of(spark: SparkSession, folder: Path, batches: int, rows: int) -> float:
+def out_of(spark: SparkSession, way: Way, folder: Path, batches: int, rows: int) -> float:
     """Return the seconds of a batch that is read from a table."""
-    place = folder / "source.lance"
-    spark_lance.write_dataset(rows_of(0, rows).slice(0, 0), place)
+    place, file = folder / "table", folder / "fresh.parquet"
 
-    def give(number: int) -> None:
-        spark_lance.write_dataset(rows_of(number, rows), place, mode="append")
+    def append(found: pa.Table) -> None:
+        if way.format == "lance":
+            spark_lance.write_dataset(found, place, mode="append" if place.exists() else "create")
+            return
+        pq.write_table(found, file)
+        spark.read.parquet(str(file)).write.format(way.format).mode("append").save(str(place))
 
-    stream = spark.readStream.format("lance").load(str(place))
-    writer = stream.writeStream.format("noop")
-    return seconds(writer.option("checkpointLocation", str(folder / "out")), batches, give)
+    append(rows_of(0, rows).slice(0, 0))
+    stream = spark.readStream.format(way.format).load(str(place))
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(folder / "out"))
+    return seconds(writer, batches, lambda number: append(rows_of(number, rows)))
 
 
 def main() -> None:
@@ -84,20 +131,28 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--batches", type=int, default=20)
     options.add_argument("--rows", type=int, default=1000)
+    options.add_argument("--jars", type=Path, help="a folder with the archives of Delta Lake")
     arguments = options.parse_args()
+    jars = sorted(map(str, arguments.jars.glob("delta-*.jar"))) if arguments.jars else []
+    ways = WAYS if jars else WAYS[:-1]
+    if not jars:
+        print("Delta is left out: --jars names no folder with its archives")
     results = Results("bench_stream", arguments.keep)
     with tempfile.TemporaryDirectory() as temporary:
-        spark = start_spark()
-        print(f"{'seconds of a batch':20} {'driver':>8} {'own way':>8}")
+        spark = start_spark({**_DELTA, "spark.jars": ",".join(jars)} if jars else None)
+        print(f"load {os.getloadavg()[0]:.1f}")
+        print(f"{'seconds of a batch':20}" + "".join(f"{way.name:>17}" for way in ways))
         for label, measure in (("into a table", into), ("out of a table", out_of)):
-            found = []
-            for name, plans in (("driver", "true"), ("own", "false")):
-                spark.conf.set(_PLANS, plans)
-                folder = Path(temporary) / label / name
+            found = {}
+            for way in ways:
+                spark.conf.set(_PLANS, way.plans)
+                folder = Path(temporary) / label / way.name
                 folder.mkdir(parents=True)
-                found.append(measure(spark, folder, arguments.batches, arguments.rows))
-            print(f"{label:20} {found[0]:8.3f} {found[1]:8.3f}", flush=True)
-            results.add(label, "median", "s", found[0], {"Spark's own way": found[1]})
+                batches = max(_COLD + 2, round(arguments.batches * way.share))
+                found[way.name] = measure(spark, way, folder, batches, arguments.rows)
+            print(f"{label:20}" + "".join(f"{one:17.3f}" for one in found.values()), flush=True)
+            ours = found.pop(WAYS[0].name)
+            results.add(label, "median", "s", ours, found)
         spark.stop()
     results.save()
 

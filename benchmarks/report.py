@@ -30,9 +30,11 @@ __all__ = ["bars", "drawn", "main", "rates", "recall_against_time", "sizes"]
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 _BETTER, _WORSE, _PLAIN = "#388e3c", "#c62828", "#757575"
 _ROW, _WIDTH = 0.3, 9.0
+_FEWEST_COLUMNS = 3
 # Room for the figures beside a bar, as a factor of the axis, and what is marked on it.
 _ROOM = 3.2
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
+_NAMES = {"iceberg": "Iceberg", "delta": "Delta", "parquet": "Parquet"}
 # How a side looks in every picture: colour and mark.
 _OURS = "spark_lance"
 _SIDES = {
@@ -61,7 +63,6 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
     axes.barh(range(len(compared)), [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.7)
     peers = {record.peer_name for record in compared}
     axes.set_yticks(range(len(compared)), [_label(record, len(peers) > 1) for record in compared])
-    axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlim(min(0.9, *ratios) / _ROOM, max(1.1, *ratios) * _ROOM)
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
@@ -81,7 +82,9 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
             ha="left" if right else "right",
         )
     other = f" than {peers.pop()}" if len(peers) == 1 else ""
+    axes.set_ylim(len(compared) - 0.4, -0.6)
     axes.set_title(f"{_title(name)}: to the right spark_lance is better{other}", loc="left")
+    _margins(figure)
     _foot(figure, records)
     return figure
 
@@ -133,6 +136,8 @@ def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
         else:
             tables.setdefault(table, {})[column] = sides
     for table, rows in sorted(tables.items()):
+        if table and len(rows) < _FEWEST_COLUMNS:
+            continue  # the picture of whole tables says it already
         title = f"Bytes of each column of {table!r}" if table else "Bytes of whole tables"
         stem = "_".join(filter(None, (name, table)))
         yield stem, _dots(f"{title}, files of version {newest}", rows, "Parquet snappy", records)
@@ -141,23 +146,31 @@ def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
 def _dots(title: str, rows: dict[str, dict[str, float]], unit: str, records: Sequence[Record]) -> Any:
     """Return a picture of figures as multiples of one side's, a row for each case."""
     kept = {case: sides for case, sides in sorted(rows.items()) if sides.get(unit)}
-    figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.24 * len(kept)))
-    for side, (colour, mark) in _SIDES.items():
+    figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.36 * len(kept)))
+    others = [side for side in _SIDES if side != unit]
+    for place, side in enumerate(others):
+        # Side by side in a row, as many are about the same.
+        shift = 0.18 * (place - (len(others) - 1) / 2)
         points = [
-            (sides[side] / sides[unit], row) for row, sides in enumerate(kept.values()) if sides.get(side)
+            (sides[side] / sides[unit], row + shift)
+            for row, sides in enumerate(kept.values())
+            if sides.get(side)
         ]
         if points:
-            axes.plot(*zip(*points, strict=True), mark, color=colour, label=side, markersize=5, alpha=0.9)
+            colour, mark = _SIDES[side]
+            axes.plot(*zip(*points, strict=True), mark, color=colour, label=side, markersize=5)
     axes.set_yticks(range(len(kept)), [f"{case}  ({_bytes(sides[_OURS])})" for case, sides in kept.items()])
-    axes.invert_yaxis()
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(axis="y", linewidth=0.3)
-    axes.axvline(1, color=_PLAIN, linewidth=0.8)
+    for row in range(0, len(kept), 2):
+        axes.axhspan(row - 0.5, row + 0.5, color="#f5f5f5", zorder=0)
+    axes.axvline(1, color=_PLAIN, linewidth=0.8, label=unit)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(f"{title}: less is better; in brackets {_OURS}'s", loc="left")
+    axes.set_ylim(len(kept) - 0.4, -0.6)
+    _margins(figure)
     figure.legend(loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=len(_SIDES), frameon=False)
     _foot(figure, records, below=0.35)
     return figure
@@ -211,7 +224,9 @@ def _release(name: str) -> list[int]:
 
 
 def _title(name: str) -> str:
-    return name.removeprefix("bench_").replace("_", " ").capitalize()
+    words = name.removeprefix("bench_").split("_")
+    # Other systems have their names as they write them.
+    return " ".join([words[0].capitalize(), *(_NAMES.get(word, word) for word in words[1:])])
 
 
 def _label(record: Record, with_peer: bool) -> str:
@@ -223,6 +238,12 @@ def _amount(figure: float, record: Record) -> str:
     if record.unit == "B":
         return f"{figure / 1e6:.3g} MB"
     return f"{figure:.3g} {record.unit}".strip()
+
+
+def _margins(figure: Any) -> None:
+    """Leave half an inch above and below what is drawn, however many rows there are."""
+    share = 0.5 / figure.get_figheight()
+    figure.subplots_adjust(bottom=share, top=1 - share)
 
 
 def _foot(figure: Any, records: Sequence[Record], below: float = 0.0) -> None:

@@ -189,7 +189,7 @@ def tested() -> Iterator[str]:
     """Yield the runs of the tests that were recorded, by what they ran with."""
     rows = json.loads((ROOT / "tests" / "tested.json").read_text())
     names = ("python", "pyspark", "pyarrow", "pylance", "tests", "passed", "skipped", "date")
-    ordered = sorted(rows, key=lambda row: (_release(row["python"]), _release(row["pyspark"]), row["tests"]))
+    ordered = sorted(rows, key=lambda row: (*(_release(row[name]) for name in names[:4]), row["tests"]))
     heads = ("Python", "Spark", "PyArrow", "pylance", *names[4:])
     yield from markdown(heads, ([str(row[name]) for name in names] for row in ordered))
 

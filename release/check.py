@@ -105,24 +105,33 @@ def check_archives(wheel: Path, sdist: Path) -> Iterator[str]:
     yield "wheel and sdist hold what they should, and no more"
 
 
-def check_install(archive: Path, python: str, folder: Path, demo: bool) -> Iterator[str]:
-    """Install an archive into a new environment of an interpreter, and use it."""
-    place = folder / f"{Path(python).name}-{archive.suffix.strip('.')}"
+def check_install(wheel: Path, sdist: Path, python: str, folder: Path, demo: bool) -> Iterator[str]:
+    """Install the wheel into a new environment of an interpreter, and the sdist in its place; use both."""
+    place = folder / Path(python).name
     subprocess.run([python, "-m", "venv", str(place)], check=True)
     program = place / "bin" / "python"
-    extra = "[demo]" if demo else ""
     install = [str(program), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-    _run([*install, "-c", str(ROOT / "constraints.txt"), f"spark-lance{extra} @ {archive.as_uri()}"], folder)
-    said = _run([str(place / "bin" / "spark-lance"), "--version"], folder)
-    if said.strip() != f"spark-lance {version()}":
-        raise CheckError(f"{python}: spark-lance --version says {said.strip()!r}")
-    _run([str(program), "-c", TRY, str(place / "table")], folder)
-    _run([str(place / "bin" / "spark-lance"), "verify", str(place / "table")], folder)
-    yield f"{archive.name} works with {python}"
+    extra = "[demo]" if demo else ""
+    _run([*install, "-c", str(ROOT / "constraints.txt"), f"spark-lance{extra} @ {wheel.as_uri()}"], folder)
+    yield from _check_use(wheel, program, place)
     if demo:
         shutil.copytree(ROOT / "examples", place / "examples")
         _run([str(program), str(place / "examples" / "quickstart.py")], place)
         yield f"the demo runs with {python} from the installed wheel"
+    # Only the package itself: its dependencies, Spark among them, are those that the wheel brought.
+    _run([*install, "--no-deps", "--force-reinstall", str(sdist)], folder)
+    yield from _check_use(sdist, program, place)
+
+
+def _check_use(archive: Path, program: Path, place: Path) -> Iterator[str]:
+    """Use what was installed from an archive: the command line, and a table without Spark."""
+    table = str(place / archive.suffix.strip("."))
+    said = _run([str(place / "bin" / "spark-lance"), "--version"], place)
+    if said.strip() != f"spark-lance {version()}":
+        raise CheckError(f"{program}: spark-lance --version says {said.strip()!r}")
+    _run([str(program), "-c", TRY, table], place)
+    _run([str(place / "bin" / "spark-lance"), "verify", table], place)
+    yield f"{archive.name} works with {place.name}"
 
 
 def _run(command: Sequence[str], folder: Path) -> str:
@@ -151,15 +160,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             wheel, sdist = built(folder)
             for line in check_archives(wheel, sdist):
                 print("ok  ", line)
-            for number, wanted in enumerate(arguments.python or ["python3.10", "python3.13"]):
+            for wanted in arguments.python or ["python3.10", "python3.13"]:
                 python = shutil.which(wanted)
                 if python is None:
                     raise CheckError(f"there is no {wanted}: name others with --python")
-                for line in check_install(wheel, python, folder, not arguments.no_demo):
-                    print("ok  ", line)
-                if number == 0:
-                    for line in check_install(sdist, python, folder, False):
-                        print("ok  ", line)
+                for line in check_install(wheel, sdist, python, folder, not arguments.no_demo):
+                    print("ok  ", line, flush=True)
     except (CheckError, subprocess.CalledProcessError) as error:
         print("FAIL", error)
         return 1

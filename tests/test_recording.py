@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,3 +45,19 @@ def test_only_runs_without_a_failure_are_noted(
     (found,) = json.loads((tmp_path / "tested.json").read_text())
     assert (found["tests"], found["passed"], found["skipped"]) == ("tests/io", 3, 1)
     assert {"python", "pyspark", "pyarrow", "pylance", "date"} < found.keys()
+
+
+def test_every_release_that_is_named_has_passed_the_tests_of_compatibility() -> None:
+    """The Makefile names the older releases of Spark and pylance, constraints.txt the newest."""
+    makefile, pins = (ROOT / "Makefile").read_text(), (ROOT / "constraints.txt").read_text()
+    named: dict[str, set[str]] = {
+        what: set(re.findall(rf"^{name}_VERSIONS \?= (.*)$", makefile, re.MULTILINE)[0].split())
+        for what, name in (("python", "PYTHON"), ("pyspark", "SPARK"), ("pylance", "PYLANCE"))
+    }
+    for package in ("pyspark", "pylance"):
+        named[package] |= set(re.findall(rf"^{package}==([\d.]+)", pins, re.MULTILINE))
+    project = (ROOT / "pyproject.toml").read_text()
+    assert named["python"] == set(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project))
+    rows = [row for row in json.loads(recording.FILE.read_text()) if "tests/compatibility" in row["tests"]]
+    for what, releases in named.items():
+        assert releases <= {row[what] for row in rows}, "make test-compatibility"

@@ -22,7 +22,7 @@ from spark_lance.cli.names import Arguments
 from spark_lance.cli.opening import storage_options
 from spark_lance.cli.output import as_json, print_pairs, say
 from spark_lance.cli.transfer_commands import write_counted
-from spark_lance.errors import LanceError, OptionError, SchemaError
+from spark_lance.errors import LanceError, OptionError, SchemaError, TableExistsError
 from spark_lance.io.progress import report
 
 __all__ = ["convert"]
@@ -57,17 +57,23 @@ def convert(arguments: Arguments) -> int:
         raise OptionError(f"{arguments.source} does not exist")
     is_delta = system.exists(f"{path.rstrip('/')}/{_DELTA_LOG}")
     source = _delta(arguments.source) if is_delta else _parquet(system, path, arguments.source)
-    made, written = write_counted(
-        source.rows.to_batches(batch_size=arguments.batch_rows),
-        source.rows.schema.remove_metadata(),
-        arguments.path,
-        source.count,
-        mode="create",
-        storage_options=storage_options(arguments.storage),
-        data_storage_version=arguments.file_version,
-        enable_stable_row_ids=arguments.stable_row_ids or None,
-        max_rows_per_file=arguments.max_rows_per_file,
-    )
+    try:
+        made, written = write_counted(
+            source.rows.to_batches(batch_size=arguments.batch_rows),
+            source.rows.schema.remove_metadata(),
+            arguments.path,
+            source.count,
+            mode="create",
+            storage_options=storage_options(arguments.storage),
+            data_storage_version=arguments.file_version,
+            enable_stable_row_ids=arguments.stable_row_ids or None,
+            max_rows_per_file=arguments.max_rows_per_file,
+        )
+    except TableExistsError as error:
+        place = arguments.path
+        raise TableExistsError(
+            f"there is a Lance table at {place} already: convert makes a new one"
+        ) from error
     if not written == source.count == made.count_rows():
         raise SchemaError(
             f"{arguments.source} has {source.count} rows, but {written} were read and the table at "

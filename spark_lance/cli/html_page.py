@@ -28,11 +28,12 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto
 h1 { font-size: 1.5rem; overflow-wrap: anywhere } h2 { font-size: 1.15rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100%; font-size: 13px }
 th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere }
+  vertical-align: top; overflow-wrap: break-word }
+th:last-child, td:last-child { overflow-wrap: anywhere }
 td.number, th.number { text-align: right; white-space: nowrap }
 dl { display: grid; grid-template-columns: 10rem 1fr; gap: .1rem 1rem } dt { font-weight: 600 }
 dd { margin: 0; overflow-wrap: anywhere }
-svg { max-width: 100%; height: auto; background: var(--soft) }
+svg { width: 100%; height: auto; background: var(--soft) }
 svg text { fill: currentColor; font-size: 12px }
 code { background: var(--soft); padding: 0 .2rem } footer { margin-top: 3rem; font-size: 12px; opacity: .7 }
 """
@@ -198,7 +199,7 @@ def _coverage(index: object, rows: int) -> str:
 def _advice(dataset: LanceDataset) -> Iterable[str]:
     yield "<h2>Advice</h2>"
     lines = [
-        f"<li><code>{escape(each.command)}</code>: {escape(each.reason)}</li>" for each in advice_for(dataset)
+        f"<li><code>{escape(each.typed)}</code>: {escape(each.reason)}</li>" for each in advice_for(dataset)
     ]
     yield f"<ul>{''.join(lines)}</ul>" if lines else "<p>Nothing to do.</p>"
 

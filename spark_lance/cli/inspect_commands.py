@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.cli.engines import ENGINES, judge
-from spark_lance.cli.names import Arguments
+from spark_lance.cli.names import PROGRAM, Arguments
 from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.datasets.compaction import Compaction
@@ -140,7 +140,7 @@ def history(arguments: Arguments) -> int:
     if arguments.json:
         say(as_json(rows))
     else:
-        print_table(_HISTORY, [[row[name] for name in _HISTORY] for row in rows], wide=arguments.wide)
+        print_table(_HISTORY, [[_told(row[name]) for name in _HISTORY] for row in rows], wide=arguments.wide)
     return 0
 
 
@@ -150,6 +150,11 @@ class Advice:
 
     command: str
     reason: str
+
+    @property
+    def typed(self) -> str:
+        """What is typed: a call in Python as it is, a command behind the program's name."""
+        return self.command if self.command.startswith("spark_lance.") else f"{PROGRAM} {self.command}"
 
 
 def doctor(arguments: Arguments) -> int:
@@ -188,7 +193,7 @@ def doctor(arguments: Arguments) -> int:
             say(f"  {verdict.engine}: {verdict.reason}")
     say()
     for each in advice:
-        say(f"{each.command}: {each.reason}")
+        say(f"{each.typed}: {each.reason}")
     if not advice:
         say("nothing to do")
     return 0
@@ -197,21 +202,22 @@ def doctor(arguments: Arguments) -> int:
 def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
     """Yield what would improve a table. What the command line lacks is advised as a call in Python."""
     detail = table_detail(dataset.snapshot)
-    opened = f"spark_lance.dataset({dataset.uri!r})"
+    opened, place = f"spark_lance.dataset({dataset.uri!r})", shlex.quote(dataset.uri)
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []
     if tasks:
         fragments = sum(len(task.old) for task in tasks)
         yield Advice(
-            "compact", f"{fragments} of {detail.num_fragments} fragments are small or have many deleted rows"
+            f"compact {place}",
+            f"{fragments} of {detail.num_fragments} fragments are small or have many deleted rows",
         )
     if detail.num_versions > _MANY_VERSIONS:
-        yield Advice("vacuum", f"{detail.num_versions} versions are kept")
+        yield Advice(f"vacuum {place}", f"{detail.num_versions} versions are kept")
     for index in dataset.describe_indices():
         if index.fields and index.num_rows_indexed is not None:
             missing = detail.num_rows - index.num_rows_indexed
             if missing > 0:
                 yield Advice(
-                    f"index optimize {shlex.quote(dataset.uri)} {index.name}",
+                    f"index optimize {place} {index.name}",
                     f"index {index.name} lacks {missing} of {detail.num_rows} rows",
                 )
     if dataset.manifest.naming is Naming.V1:
@@ -257,6 +263,11 @@ def _said(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
 
 def _notes(column: dict[str, Any]) -> Any:
     return column["metadata"] or None
+
+
+def _told(value: Any) -> Any:
+    """Return what is worth a place in a line: of counts, those that are not zero."""
+    return {key: item for key, item in value.items() if item != "0"} if isinstance(value, dict) else value
 
 
 def _maps(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -84,7 +85,9 @@ _AT = (
 )
 _TO = click.Argument(["to"], required=False, metavar="[VERSION]")
 _COLUMNS = click.Option(["--columns"], metavar="A,B", help="The columns, in this order; all by default.")
-_WHERE = click.Option(["--where"], metavar="SQL", help="Only rows for which this condition is true.")
+_WHERE = click.Option(
+    ["where", "--where", "--filter"], metavar="SQL", help="Only rows for which this condition is true."
+)
 _ROWS = click.Option(
     ["-n", "--rows"], type=click.IntRange(min=0), default=10, show_default=True, help="How many."
 )
@@ -358,6 +361,19 @@ class _Sections(click.Group):
                 formatter.write_dl([(name, each.help) for name, each in commands.items()])
 
 
+class _Part(click.Group):
+    """A group of commands about one thing; with nothing but a table it is the first of them, which lists."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that words mean, and the words behind it."""
+        alone = all(word.startswith("-") for word in args[1:2])
+        if alone and not args[0].startswith("-") and not get_close_matches(args[0], self.commands):
+            args = [next(iter(self.commands)), *args]
+        return super().resolve_command(ctx, args)
+
+
 def command_line() -> click.Group:
     """Return the program as click knows it."""
     group = _Sections(PROGRAM, help=_ABOUT, context_settings={"help_option_names": ["-h", "--help"]})
@@ -368,7 +384,7 @@ def command_line() -> click.Group:
             if isinstance(each, Command):
                 group.add_command(_click_command(name, each))
             else:
-                inner = click.Group(name, help=each.help)
+                inner = _Part(name, help=each.help)
                 for part, command in each.commands.items():
                     inner.add_command(_click_command(part, command))
                 group.add_command(inner)

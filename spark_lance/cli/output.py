@@ -27,7 +27,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as Bars
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 __all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text"]
@@ -165,14 +165,11 @@ class _Amount(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the text of a step."""
-        unit = task.fields["unit"]
-        done = _amount(task.completed, unit)
-        text = f"{done} of {_amount(task.total, unit)}" if task.total else done
-        return Text(f"{text}, {_amount(task.speed, unit)}/s" if task.speed else text)
-
-
-def _amount(count: float, unit: str) -> str:
-    return size_text(count) if unit == "bytes" else f"{count:,.0f} {unit}"
+        number = size_text if task.fields["unit"] == "bytes" else "{:,.0f}".format
+        text = number(task.completed)
+        text += f" of {number(task.total)}" if task.total else ""
+        text += "" if task.fields["unit"] == "bytes" else f" {task.fields['unit']}"
+        return Text(f"{text}, {number(task.speed)}/s" if task.speed else text)
 
 
 class Progress:
@@ -192,13 +189,14 @@ class Progress:
         if stream.isatty():
             self._bars = Bars(
                 SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                TaskProgressColumn(show_speed=False),
-                _Amount(),
-                TimeRemainingColumn(compact=True),
+                TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=None),
+                TaskProgressColumn(show_speed=False, table_column=Column(no_wrap=True)),
+                _Amount(Column(no_wrap=True)),
+                TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
                 console=Console(file=stream, highlight=False, markup=False, emoji=False),
                 transient=True,
+                expand=True,
             )
         self._task = None if self._bars is None else self._bars.add_task(step, total=None, unit="")
         self._lock = threading.Lock()

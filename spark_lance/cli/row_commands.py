@@ -141,8 +141,28 @@ def show_rows(rows: pa.Table, arguments: Arguments) -> None:
     if arguments.json:
         say(as_json(rows.to_pylist()))
         return
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [_short_floats(column).to_pylist() for column in rows.columns]
     print_table(rows.column_names, zip(*columns, strict=True), wide=arguments.wide)
+
+
+def _short_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return single and half floats, and vectors of them, as the shortest numbers that tell them apart.
+
+    Python has only doubles, which show the digits that a shorter float does not have: 0.10000000149011612.
+    """
+    kind = column.type
+    is_vector = pa.types.is_fixed_size_list(kind)
+    inner = kind.value_type if is_vector else kind
+    if not (pa.types.is_float32(inner) or pa.types.is_float16(inner)) or column.null_count:
+        return column
+    values = pa.concat_arrays([chunk.flatten() if is_vector else chunk for chunk in column.chunks] or [])
+    if values.null_count:
+        return column
+    texts = values.to_numpy(zero_copy_only=False).astype(str).astype(np.float64)
+    shown = pa.array(texts)
+    return pa.chunked_array(
+        [pa.FixedSizeListArray.from_arrays(shown, kind.list_size) if is_vector else shown]
+    )
 
 
 def _shown_columns(dataset: LanceDataset, arguments: Arguments, but: str | None = None) -> list[str] | None:

@@ -113,4 +113,5 @@ def format_of(path: str, asked: str | None) -> Format:
     for each in FORMATS.values():
         if path.lower().rstrip("/").endswith(each.endings):
             return each
-    raise OptionError(f"the ending of {path} tells no format: say --format, one of {', '.join(FORMATS)}")
+    what = f"the ending of {path} tells no format" if path else "standard output has no ending"
+    raise OptionError(f"{what}: say --format, one of {', '.join(FORMATS)}")

@@ -11,6 +11,7 @@ from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError
 from spark_lance.late import late
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 
 if TYPE_CHECKING:
@@ -35,11 +36,9 @@ else:
     Alteration = late("spark_lance.table.schema.changes", "Alteration")
     as_reader = late("spark_lance.table.writing.inputs", "as_reader")
 
-__all__ = ["ColumnsMixin", "read_alteration"]
+__all__ = ["ColumnsMixin", "read_alteration", "sample_row"]
 
 _BATCH_ROWS = 1 << 20
-
-# As users call it, in either spelling.
 
 _SAMPLE_BYTES = 1 << 20
 
@@ -100,7 +99,7 @@ class ColumnsMixin(DatasetBase):
             names = read_columns
             if names is None:
                 names = [field.name for field in self.manifest.schema.fields]
-            source = function(transforms, names, lambda: _sample(self, names))
+            source = function(transforms, names, lambda: sample_row(self.snapshot, names))
             if (file := getattr(transforms, "checkpoint_file", None)) is not None:
                 kept = Checkpoints(file)
                 found = self._at(add_columns(self.snapshot, kept.around(source), batch_rows=rows))
@@ -211,9 +210,9 @@ class ColumnsMixin(DatasetBase):
         return self._at(drop_columns(self.snapshot, paths))
 
 
-def _sample(dataset: DatasetBase, columns: Sequence[str]) -> pa.RecordBatch:
+def sample_row(snapshot: Snapshot, columns: Sequence[str]) -> pa.RecordBatch:
     """Return one row of a version, or none if it has none."""
-    scan = dataset.snapshot.scan(columns)
+    scan = snapshot.scan(columns)
     for batch in scan.batches(_SAMPLE_BYTES, 1):
         return batch
     return pa.RecordBatch.from_pylist([], scan.arrow_schema)

@@ -170,7 +170,7 @@ class IndexFile:
             return kind.FromString(self.buffer(number))
         except DecodeError as error:
             raise FormatError(
-                f"global buffer {number} is no {kind.DESCRIPTOR.name}: {error}", self.path
+                f"global buffer {number} is not a {kind.DESCRIPTOR.name}: {error}", self.path
             ) from error
 
     def read(self, names: Iterable[str] | None = None, start: int = 0, stop: int | None = None) -> pa.Table:

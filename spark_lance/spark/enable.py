@@ -11,10 +11,9 @@ from pyspark.sql.session import SparkSession
 
 from spark_lance.datasets.spelling import both_spellings
 from spark_lance.spark.interpreters import check_workers
-from spark_lance.spark.schema.blob_function import register_blob_function
 from spark_lance.spark.session.enable import enable as enable_planning
 from spark_lance.spark.source import LanceDataSource
-from spark_lance.spark.sql.register import register, take_save_modes
+from spark_lance.spark.sql.register import catalog_wish, take_save_modes, tell_of_missing
 
 __all__ = ["enable"]
 
@@ -49,15 +48,24 @@ def enable(
     Returns:
         The session, which is the calling thread's active one now.
     """
-    if hasattr(spark, "_jvm") and not check_workers(spark):
+    if not hasattr(spark, "_jvm"):
+        _register_blob_function(spark)
+        return spark
+    if not check_workers(spark):
         _register_format(spark)
-    register_blob_function(spark)
-    enable_planning(spark, new_sessions=new_sessions)
-    if hasattr(spark, "_jvm"):
-        register(spark, catalog, root, new_sessions=new_sessions)
-        if save_modes:
-            take_save_modes(spark)
+    started = enable_planning(spark, catalog_wish(spark, catalog, root), new_sessions=new_sessions)
+    tell_of_missing(started.missing, asked=root is not None)
+    if save_modes:
+        take_save_modes(spark)
     return spark
+
+
+def _register_blob_function(spark: SparkSession) -> None:
+    """Give a session of Spark Connect the function `lance_blob`, which classic ones make at its first use."""
+    # Importing it takes as long as the rest of the call.
+    from spark_lance.spark.schema.blob_function import BLOB_FUNCTION, blob_function
+
+    spark.udf.register(BLOB_FUNCTION, blob_function())
 
 
 def _register_format(spark: SparkSession) -> None:

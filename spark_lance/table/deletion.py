@@ -133,7 +133,7 @@ def _parse_arrow(data: bytes) -> UInt32Array:
             if reader.num_record_batches != 1:
                 raise FormatError(f"a deletion file has one record batch, not {reader.num_record_batches}")
             batch = reader.get_batch(0)
-        batch.validate(full=True)
+        batch.validate()
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise FormatError(f"undecodable deletion file: {error}") from error
     if len(batch.schema) != 1 or not batch.schema.field(0).equals(_COLUMN):

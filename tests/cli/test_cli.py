@@ -93,7 +93,7 @@ def test_doctor(path: Path, capsys: Captured) -> None:
     assert features == {"deletion files": (True, True), "table config": (False, True)}
     engines = {row["engine"]: (row["read"], row["write"]) for row in found["engines"]}
     assert engines["spark_lance (this package)"] == engines["pylance 14"] == ("yes", "yes")
-    assert [row["command"] for row in found["advice"]] == ["compact"]
+    assert [row["command"] for row in found["advice"]] == [f"compact {path}"]
     spark_lance.dataset(path).compact_files(remap_indices=False)
     advice = parsed(capsys, "doctor", path)["advice"]
     assert [row["command"] for row in advice] == [f"index optimize {path} id_idx"]

@@ -298,6 +298,40 @@ def test_tags_branches_and_restore(original: Path, tmp_path: Path, capsys: Captu
     assert lance.dataset(str(copy)).count_rows() == ROWS
 
 
+@pytest.mark.parametrize("group", ["tags", "branches", "index"])
+def test_a_group_with_a_table_alone_lists(group: str, original: Path, capsys: Captured) -> None:
+    assert main([group, str(original), "--json"]) == 0
+    alone = capsys.readouterr().out
+    assert main([group, "list", str(original), "--json"]) == 0
+    assert capsys.readouterr().out == alone
+    for words in (["creat", str(original)], ["lst"], [], ["nothing", "of", "this"]):
+        assert main([group, *words]) in (0, 2)
+        said = capsys.readouterr()
+        assert "Usage:" in said.out + said.err, words
+
+
+def test_filter_is_another_word_for_where(original: Path, capsys: Captured) -> None:
+    assert main(["count", str(original), "--where", "id > 2"]) == 0
+    count = capsys.readouterr().out
+    assert main(["count", str(original), "--filter", "id > 2"]) == 0
+    assert capsys.readouterr().out == count
+
+
+def test_floats_have_the_digits_that_they_are_worth(tmp_path: Path, capsys: Captured) -> None:
+    single = pa.array([0.1, -3.5e-20, float("inf")], pa.float32())
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([0.1, 0.7, 1e30, 2, 3, 4], pa.float32()), 2)
+    rows = pa.table({"f": single, "h": single.cast(pa.float16()), "v": vectors, "d": [0.1, 1 / 3, None]})
+    spark_lance.write_dataset(rows, tmp_path / "t")
+    assert main(["head", str(tmp_path / "t")]) == 0
+    shown = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    lines = [[cell.strip() for cell in line if cell.strip()] for line in shown]
+    assert lines[1:] == [
+        ["0.1", "0.1", "0.1, 0.7", "0.1"],
+        ["-3.5e-20", "-0.0", "1e+30, 2.0", "0.3333333333333333"],
+        ["inf", "inf", "3.0, 4.0", "-"],
+    ]
+
+
 def test_indices(original: Path, tmp_path: Path, capsys: Captured) -> None:
     copy = copy_of(original, tmp_path)
     assert answer(capsys, "index", "list", copy) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 
 import pytest
@@ -90,9 +91,28 @@ def test_progress_shows_on_terminals_only() -> None:
         "1.0 KiB of 2.0 KiB",
         "/s",
         "deleting",
-        "3 files of 4 files",
+        "3 of 4 files",
     ):
         assert words in shown
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_bar_is_one_line_of_the_window(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    terminal = Terminal()
+    with Progress("rewriting", terminal, patience=0.01) as progress:
+        progress("rewriting", 1_234_567, 40_000_000, "rows")
+        time.sleep(0.4)
+        progress("rewriting", 30_000_000, 40_000_000, "rows")
+        time.sleep(0.4)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+    lines = [line for line in re.split(r"[\r\n]", plain) if line.strip()]
+    assert len(lines) > 1
+    for line in lines:
+        assert len(line) <= width
+        assert "rewriting" in line or width == 40
+    if width >= 80:
+        assert any("30,000,000 of 40,000,000 rows, " in line and "/s" in line for line in lines)
 
 
 def test_what_is_done_at_once_shows_no_bar() -> None:

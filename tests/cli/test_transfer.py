@@ -232,7 +232,7 @@ def test_folders_that_are_not_converted(tmp_path: Path, capsys: Captured) -> Non
         ("ice", "new", "Iceberg"),
         ("empty", "new", "no Parquet files"),
         ("bad", "new", "reading"),
-        ("good", "t", "already"),
+        ("good", "t", "already: convert makes a new one"),
     ):
         code, err = run(capsys, "convert", tmp_path / name, tmp_path / target)
         assert (code, words in err, err.count("\n")) == (2, True, 1), err

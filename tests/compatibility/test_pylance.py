@@ -82,7 +82,8 @@ def test_it_changes_them_in_turns_with_us(kind: str, path: str, capsys: pytest.C
     if not verdict(path, capsys)[1]:
         pytest.skip(f"pylance {lance.__version__} does not change tables of {kind}, as we say")
     fresh = rows(800, 20).append_column("twice", pa.array(range(1600, 1640, 2), pa.int64()))
-    lance.write_dataset(fresh, path, mode="append", data_storage_version=kind.partition("-")[0])
+    version: Any = kind.partition("-")[0]
+    lance.write_dataset(fresh, path, mode="append", data_storage_version=version)
     spark_lance.dataset(path).delete("id = 803")
     lance.dataset(path).delete("id in (1, 804)")
     spark_lance.dataset(path).update({"kind": "7"}, where="id = 805")
@@ -102,7 +103,7 @@ def test_it_changes_them_in_turns_with_us(kind: str, path: str, capsys: pytest.C
 @pytest.mark.parametrize("stable", [False, True])
 def test_we_read_and_change_what_it_writes(stable: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
-    options = {"enable_stable_row_ids": True} if stable and RELEASE >= (1, 0) else {}
+    options: Any = {"enable_stable_row_ids": True} if stable and RELEASE >= (1, 0) else {}
     lance.write_dataset(rows(0, 200), path, **options)
     lance.dataset(path).create_scalar_index("id", "BTREE")
     lance.dataset(path).delete("id % 10 = 4")

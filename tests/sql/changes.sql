@@ -61,3 +61,33 @@ CREATE TABLE lance.older (st STRUCT<x: INT>) TBLPROPERTIES ('data_storage_versio
 INSERT INTO lance.older VALUES (named_struct('x', 1));
 ALTER TABLE lance.older ADD COLUMN st.y INT;
 ! from 2.2 on
+-- What is replaced is said by conditions of all types; none replaces less than it says.
+CREATE TABLE lance.rw (id INT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, c DECIMAL(9, 2), s STRING, b BINARY, f DOUBLE,
+  st STRUCT<x: INT>);
+INSERT INTO lance.rw VALUES (1, date'2024-02-29', timestamp'2024-02-29 12:00:00', timestamp_ntz'2024-02-29 12:00:00', 1.5,
+  "it's", X'FF', 0.5, named_struct('x', 1)), (2, date'1969-12-31', timestamp'1969-12-31 23:59:59.999999',
+  timestamp_ntz'1969-12-31 23:59:59.999999', -1.5, 'b', X'01', -0.5, NULL);
+INSERT INTO lance.rw REPLACE WHERE d = date'2024-02-29' SELECT * FROM lance.rw WHERE d = date'2024-02-29';
+INSERT INTO lance.rw REPLACE WHERE d < date'2000-01-01' OR d IN (date'2024-02-28', date'2024-02-29') SELECT * FROM lance.rw WHERE d < date'2000-01-01' OR d IN (date'2024-02-28', date'2024-02-29');
+INSERT INTO lance.rw REPLACE WHERE t >= timestamp'2024-02-29 12:00:00' SELECT * FROM lance.rw WHERE t >= timestamp'2024-02-29 12:00:00';
+INSERT INTO lance.rw REPLACE WHERE t < timestamp'1970-01-01 00:00:00' SELECT * FROM lance.rw WHERE t < timestamp'1970-01-01 00:00:00';
+INSERT INTO lance.rw REPLACE WHERE n BETWEEN timestamp_ntz'1960-01-01 00:00:00' AND timestamp_ntz'2024-02-29 12:00:00' SELECT * FROM lance.rw WHERE n BETWEEN timestamp_ntz'1960-01-01 00:00:00' AND timestamp_ntz'2024-02-29 12:00:00';
+INSERT INTO lance.rw REPLACE WHERE c = 1.5BD SELECT * FROM lance.rw WHERE c = 1.5BD;
+INSERT INTO lance.rw REPLACE WHERE s = "it's" SELECT * FROM lance.rw WHERE s = "it's";
+INSERT INTO lance.rw REPLACE WHERE s LIKE 'it%' OR st.x IS NULL SELECT * FROM lance.rw WHERE s LIKE 'it%' OR st.x IS NULL;
+INSERT INTO lance.rw REPLACE WHERE endswith(s, "'s") OR contains(s, 'b') SELECT * FROM lance.rw WHERE endswith(s, "'s") OR contains(s, 'b');
+INSERT INTO lance.rw REPLACE WHERE b = X'FF' SELECT * FROM lance.rw WHERE b = X'FF';
+INSERT INTO lance.rw REPLACE WHERE f > 0.25D AND NOT (id = 7) SELECT * FROM lance.rw WHERE f > 0.25D AND NOT (id = 7);
+SELECT id, count(*) FROM lance.rw GROUP BY id ORDER BY id;
+> 1 | 1
+> 2 | 1
+SELECT count(*) FROM lance.rw.history WHERE version > 2;
+> 11
+ALTER TABLE lance.rw REPLACE COLUMNS (id INT);
+! cannot drop or replace all columns
+ALTER TABLE lance.rw ADD COLUMNS (one INT, two INT FIRST);
+! adds columns at the end
+SHOW TABLE EXTENDED IN lance LIKE 'rw';
+~ rw
+SELECT one FROM lance.rw;
+! UNRESOLVED_COLUMN

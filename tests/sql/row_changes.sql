@@ -56,9 +56,6 @@ UPDATE lance.db.t SET m = 1, m = 2;
 ! m is set twice
 UPDATE lance.db.t SET nope = 1;
 ! nope
-MERGE INTO lance.db.t USING (SELECT 1L AS id) s ON t.id = s.id
-  WHEN MATCHED THEN UPDATE SET m = (SELECT max(r.id) FROM range(9) r WHERE r.id = t.id AND r.id = s.id);
-! let the source compute it
 DELETE FROM lance.db.t.history;
 ! cannot be changed
 UPDATE lance.db.nope SET m = 1;
@@ -105,6 +102,11 @@ UPDATE lance.db.t SET m = 5 WHERE id = 0;
 SELECT sum(m) FROM lance.db.t;
 > 121
 UNCACHE TABLE lance.db.t;
+UNCACHE TABLE IF EXISTS lance.db.t;
+UNCACHE TABLE IF EXISTS lance.db.nope;
+UNCACHE TABLE IF EXISTS lance.nope;
+UNCACHE TABLE lance.nope;
+! TABLE_OR_VIEW_NOT_FOUND
 CREATE TEMPORARY VIEW more AS SELECT id, id * 2 AS twice, 'z' AS z FROM range(5);
 CALL lance.system.add_columns_from('db.t', 'more', 'id', columns => 'twice');
 SELECT id, twice FROM lance.db.t WHERE id IN (4, 5) ORDER BY id;
@@ -123,6 +125,10 @@ MERGE INTO lance.db.n USING (SELECT 2L AS id) s ON n.id = s.id WHEN NOT MATCHED 
 ! not nullable
 SELECT * FROM lance.db.n;
 > 1 | a
+SELECT count(*) FROM lance.db.n TIMESTAMP AS OF current_timestamp();
+> 1
+SELECT count(*) FROM IDENTIFIER('lance.' || 'db.n');
+> 1
 -- Subqueries that give a value, beside columns of the table or of the source.
 CREATE TABLE lance.db.w AS SELECT id, 0L AS v FROM range(3);
 CREATE TABLE lance.db.r AS SELECT 1L AS k, 50L AS x UNION ALL SELECT 1L, 60L UNION ALL SELECT 7L, 70L;
@@ -148,6 +154,18 @@ MERGE INTO lance.db.w t USING (SELECT 7L AS id, 1L AS k) s ON t.id = (SELECT max
   WHEN MATCHED THEN UPDATE SET v = -1;
 SELECT v FROM lance.db.w WHERE id = 7;
 > -1
-MERGE INTO lance.db.w t USING (SELECT 7L AS id) s ON t.id = s.id
-  WHEN MATCHED THEN UPDATE SET v = (SELECT max(x) FROM lance.db.r WHERE r.k = s.id AND r.x > t.v);
-! columns of both
+MERGE INTO lance.db.w t USING (SELECT 7L AS id, 1L AS k UNION ALL SELECT 1L, 1L UNION ALL SELECT 9L, 1L) s ON t.id = s.id
+  WHEN MATCHED AND 50 < (SELECT max(x) FROM lance.db.r WHERE r.k = s.k AND r.x > t.v)
+    THEN UPDATE SET v = t.v + (SELECT min(x) FROM lance.db.r WHERE r.k = s.k AND r.x > t.v)
+  WHEN MATCHED THEN DELETE
+  WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, (SELECT count(*) FROM lance.db.r WHERE r.k = s.k))
+  WHEN NOT MATCHED BY SOURCE AND t.id = 0 THEN UPDATE SET v = (SELECT count(*) FROM lance.db.r WHERE r.k > t.v);
+SELECT * FROM lance.db.w ORDER BY id;
+> 0 | 1
+> 2 | 1
+> 7 | 49
+> 9 | 2
+MERGE INTO lance.db.w t USING (SELECT 7L AS id) s
+  ON t.v < (SELECT max(x) FROM lance.db.r WHERE r.k = s.id AND r.x > t.v)
+  WHEN MATCHED THEN DELETE;
+! the condition of MERGE takes no subquery

@@ -38,8 +38,50 @@ SELECT count(*) FROM text_search('lance.s', 'id', 'fox', 3);
 ! it holds no text
 SELECT count(*) FROM vector_search('not a name', 'v', array(7, 1), 3);
 ! the name or the path of a table
-SELECT count(*) FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id, 1), 3);
+-- A search for each row of another relation.
+SELECT r.id, n.id FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id + 0.4, 1), 2) n ORDER BY r.id, n._distance;
+> 0 | 1
+> 0 | 0
+> 1 | 1
+> 1 | 2
+SELECT q.n, s.id FROM VALUES (1, array(7.2, 1)), (2, NULL), (3, array(7.2, 1)) q(n, v)
+  LEFT JOIN LATERAL vector_search('lance.s', vector => q.v, column => 'v', k => 1) s ORDER BY n;
+> 1 | 7
+> 2 | None
+> 3 | 7
+SELECT q.n, s.id FROM VALUES (1, array(7.2, 1)), (2, NULL) q(n, v)
+  LEFT JOIN LATERAL (SELECT id FROM vector_search('lance.s', 'v', q.v, 2) WHERE id > 7) s ORDER BY n;
+> 1 | 8
+> 2 | None
+SELECT q.n, count(*), min(s.id) FROM VALUES (1, array(7.2, 1)), (1, array(7.2, 1)), (2, NULL) q(n, v),
+  LATERAL vector_search('lance.s', 'v', q.v, 3) s GROUP BY q.n;
+> 1 | 6 | 6
+SELECT count(*) FROM lance.s q, LATERAL vector_search('lance.s', 'v', q.v, 4, map('filter', 'id >= 20')) s
+  WHERE q.id < 10 AND s.id < 24;
+> 40
+SELECT q.id, q.t, x.id FROM lance.s q JOIN LATERAL (SELECT id FROM vector_search('s', 'v', q.v, 2) WHERE id <> q.id) x
+  WHERE q.id IN (7, 30) ORDER BY q.id;
+> 7 | blue sea | 6
+> 30 | blue sea | 31
+SELECT id FROM vector_search('lance.s', 'v', (SELECT v FROM lance.s WHERE id = 9), 2);
+> 9
+> 10
+SELECT r.id, (SELECT max(s.id) FROM vector_search('lance.s', 'v', array(r.id, 0), 2) s) FROM range(3) r ORDER BY 1;
+> 0 | 1
+> 1 | 1
+> 2 | 3
+EXPLAIN SELECT s.id FROM lance.s q, LATERAL vector_search('lance.s', 'v', q.v, 2) s;
+~ LanceSearchEach [VectorSearch v k=2 metric=l2 without an index]
+SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id), 3);
+! a query has 1 values, the vectors of the table have 2
+SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array('a', cast(r.id AS STRING)), 3);
+! an array of numbers
+SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id, 1), 3, map('ef', '9'));
+! no option 'ef'
+SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id, 1), r.id);
 ! takes constants
+SELECT * FROM range(2) r, LATERAL text_search('lance.s', 't', cast(r.id AS STRING), 3);
+! only the vector of vector_search
 CALL lance.system.create_index(table => 's', column => 'v', type => 'IVF_FLAT', metric => 'cosine', partitions => 2);
 EXPLAIN SELECT * FROM vector_search('lance.s', 'v', array(7, 1), 3);
 ~ VectorSearch v k=3 metric=cosine by index v_idx (IVF_FLAT)

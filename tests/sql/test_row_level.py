@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 import spark_lance
 from spark_lance.spark.lance_table import row_commits
+from spark_lance.spark.session import java_classes
 from spark_lance.spark.sql import register as register_module
-from spark_lance.spark.sql import row_level, units
+from spark_lance.spark.sql import row_level
+from tests.spark.java_sources import changed_sources
 from tests.spark.session.test_threads import foreign_launcher, plainly
 
 if TYPE_CHECKING:
@@ -215,13 +216,13 @@ def test_a_name_of_a_session_that_was_made_later_is_changed(spark: SparkSession,
 def test_a_unit_that_does_not_fit_leaves_its_statements_to_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = {**units._sources(), "LanceRowLevel": "package spark_lance.sql; class LanceRowLevel { Nope x; }"}
-    monkeypatch.setattr(units, "_sources", lambda: broken)
+    broken = {"LanceRowLevel.java": "package spark_lance.sql; class LanceRowLevel { Nope x; }"}
+    sources = changed_sources(tmp_path, broken)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # All sessions of the driver have the rules by now; those of another loader would stay in them, too.
     spark_lance.enable(spark.newSession())
-    for name in ("take_statements", "register_functions"):
-        monkeypatch.setattr(register_module, name, lambda *_, **__: None)
+    monkeypatch.setattr(java_classes, "FOLDER", sources)
+    monkeypatch.setattr(register_module, "PARTS", register_module.PARTS[:1])
     jvm: Any = spark._jvm
 
     def work() -> None:
@@ -271,11 +272,9 @@ def test_where_spark_takes_no_rules_there_is_one_warning(
 ) -> None:
     register_module._tell_of_no_statements.cache_clear()
 
-    # Java's own words for one reason are not always the same.
-    def refuse(_: object) -> None:
-        raise Py4JError("Spark takes no rules")
-
-    monkeypatch.setattr(register_module, "take_statements", refuse)
+    # Statements are the last part.
+    monkeypatch.setattr(register_module, "PARTS", (*register_module.PARTS[:-1], "spark_lance.Missing"))
+    monkeypatch.setattr(register_module, "_STATEMENTS", "spark_lance.Missing")
     with caplog.at_level(logging.WARNING, logger=register_module.__name__):
         for _ in range(2):
             spark_lance.enable(spark.newSession(), catalog="named", root=str(tmp_path))

@@ -60,6 +60,11 @@ def is_in(value: Any, others: list[Any]) -> bool | None:
     return False if not others or (value is not None and None not in others) else None
 
 
+def no_more(a: Any, b: Any) -> bool:
+    """Return whether a value is known to be at most another."""
+    return bool(some(lambda a, b: a <= b, a, b))
+
+
 OF_TABLE = [
     Text("x.v > 2", lambda x, y, all: some(lambda v: v > 2, x["v"])),
     Text("x.d IS NULL OR x.d < 0.5", lambda x, y, all: x["d"] is None or x["d"] < Decimal("0.5")),
@@ -109,6 +114,16 @@ OF_BOTH = [
     *OF_SOURCE,
     Text("x.v <= y.v", lambda x, y, all: some(lambda a, b: a <= b, x["v"], y["v"])),
     Text("NOT (x.d <=> y.d)", lambda x, y, all: x["d"] != y["d"]),
+    Text(
+        "x.v < (SELECT max(s.v) FROM source s WHERE s.k = x.k AND s.v <= y.v)",
+        lambda x, y, all: some(
+            lambda v: some(
+                lambda m: v < m,
+                max([s["v"] for s in all if s["k"] == x["k"] and no_more(s["v"], y["v"])], default=None),
+            ),
+            x["v"],
+        ),
+    ),
 ]
 
 SETS_OF_TABLE = {
@@ -143,6 +158,10 @@ SETS_OF_BOTH = {
     **SETS_OF_TABLE,
     "k": Text("y.k", lambda x, y, all: y["k"]),
     "v": Text("x.v + y.v", lambda x, y, all: some(lambda a, b: a + b, x["v"], y["v"])),
+    "d": Text(
+        "(SELECT count(*) FROM source s WHERE s.k = x.k AND s.v <= y.v)",
+        lambda x, y, all: Decimal(sum(s["k"] == x["k"] and no_more(s["v"], y["v"]) for s in all)),
+    ),
     "e.a": Text("y.e.a", lambda x, y, all: field(y, "a")),
     "t": Text("y.t", lambda x, y, all: y["t"]),
 }

@@ -189,8 +189,18 @@ def test_other_formats_are_refused_but_the_one_that_writers_name_themselves(
     assert {row.tableName for row in session.sql("SHOW TABLES IN lance").collect()} == {"by_default", "made"}
 
 
-def test_streams_take_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_there_are_no_partitions_to_overwrite(spark: SparkSession, tmp_path: Path) -> None:
     session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.range(3).writeTo("lance.t").create()
+    with pytest.raises(PySparkException, match="has no partitions to overwrite: write overwrite"):
+        session.range(1).writeTo("lance.t").overwritePartitions()
+    assert session.table("lance.t").count() == 3
+
+
+@pytest.mark.parametrize("in_driver", ["true", "false"])
+def test_streams_take_names(spark: SparkSession, tmp_path: Path, in_driver: str) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.conf.set("spark.lance.planInDriver", in_driver)
     session.range(5).writeTo("lance.source").create()
     session.range(5, 7).writeTo("lance.source").append()
     rows = session.readStream.table("lance.source").writeStream.option("checkpointLocation", f"{tmp_path}/c")

@@ -14,15 +14,18 @@ from tests.conftest import ROOT
 # A session of its own, as classes are found once per JVM.
 SCRIPT = """
 import sys
+from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance.spark.java import prepare_environment
-from spark_lance.spark.sql import units
+from spark_lance.spark.session import java_classes
+from tests.spark.java_sources import changed_sources
 
 prepare_environment()
 root, broken = sys.argv[1:]
-units._sources()[broken] = f"package spark_lance.sql; public class {broken} extends Missing {{}}"
+text = f"package spark_lance.sql; public class {broken} extends Missing {{}}"
+java_classes.FOLDER = changed_sources(Path(root), {broken + ".java": text})
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.conf.set("spark.lance.localRows", "0")  # what is read, tasks read
 spark_lance.enable(spark, root=root)

@@ -293,7 +293,7 @@ def _rows(data: bytes, verb: str) -> pa.Table:
     try:
         return pyarrow.ipc.open_stream(data).read_all()
     except pa.ArrowInvalid as error:
-        raise api.InvalidInputError(f"{verb}: the data is no Arrow IPC stream: {error}") from error
+        raise api.InvalidInputError(f"{verb}: the data is not an Arrow IPC stream: {error}") from error
 
 
 def _page(names: list[Name], request: Any) -> tuple[list[str], str | None]:

@@ -44,6 +44,10 @@ _RUN_PAGES = 256
 _RUN_ROWS = _PAGE_ROWS * _RUN_PAGES
 # An answer of a larger share of the pages takes longer to read than it saves.
 _MOST_PAGES = 0.5
+# Single values lie far apart, and their rows are few: so many pages are read for them, whatever their share.
+_POINT_PAGES = 1024
+# Pages between two that are wanted are read with them, up to this many.
+_GAP_PAGES = 2
 
 # Values in order, and their rows.
 Run = tuple[pa.Array, Numbers]
@@ -88,11 +92,14 @@ class BTree(ScalarIndex):
         pages = self._pages(probe)
         if pages is None:
             return None
-        _, size = self._lookup
+        lookup, size = self._lookup
+        points = probe.points(lookup["min"].type)
         parts = [np.empty(0, np.uint64)]
         for run in _runs(np.sort(pages)):
             table = self._read(run[0] * size, (run[-1] + 1) * size)
-            parts.append(table[_IDS].to_numpy()[probe.true_for(table["values"])])
+            places = None if points is None else _places_of(points, table["values"])
+            wanted = probe.true_for(table["values"]) if places is None else places
+            parts.append(table[_IDS].to_numpy()[wanted])
         return rows_by_fragment(np.concatenate(parts))
 
     def find_bytes(self, probe: Probe) -> int | None:
@@ -115,7 +122,8 @@ class BTree(ScalarIndex):
                 return None
             wanted = found
         pages: npt.NDArray[np.int64] = lookup["page_idx"].to_numpy()[wanted].astype(np.int64)
-        return None if len(pages) > max(_RUN_PAGES, _MOST_PAGES * lookup.num_rows) else pages
+        few = _RUN_PAGES if probe.points(lookup["min"].type) is None else _POINT_PAGES
+        return None if len(pages) > max(few, _MOST_PAGES * lookup.num_rows) else pages
 
     @cached_property
     def entries(self) -> int:
@@ -293,9 +301,26 @@ def value_order(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.lexsort((keys, array.is_valid().to_numpy(zero_copy_only=False)))
 
 
+def _places_of(points: list[int] | list[str], values: pa.ChunkedArray) -> npt.NDArray[np.int64] | None:
+    """Return where some numbers stand among values; None if these are no numbers in order."""
+    if not pa.types.is_integer(values.type) or values.null_count:
+        return None
+    numbers = values.to_numpy()
+    if np.any(numbers[1:] < numbers[:-1]):
+        return None
+    wanted = np.unique(np.array(points, np.int64))
+    starts, ends = (np.searchsorted(numbers, wanted, side) for side in ("left", "right"))
+    counts = ends - starts
+    places: npt.NDArray[np.int64] = np.repeat(ends - np.cumsum(counts), counts) + np.arange(counts.sum())
+    return places
+
+
 def _runs(pages: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield runs of pages that lie side by side, of at most `_RUN_PAGES` each."""
-    breaks = np.flatnonzero(np.diff(pages) != 1) + 1
-    for run in np.split(pages, breaks):
-        for start in range(0, len(run), _RUN_PAGES):
-            yield run[start : start + _RUN_PAGES]
+    """Yield runs of pages that lie side by side, or nearly so, of at most `_RUN_PAGES` each."""
+    breaks = np.flatnonzero(np.diff(pages) > 1 + _GAP_PAGES) + 1
+    for near in np.split(pages, breaks):
+        run = near
+        while len(run):
+            count = int(np.searchsorted(run, run[0] + _RUN_PAGES))
+            yield run[:count]
+            run = run[count:]

@@ -38,7 +38,8 @@ from spark_lance.index.scalar.probe import Probe, turned
 from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.index_kinds import INDEX_KINDS, label_of_url
-from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, Literal
+from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal, replaced, walk
+from spark_lance.table.predicates.json_candidates import CANDIDATE
 from spark_lance.table.predicates.json_functions import is_item_key
 from spark_lance.table.predicates.json_path import find, names_of_path, parse_path
 
@@ -59,6 +60,9 @@ _TYPES = {
     "json_get_string": pa.string(),
     "json_get_bool": pa.bool_(),
 }
+# What another engine compares -> the type of keys that are all values that it can be.
+_CANDIDATES = {"text": pa.string(), "int64": pa.int64(), "double": pa.float64()}
+_OTHERS = re.compile(r"true|false|null|nan|inf(inity)?", re.IGNORECASE)
 _DOCUMENT, _KEY = Column(("value",)), Column(("key",))
 
 
@@ -135,19 +139,32 @@ class JsonIndex(ScalarIndex):
 
     def _on_keys(self, tree: Expression) -> Expression | None:
         """Return a condition on documents as one on the keys; None if it asks for something else of them."""
-        replaced = self._replaced(tree)
-        if _DOCUMENT in _parts(replaced) or _KEY not in _parts(replaced):
+        on_keys = replaced(tree, self._key_of)
+        if _DOCUMENT in walk(on_keys) or _KEY not in walk(on_keys):
             return None
-        return turned(_renamed(replaced))
+        return turned(replaced(on_keys, lambda part: _DOCUMENT if part == _KEY else None))
 
-    def _replaced(self, node: Expression) -> Expression:
-        if isinstance(node, Call):
-            if _TYPES.get(node.function) == self._key_type and _names_of(node) == self._names:
-                return _KEY
-            return Call(node.function, tuple(map(self._replaced, node.arguments)))
-        if isinstance(node, Cast):
-            return Cast(self._replaced(node.argument), node.type, node.or_null)
-        return node
+    def _key_of(self, node: Expression) -> Expression | None:
+        """Return the key in the place of a call that takes just it out of documents."""
+        if not isinstance(node, Call):
+            return None
+        if node.function == CANDIDATE:
+            return self._of_candidate(node)
+        if _TYPES.get(node.function) == self._key_type:
+            return _KEY if _names_of(node) == self._names else None
+        return None
+
+    def _of_candidate(self, node: Call) -> Expression:
+        """Return what another engine compares, on the keys; the node itself where keys say too little."""
+        document, *constants = node.arguments
+        path, kind, test, *values = [part.value for part in constants if isinstance(part, Literal)]
+        if document != _DOCUMENT or names_of_path(str(path)) != self._names:
+            return node
+        if _CANDIDATES.get(str(kind)) != self._key_type or (kind == "text" and not _are_words(test, values)):
+            return node
+        if test == "=":
+            return Call("in", (_KEY, *map(Literal, values)))
+        return Call(str(test), (_KEY, Literal(values[0])))
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
@@ -291,6 +308,11 @@ def _keys(values: JsonValues, kind: pa.DataType) -> pa.Array:
     return pa.array(numbers.as_doubles() if pa.types.is_floating(kind) else numbers.as_integers()[0])
 
 
+def _are_words(test: Any, texts: list[Any]) -> bool:
+    """Whether only strings can be equal to texts, and no numbers or others as they may be written."""
+    return test == "=" and all(re.match(r"[^\W\d]", text) and not _OTHERS.fullmatch(text) for text in texts)
+
+
 def _names_of(node: Expression) -> tuple[str, ...] | None:
     """Return the keys of nested calls that begin at the document; None for anything else."""
     if node == _DOCUMENT:
@@ -302,22 +324,3 @@ def _names_of(node: Expression) -> tuple[str, ...] | None:
     if before is None or not isinstance(key, Literal) or not isinstance(key.value, str):
         return None
     return (*before, key.value)
-
-
-def _parts(node: Expression) -> Iterator[Expression]:
-    yield node
-    if isinstance(node, Call):
-        for argument in node.arguments:
-            yield from _parts(argument)
-    elif isinstance(node, Cast):
-        yield from _parts(node.argument)
-
-
-def _renamed(node: Expression) -> Expression:
-    if node == _KEY:
-        return _DOCUMENT
-    if isinstance(node, Call):
-        return Call(node.function, tuple(map(_renamed, node.arguments)))
-    if isinstance(node, Cast):
-        return Cast(_renamed(node.argument), node.type, node.or_null)
-    return node

@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 
 from spark_lance.table.predicates.expressions import (
     Call,
-    Cast,
     Column,
     Expression,
     Literal,
     compute,
     constant_value,
     is_constant,
+    replaced,
+    walk,
 )
 
 __all__ = ["Probe", "probe_of", "turned"]
@@ -37,6 +38,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "is_same": "i
 _RANGES = ("=", "<", "<=", ">", ">=", "in", "starts_with")
 # Functions whose answer is not the same every time, or that do not belong to a value.
 _UNFIT = {"now", "current_date"}
+_INT64 = np.iinfo(np.int64)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -96,6 +98,37 @@ class Probe:
         """
         if self.operator not in _RANGES or (self.operator == "in" and not self.literals):
             return None
+        points = self.points(low.type)
+        found = self._any_between(low, high) if points is None else _holds_one(points, low, high)
+        found &= pc.is_valid(high).to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(low.type):
+            for bound in (low, high):
+                found |= pc.fill_null(pc.is_nan(bound), False).to_numpy(zero_copy_only=False)
+        return found
+
+    def points(self, kind: pa.DataType) -> list[int] | list[str] | None:
+        """Return the values for one of which the condition is true, in order, if they are numbers or texts.
+
+        Args:
+            kind: the column's type, a signed integer or text.
+
+        Returns:
+            None for other types and conditions.
+        """
+        if self.operator not in ("=", "in"):
+            return None
+        known = [value for value in self.literals if value is not None]
+        if pa.types.is_signed_integer(kind) and all(type(value) is int for value in known):
+            return sorted(value for value in known if _INT64.min <= value <= _INT64.max)
+        if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and all(
+            type(value) is str for value in known
+        ):
+            # In Python's order of texts, by code points, and in Arrow's, by bytes of UTF-8, they stand alike.
+            return sorted(known)
+        return None
+
+    def _any_between(self, low: pa.Array, high: pa.Array) -> Mask:
+        """Return where one of the constants may be met, which are tried one by one."""
         bounds = pa.table({"low": low, "high": high})
         found = np.zeros(len(low), dtype=np.bool_)
         assert isinstance(self.tree, Call)
@@ -106,11 +139,20 @@ class Probe:
             for test in _tests(self.operator, constant):
                 here &= pc.fill_null(compute(test, bounds), True).to_numpy(zero_copy_only=False)
             found |= here
-        found &= pc.is_valid(high).to_numpy(zero_copy_only=False)
-        if pa.types.is_floating(low.type):
-            for bound in (low, high):
-                found |= pc.fill_null(pc.is_nan(bound), False).to_numpy(zero_copy_only=False)
         return found
+
+
+def _holds_one(points: list[int] | list[str], low: pa.Array, high: pa.Array) -> Mask:
+    """Return between which bounds one of some points in order lies."""
+    if pa.types.is_integer(low.type):
+        order: npt.NDArray[Any] = np.array(points, np.int64)
+        least, most = (pc.cast(bound, pa.int64()) for bound in (low, high))
+        starts = pc.fill_null(least, _INT64.min).to_numpy(zero_copy_only=False)
+        ends = pc.fill_null(most, _INT64.min).to_numpy(zero_copy_only=False)
+    else:
+        order = np.array(points, object)
+        starts, ends = (np.array(pc.fill_null(bound, "").to_pylist(), object) for bound in (low, high))
+    return np.asarray(np.searchsorted(order, starts, "left") < np.searchsorted(order, ends, "right"))
 
 
 def _tests(operator: str, literal: Expression) -> Iterator[Expression]:
@@ -140,30 +182,13 @@ def _constants(node: Expression) -> list[Any] | None:
 
 def probe_of(node: Expression) -> Probe | None:
     """Return the question to the index of a column, if an expression concerns one column only."""
-    paths = {part.path for part in _walk(node) if isinstance(part, Column)}
-    unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in _walk(node))
+    paths = {part.path for part in walk(node) if isinstance(part, Column)}
+    unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in walk(node))
     if len(paths) != 1 or unfit:
         return None
-    return Probe(paths.pop(), turned(_renamed(node)))
-
-
-def _walk(node: Expression) -> Iterator[Expression]:
-    yield node
-    if isinstance(node, Call):
-        for argument in node.arguments:
-            yield from _walk(argument)
-    elif isinstance(node, Cast):
-        yield from _walk(node.argument)
-
-
-def _renamed(node: Expression) -> Expression:
-    if isinstance(node, Column):
-        return _VALUE
-    if isinstance(node, Cast):
-        return Cast(_renamed(node.argument), node.type, node.or_null)
-    if isinstance(node, Call):
-        return Call(node.function, tuple(_renamed(argument) for argument in node.arguments))
-    return node
+    return Probe(
+        paths.pop(), turned(replaced(node, lambda part: _VALUE if isinstance(part, Column) else None))
+    )
 
 
 def turned(node: Expression) -> Expression:

@@ -136,13 +136,26 @@ public final class Bridge {
     return new IllegalArgumentException(message);
   }
 
-  // Whether a class of Spark whose name ends so stands among the callers.
+  // Whether a class of Spark SQL whose name ends so stands among the callers.
   public static boolean isCalledBy(String ending) {
+    return isCalledBy(ending, false);
+  }
+
+  // Whether the nearest class of Spark SQL among the callers has a name that ends so.
+  public static boolean callerIs(String ending) {
+    return isCalledBy(ending, true);
+  }
+
+  private static boolean isCalledBy(String ending, boolean nearest) {
     StackTraceElement[] callers = Thread.currentThread().getStackTrace();
     for (int i = 0; i < callers.length; i++) {
       String name = callers[i].getClassName();
-      if (name.startsWith("org.apache.spark.sql.") && (name.endsWith(ending) || name.endsWith(ending + "$"))) {
+      boolean ofSpark = name.startsWith("org.apache.spark.sql.");
+      if (ofSpark && (name.endsWith(ending) || name.contains(ending + "$"))) {
         return true;
+      }
+      if (ofSpark && nearest) {
+        return false;
       }
     }
     return false;

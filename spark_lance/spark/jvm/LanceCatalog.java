@@ -5,10 +5,15 @@
 package spark_lance.sql;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.trees.CurrentOrigin$;
+import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
@@ -16,6 +21,7 @@ import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
@@ -24,6 +30,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 
 public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+  // What stands before a name that need not be there, and that Spark looks up nevertheless.
+  private static final Pattern UNCACHED =
+      Pattern.compile("UNCACHE\\s+TABLE\\s+IF\\s+EXISTS\\s+$", Pattern.CASE_INSENSITIVE);
   private String name;
   private Map options;
 
@@ -161,10 +170,42 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     } catch (Exception problem) {
       boolean format = name.equalsIgnoreCase("lance") && identifier.namespace().length == 0;
       if (format && problem instanceof NoSuchTableException && Bridge.isCalledBy("ResolveRelations")) {
+        if (UNCACHED.matcher(before()).find()) {
+          return new Nothing(identifier.name());
+        }
         Platform.throwException(Bridge.missing((NoSuchTableException) problem, name, identifier.name()));
       }
       Platform.throwException(problem);
       return null;
+    }
+  }
+
+  // The text of a statement before the name that the analyzer looks up.
+  private static String before() {
+    Origin origin = CurrentOrigin$.MODULE$.get();
+    boolean known = origin.sqlText().isDefined() && origin.startIndex().isDefined();
+    int start = known ? ((Integer) origin.startIndex().get()).intValue() : 0;
+    return known ? ((String) origin.sqlText().get()).substring(0, start) : "";
+  }
+
+  // A table that is not there, where that is no error: nothing of it is cached.
+  private static final class Nothing implements Table {
+    private final String name;
+
+    Nothing(String name) {
+      this.name = name;
+    }
+
+    public String name() {
+      return name;
+    }
+
+    public StructType schema() {
+      return new StructType();
+    }
+
+    public Set capabilities() {
+      return Collections.singleton(TableCapability.BATCH_READ);
     }
   }
 

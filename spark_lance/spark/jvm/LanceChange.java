@@ -30,10 +30,8 @@ import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
-import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.ScalarSubquery;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
-import org.apache.spark.sql.catalyst.optimizer.RewriteCorrelatedScalarSubquery;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteAction;
 import org.apache.spark.sql.catalyst.plans.logical.InsertAction;
@@ -44,7 +42,6 @@ import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
 import org.apache.spark.sql.catalyst.trees.Origin;
-import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.ExpressionUtils$;
 import org.apache.spark.sql.classic.SparkSession;
@@ -62,21 +59,19 @@ import spark_lance.LanceLate;
 public final class LanceChange {
   private static final String TARGET = "__lance_target";
   private static final String SOURCE = "__lance_rows";
-  private static final String QUERY = "__lance_query_";
   private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
   public final LanceTarget target;
   public final Map question;
   final List columns = new ArrayList();
-  // The subqueries that `attach` computes: name of the column, and the subquery.
-  private final List ofTarget = new ArrayList();
-  private final List ofSource = new ArrayList();
+  private final LanceQueries queries;
   // Identity of a column of the source -> its name there.
   private final Map others = new HashMap();
   LogicalPlan source = null;
 
   public LanceChange(LanceTarget target) {
     this.target = target;
+    queries = new LanceQueries(target.names, TARGET, others, SOURCE);
     question = Bridge.question("change_rows");
     question.put("kind", target.kind.toLowerCase());
     question.put("shown", target.relation.table().name());
@@ -102,6 +97,7 @@ public final class LanceChange {
     }
     question.put("source", names);
     question.put("condition", expression(merge.mergeCondition()));
+    queries.refusePaired();
     question.put("equal", equalities(merge.mergeCondition(), new ArrayList()));
     List clauses = new ArrayList();
     question.put("clauses", clauses);
@@ -273,49 +269,9 @@ public final class LanceChange {
     }
   }
 
-  // The rows of a frame of the table, or of the source, with a column for each subquery that gives a value and names
-  // columns of it. Spark's analyzer does not take what its optimizer has made of such a subquery, but the optimizer's
-  // next step makes joins of it, which the analyzer takes.
-  public Object attach(Object frame, boolean toSource) {
-    List queries = toSource ? ofSource : ofTarget;
-    Map names = toSource ? others : target.names;
-    if (queries.isEmpty()) {
-      return frame;
-    }
-    Dataset rows = (Dataset) frame;
-    LogicalPlan plan = rows.queryExecution().analyzed();
-    Seq columns = NONE;
-    Map byName = new HashMap();
-    for (int i = 0; i < plan.output().size(); i++) {
-      Attribute column = (Attribute) plan.output().apply(i);
-      columns = (Seq) columns.appended(column);
-      byName.put(column.name(), column);
-    }
-    for (int i = 0; i < queries.size(); i++) {
-      Object[] named = (Object[]) queries.get(i);
-      Expression query = (Expression) ((Expression) named[1]).transformDown(new Placing(names, byName));
-      columns = (Seq) columns.appended(
-          new Alias(query, (String) named[0], NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
-    }
-    LogicalPlan joined = RewriteCorrelatedScalarSubquery.apply(new Project(columns, plan));
-    return Dataset$.MODULE$.ofRows(rows.sparkSession(), joined);
-  }
-
-  // The name of the column for such a subquery.
-  UnresolvedAttribute query(Expression subquery) {
-    Needing mine = new Needing(target.names);
-    Needing theirs = new Needing(others);
-    subquery.transformDown(mine);
-    subquery.transformDown(theirs);
-    if (!mine.needs.isEmpty() && !theirs.needs.isEmpty()) {
-      throw new UnsupportedOperationException(
-          "MERGE takes no subquery that gives a value and names columns of both the table and the source: let the "
-              + "source compute it, as in USING (SELECT s.*, (SELECT max(x) FROM r WHERE r.k = s.k) AS m FROM s) AS s");
-    }
-    List queries = theirs.needs.isEmpty() ? ofTarget : ofSource;
-    Object[] named = {QUERY + (ofTarget.size() + ofSource.size()), subquery};
-    queries.add(named);
-    return new UnresolvedAttribute((Seq) NONE.appended(named[0]));
+  // See LanceQueries; for Python.
+  public Object attach(Object frame, String rows) {
+    return queries.attach(frame, rows);
   }
 
   // Runs the statement.
@@ -398,10 +354,8 @@ public final class LanceChange {
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
       if (node instanceof ScalarSubquery && isDefinedAt(node)) {
         // What it names is read; it stays as it is, as it is put into a plan and not into a Column.
-        Needing read = new Needing(change.target.names);
-        ((Expression) node).transformDown(read);
-        needs.addAll(read.needs);
-        return change.query((Expression) node);
+        needs.addAll(LanceQueries.needed((Expression) node, change.target.names));
+        return change.queries.add((Expression) node);
       }
       if (node instanceof AttributeReference) {
         Object id = ((AttributeReference) node).exprId();
@@ -443,50 +397,6 @@ public final class LanceChange {
 
     private static UnresolvedAttribute named(String alias, Object name) {
       return new UnresolvedAttribute((Seq) ((Seq) NONE.appended(alias)).appended(name));
-    }
-  }
-
-  /** Notes the columns in an expression that are among some, and changes nothing. */
-  private static final class Needing extends scala.runtime.AbstractPartialFunction {
-    private final Map names;
-    final Set needs = new LinkedHashSet();
-
-    Needing(Map names) {
-      this.names = names;
-    }
-
-    public boolean isDefinedAt(Object node) {
-      return node instanceof AttributeReference && names.containsKey(((AttributeReference) node).exprId());
-    }
-
-    public Object applyOrElse(Object node, scala.Function1 otherwise) {
-      if (!isDefinedAt(node)) {
-        return otherwise.apply(node);
-      }
-      needs.add(names.get(((AttributeReference) node).exprId()));
-      return node;
-    }
-  }
-
-  /** Replaces columns by those of a frame. */
-  private static final class Placing extends scala.runtime.AbstractPartialFunction {
-    private final Map names;
-    private final Map byName;
-
-    Placing(Map names, Map byName) {
-      this.names = names;
-      this.byName = byName;
-    }
-
-    public boolean isDefinedAt(Object node) {
-      return node instanceof AttributeReference && names.containsKey(((AttributeReference) node).exprId());
-    }
-
-    public Object applyOrElse(Object node, scala.Function1 otherwise) {
-      if (!isDefinedAt(node)) {
-        return otherwise.apply(node);
-      }
-      return byName.get(names.get(((AttributeReference) node).exprId()));
     }
   }
 

@@ -8,10 +8,15 @@ package spark_lance;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
+import java.util.function.BiConsumer;
 import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
+import org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase;
 import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
+import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -31,6 +36,41 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
   private final String function;
   private final String catalog;
   private scala.Function1 made = null;
+
+  /** Makes the functions known to a session, and the rule to all sessions of the driver. */
+  public static final class Start implements BiConsumer {
+    public void accept(Object given, Object asked) {
+      SparkSession session = (SparkSession) given;
+      Map wish = (Map) asked;
+      SparkSessionExtensions extensions = session.extensions();
+      boolean later = ((Boolean) wish.get("newSessions")).booleanValue();
+      scala.Option none = scala.Option.apply(null);
+      List functions = (List) wish.get("functions");
+      for (int i = 0; i < functions.size(); i++) {
+        Map one = (Map) functions.get(i);
+        String unit = (String) one.get("unit");
+        String name = (String) one.get("name");
+        boolean rows = ((Boolean) one.get("rows")).booleanValue();
+        FunctionRegistryBase registry =
+            rows
+                ? (FunctionRegistryBase) session.sessionState().tableFunctionRegistry()
+                : (FunctionRegistryBase) session.sessionState().functionRegistry();
+        // Newer releases put a catalog and a namespace before the names of functions, others nothing.
+        FunctionIdentifier known = (FunctionIdentifier) registry.listFunction().head();
+        ExpressionInfo about =
+            new ExpressionInfo("spark_lance.sql." + unit, null, name, (String) one.get("usage"), "");
+        LanceLate builder = new LanceLate(unit, name, (String) wish.get("catalog"));
+        registry.registerFunction(known.copy(name, known.database(), known.catalog()), about, builder);
+        scala.Tuple3 described = new scala.Tuple3(known.copy(name, none, none), about, builder);
+        if (later && rows) {
+          extensions.injectTableFunction(described);
+        } else if (later) {
+          extensions.injectFunction(described);
+        }
+      }
+      new ForSessions().inject(extensions);
+    }
+  }
 
   // The builder of a function: the class of a unit, which is made of the function's name and a catalog's.
   public LanceLate(String unit, String function, String catalog) {

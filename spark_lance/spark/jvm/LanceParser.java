@@ -12,11 +12,14 @@ import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
+import java.util.Map;
+import java.util.function.BiConsumer;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.parser.ParseException;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 
@@ -45,22 +48,32 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     this.catalog = catalog;
   }
 
-  // Lets a session that is there say it.
-  public void enter(Object state) throws IllegalAccessException {
-    Field[] fields = state.getClass().getDeclaredFields();
-    for (int i = 0; i < fields.length; i++) {
-      if (fields[i].getType() == ParserInterface.class) {
-        fields[i].setAccessible(true);
-        fields[i].set(state, around(fields[i].get(state), catalog));
+  // Lets a session that is there say it, and those that are made from now on.
+  public static final class Start implements BiConsumer {
+    public void accept(Object session, Object asked) {
+      String catalog = (String) ((Map) asked).get("catalog");
+      Object state = ((SparkSession) session).sessionState();
+      Field[] fields = state.getClass().getDeclaredFields();
+      try {
+        for (int i = 0; i < fields.length; i++) {
+          if (fields[i].getType() == ParserInterface.class) {
+            fields[i].setAccessible(true);
+            fields[i].set(state, around(fields[i].get(state), catalog));
+          }
+        }
+      } catch (IllegalAccessException problem) {
+        throw new IllegalStateException(problem);
+      }
+      if (((Boolean) ((Map) asked).get("newSessions")).booleanValue()) {
+        inject(((SparkSession) session).extensions(), catalog);
       }
     }
   }
 
-  // Lets all sessions say it that are made from now on.
-  public void inject(Object extensions) {
+  private static void inject(SparkSessionExtensions extensions, String catalog) {
     synchronized (LanceParser.class) {
       if (later == null) {
-        ((SparkSessionExtensions) extensions).injectParser(this);
+        extensions.injectParser(new LanceParser(null, catalog));
       }
       later = catalog;
     }

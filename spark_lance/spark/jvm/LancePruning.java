@@ -24,6 +24,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.WeakHashMap;
+import java.util.function.BiConsumer;
 import org.apache.spark.sql.ExperimentalMethods;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.catalyst.expressions.And;
@@ -90,6 +91,19 @@ public final class LancePruning extends Rule {
     }
   }
 
+  // Gives a session the rule, unless it has it.
+  public static final class Start implements BiConsumer {
+    public void accept(Object given, Object asked) {
+      SparkSession session = (SparkSession) given;
+      boolean keeps = ((Boolean) ((Map) asked).get("keepsRowsWithoutColumns")).booleanValue();
+      ForSessions rule = new ForSessions(keeps, session.sparkContext().defaultParallelism());
+      rule.give(session);
+      if (((Boolean) ((Map) asked).get("newSessions")).booleanValue()) {
+        session.extensions().injectPreCBORule(rule);
+      }
+    }
+  }
+
   // Gives every session that the driver makes from now on this rule, when the session plans its first query. Spark
   // asks for the rules of extensions before it looks at those of the session, to which this adds itself. (Rules that
   // extensions have themselves would run before scans are planned.)
@@ -104,20 +118,24 @@ public final class LancePruning extends Rule {
 
     public Object apply(Object session) {
       try {
-        ExperimentalMethods methods = ((SparkSession) session).experimental();
-        scala.collection.immutable.Seq rules = (scala.collection.immutable.Seq) methods.extraOptimizations();
-        boolean there = false;
-        for (int i = 0; i < rules.size(); i++) {
-          there = there || rules.apply(i).getClass().getName().equals(LancePruning.class.getName());
-        }
-        if (!there) {
-          Object added = rules.appended(new LancePruning(keepsRowsWithoutColumns, cores));
-          methods.extraOptimizations_$eq((scala.collection.immutable.Seq) added);
-        }
+        give((SparkSession) session);
       } catch (Throwable problem) {
         LoggerFactory.getLogger("spark_lance").warn("Lance tables are read with all columns: " + problem);
       }
       return new Nothing();
+    }
+
+    void give(SparkSession session) {
+      ExperimentalMethods methods = session.experimental();
+      scala.collection.immutable.Seq rules = (scala.collection.immutable.Seq) methods.extraOptimizations();
+      boolean there = false;
+      for (int i = 0; i < rules.size(); i++) {
+        there = there || rules.apply(i).getClass().getName().equals(LancePruning.class.getName());
+      }
+      if (!there) {
+        Object added = rules.appended(new LancePruning(keepsRowsWithoutColumns, cores));
+        methods.extraOptimizations_$eq((scala.collection.immutable.Seq) added);
+      }
     }
   }
 

@@ -1,6 +1,6 @@
 // The table functions vector_search, text_search and hybrid_search: a call becomes a relation of the rows found.
 //
-// Arguments are constants. What they mean is the business of the driver's Python, which answers with the schema, the
+// Arguments are constants, but for a vector of another table's rows (LanceLateral). What they mean is the business of the driver's Python, which answers with the schema, the
 // options of the read, and a line that says how the search is done. The read ends in Spark's own classes for Python
 // data sources; nothing of this is sent to executors. Filters above the relation are applied to what was found.
 //
@@ -67,13 +67,21 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     scala.collection.immutable.Seq expressions = (scala.collection.immutable.Seq) given;
     List values = new ArrayList();
     Map named = new HashMap();
+    Expression ofRow = null;
     for (int i = 0; i < expressions.size(); i++) {
       Expression expression = (Expression) expressions.apply(i);
-      if (expression instanceof NamedArgumentExpression) {
-        NamedArgumentExpression one = (NamedArgumentExpression) expression;
-        named.put(one.key(), constant(one.value()));
+      NamedArgumentExpression one =
+          expression instanceof NamedArgumentExpression ? (NamedArgumentExpression) expression : null;
+      Expression value = one == null ? expression : one.value();
+      boolean isVector = one == null ? i == 2 : one.key().equalsIgnoreCase("vector");
+      if (function.equals("vector_search") && isVector && LanceLateral.isOfRow(value)) {
+        ofRow = vector(value);
+      }
+      Object told = value == ofRow ? null : constant(value);
+      if (one == null) {
+        values.add(told);
       } else {
-        values.add(constant(expression));
+        named.put(one.key(), told);
       }
     }
     if (values.isEmpty() || !(values.get(0) instanceof String)) {
@@ -84,7 +92,18 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     question.put("function", function);
     question.put("arguments", values);
     question.put("named", named);
-    return relation((Map) Bridge.ask(question, null));
+    question.put("each", Boolean.valueOf(ofRow != null));
+    Map answer = (Map) Bridge.ask(question, null);
+    DataSourceV2Relation found = relation(answer);
+    return ofRow == null ? found : (Object) LanceLateral.relation(answer, ofRow, found.output());
+  }
+
+  private Expression vector(Expression given) {
+    if (given.resolved() && !LanceLateral.isVector(given.dataType())) {
+      throw new IllegalArgumentException(
+          "the vector of " + function + " is an array of numbers, not " + given.dataType().sql());
+    }
+    return given;
   }
 
   static DataSourceV2Relation relation(Map answer) {
@@ -146,8 +165,8 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     if (!expression.foldable()) {
       throw new IllegalArgumentException(
           function + " takes constants, not " + expression.sql()
-              + ": for each row of another table write LATERAL (SELECT *, l2_distance(v, q) AS d FROM t ORDER BY d "
-              + "LIMIT k), which is exact, or use LanceTable.searchBatch");
+              + ": only the vector of vector_search may be of another table's rows, as in FROM q, LATERAL "
+              + "vector_search('t', 'v', q.v, 5)");
     }
     DataType type = expression.dataType();
     if (type instanceof ArrayType && ((ArrayType) type).elementType() instanceof NumericType) {

@@ -33,6 +33,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
 import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
@@ -49,7 +50,7 @@ public class LanceTable
     implements Table, SupportsRead, SupportsWrite, SupportsMetadataColumns, SupportsDeleteV2, SupportsPartitionManagement {
   private static final TableCapability[] ABILITIES = {
     TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
-    TableCapability.OVERWRITE_BY_FILTER, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
+    TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
   };
   // Makes builders of scans that the driver plans; null where this unit does not fit.
   private static final Method PLANNED = planned();
@@ -212,6 +213,9 @@ public class LanceTable
   // Statements about partitions end in a sentence of ours.
 
   public StructType partitionSchema() {
+    if (Bridge.isCalledBy("ShowTablesExtendedExec")) {
+      return new StructType();
+    }
     throw new UnsupportedOperationException(
         shown + " has no partitions, as Lance tables have none: conditions find their rows by indices (CALL "
             + place.get("catalog") + ".system.create_index), and rows are clustered by CALL " + place.get("catalog")
@@ -249,7 +253,7 @@ public class LanceTable
     List list = new ArrayList();
     question.put("predicates", list);
     for (int i = 0; i < predicates.length; i++) {
-      list.add(predicates[i].toString());
+      list.add(LanceConditions.sql(predicates[i]));
     }
     Bridge.ask(question, null);
   }
@@ -302,7 +306,8 @@ public class LanceTable
           asked.put((String) column.metadata().getString("lance.option"), "true");
         }
       }
-      return scan(table.options(asked, true));
+      // A stream begins before the version that the table has pinned, and goes on behind it.
+      return scan(table.options(asked, !Bridge.callerIs("MicroBatchExecution")));
     }
 
     private Scan scan(CaseInsensitiveStringMap all) {
@@ -311,7 +316,8 @@ public class LanceTable
   }
 
   /** Builds Spark's own write to the table's path. */
-  public static final class Writing implements WriteBuilder, SupportsTruncate, SupportsOverwriteV2 {
+  public static final class Writing
+      implements WriteBuilder, SupportsTruncate, SupportsOverwriteV2, SupportsDynamicOverwrite {
     private final LanceTable table;
     private final LogicalWriteInfo info;
     private final Map more = new HashMap();
@@ -333,6 +339,12 @@ public class LanceTable
       return this;
     }
 
+    public WriteBuilder overwriteDynamicPartitions() {
+      throw new UnsupportedOperationException(
+          table.shown + " has no partitions to overwrite: write overwrite(condition), INSERT INTO ... REPLACE WHERE "
+              + "condition, or MERGE");
+    }
+
     public boolean canOverwrite(Predicate[] predicates) {
       return true;
     }
@@ -342,7 +354,7 @@ public class LanceTable
       StringBuilder condition = new StringBuilder();
       for (int i = 0; i < predicates.length; i++) {
         if (!predicates[i].name().equals("ALWAYS_TRUE")) {
-          condition.append(condition.length() == 0 ? "(" : " AND (").append(predicates[i]).append(")");
+          condition.append(condition.length() == 0 ? "(" : " AND (").append(LanceConditions.filter(predicates[i])).append(")");
         }
       }
       if (condition.length() > 0) {

@@ -17,56 +17,110 @@ import java.io.InputStream;
 import java.net.URL;
 import java.net.URLConnection;
 import java.net.URLStreamHandler;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.util.MutableURLClassLoader;
 import org.codehaus.janino.SimpleCompiler;
 import org.slf4j.LoggerFactory;
 
 public final class LanceUnits extends URLStreamHandler {
+  private static final String ADDRESS = "lance-units:/";
   private static final String PACKAGE = "spark_lance/sql/";
   // The driver's Python: (text of a question, an object it is about or null) -> text of the answer.
   private static volatile BiFunction python = null;
-  // The format as Spark knows it once it has asked a Python worker for all formats, and for which application.
+  // The format as Spark knows it once it has asked a Python worker for all formats, and for which application (Spark's,
+  // by its id).
   private static volatile Object format = null;
   private static volatile String application = null;
 
   private final ClassLoader loader;
-  // Where compiled units are kept; null if nowhere.
+  // Where compiled units are kept.
   private final File folder;
-  // Name of a top-level class, which is that of its unit -> source.
-  private final Map sources = new HashMap();
+  // Where their sources are, a file each, and their names, which are those of top-level classes.
+  private final File sources;
+  private final Set units;
   // Path of a class file -> its bytes.
   private final Map classes = new HashMap();
   private final Set tried = new HashSet();
 
-  public LanceUnits(ClassLoader loader, String folder) {
+  private LanceUnits(ClassLoader loader, Map wish) {
     this.loader = loader;
-    this.folder = folder == null ? null : new File(folder);
+    this.folder = new File((String) wish.get("compiledUnits"));
+    this.sources = new File((String) wish.get("sources"));
+    this.units = new HashSet((List) wish.get("units"));
   }
 
-  public void add(String name, String source) {
-    sources.put(name, source);
+  /** Lets the classes be found and their questions be answered, and tells a session of the settings that lead there. */
+  public static final class Start implements BiConsumer {
+    public void accept(Object given, Object asked) {
+      SparkSession session = (SparkSession) given;
+      Map wish = (Map) asked;
+      try {
+        publish(wish);
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+      python = (BiFunction) wish.get("answers");
+      Map settings = new HashMap((Map) wish.get("settings"));
+      Map defaults = (Map) wish.get("defaults");
+      for (Iterator names = defaults.keySet().iterator(); names.hasNext(); ) {
+        String name = (String) names.next();
+        if (session.conf().get(name, null) == null) {
+          settings.put(name, defaults.get(name));
+        }
+      }
+      for (Iterator names = settings.keySet().iterator(); names.hasNext(); ) {
+        String name = (String) names.next();
+        session.conf().set(name, (String) settings.get(name));
+        if (((Boolean) wish.get("newSessions")).booleanValue()) {
+          session.sharedState().conf().set(name, (String) settings.get(name));
+        }
+      }
+    }
   }
 
-  public void answerBy(BiFunction function) {
-    python = function;
+  private static void publish(Map wish) throws IOException {
+    ClassLoader found = Thread.currentThread().getContextClassLoader();
+    while (found != null && !(found instanceof MutableURLClassLoader)) {
+      found = found.getParent();
+    }
+    if (found == null) {
+      throw new IllegalStateException("the driver's class loader takes no classes");
+    }
+    MutableURLClassLoader loader = (MutableURLClassLoader) found;
+    URL[] known = loader.getURLs();
+    for (int i = 0; i < known.length; i++) {
+      if (known[i].toString().equals(ADDRESS)) {
+        return;
+      }
+    }
+    loader.addURL(new URL(null, ADDRESS, new LanceUnits(loader, wish)));
   }
 
-  public void formatIs(Object source, String id) {
-    format = source;
-    application = id;
-  }
-
-  // The format for an application (Spark's, by its id); null if Spark has to look for it.
+  // The format for an application, which Python makes when it is first needed; null if Spark has to look for it.
   public static Object format(String id) {
-    return id.equals(application) ? format : null;
+    if (!id.equals(application)) {
+      BiFunction function = python;
+      AtomicReference made = new AtomicReference();
+      if (function != null) {
+        function.apply("{\"verb\": \"make_format\"}", made);
+      }
+      format = made.get();
+      application = id;
+    }
+    return format;
   }
 
   public static String ask(String question, Object subject) {
@@ -91,7 +145,7 @@ public final class LanceUnits extends URLStreamHandler {
     int inner = name.indexOf('$');
     String unit = inner < 0 ? name : name.substring(0, inner);
     synchronized (classes) {
-      if (sources.containsKey(unit) && tried.add(unit)) {
+      if (units.contains(unit) && tried.add(unit)) {
         try {
           provide(unit);
         } catch (Throwable problem) {
@@ -105,8 +159,8 @@ public final class LanceUnits extends URLStreamHandler {
   }
 
   private void provide(String unit) throws Exception {
-    File kept = folder == null ? null : new File(folder, unit);
-    File[] files = kept == null ? null : kept.listFiles();
+    File kept = new File(folder, unit);
+    File[] files = kept.listFiles();
     if (files != null) {
       for (int i = 0; i < files.length; i++) {
         classes.put(PACKAGE + files[i].getName(), Files.readAllBytes(files[i].toPath()));
@@ -117,15 +171,14 @@ public final class LanceUnits extends URLStreamHandler {
     compiler.setParentClassLoader(loader);
     compiler.setSourceVersion(8);
     compiler.setTargetVersion(8);
-    compiler.cook((String) sources.get(unit));
+    byte[] source = Files.readAllBytes(new File(sources, unit + ".java").toPath());
+    compiler.cook(new String(source, StandardCharsets.UTF_8));
     Map codes = compiler.getBytecodes();
     for (Iterator i = codes.entrySet().iterator(); i.hasNext(); ) {
       Map.Entry code = (Map.Entry) i.next();
       classes.put(((String) code.getKey()).replace('.', '/') + ".class", code.getValue());
     }
-    if (kept != null) {
-      keep(codes, kept);
-    }
+    keep(codes, kept);
   }
 
   // All classes of a unit appear at once: another session may look at the same time.

@@ -146,7 +146,7 @@ public final class LanceWrite {
     }
 
     // What Spark's own write holds by that name; nothing where it has no such thing.
-    private static Object part(Object beside, String name) {
+    static Object part(Object beside, String name) {
       try {
         Method[] methods = beside.getClass().getDeclaredMethods();
         for (int i = 0; i < methods.length; i++) {
@@ -247,8 +247,25 @@ public final class LanceWrite {
       this.own = own;
     }
 
+    // Plans a micro-batch of upserts before its rows are planned; returns how they are sent to tasks, null if anyhow.
+    Map route(Object epoch) {
+      if (plan != null || !(epoch instanceof Long) || !"upsert".equalsIgnoreCase(write.info.options().get("mode"))) {
+        return null;
+      }
+      Map question = write.question("plan_upserts");
+      question.put("epoch", epoch);
+      question.put("partitions", new Integer(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
+      plan = (Map) Bridge.ask(question, null);
+      return plan == null ? null : (Map) plan.get("route");
+    }
+
+    // Plans it anew when it is written, for rows that are sent anyhow.
+    void forget() {
+      plan = null;
+    }
+
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo physical) {
-      plan = write.plan(true);
+      plan = plan == null ? write.plan(true) : plan;
       if (plan == null) {
         return own.createStreamingWriterFactory(physical);
       }

@@ -19,7 +19,7 @@ from spark_lance.spark.lance_table.expressions import (
     quoted,
     types_of,
 )
-from spark_lance.spark.lance_table.reading import Widened, as_it_is, few_partitions, read_needed
+from spark_lance.spark.lance_table.reading import AS_THEY_ARE, Widened, few_partitions, read_needed
 from spark_lance.spark.lance_table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
@@ -111,7 +111,7 @@ class Changing(TableBase):
 
 
 def delete_rows(
-    table: TableBase, condition: Expression | None, reruns: RetryPolicy, widened: Widened = as_it_is
+    table: TableBase, condition: Expression | None, reruns: RetryPolicy, widened: Widened = AS_THEY_ARE
 ) -> Changed:
     """Delete the rows for which a condition is true, all rows without one; see `Changing.delete`.
 
@@ -140,7 +140,7 @@ def update_rows(
     condition: Expression | None,
     values: Mapping[str, Expression],
     reruns: RetryPolicy,
-    widened: Widened = as_it_is,
+    widened: Widened = AS_THEY_ARE,
 ) -> Changed:
     """Set columns of the rows for which a condition is true; see `Changing.update` and `delete_rows`."""
 
@@ -173,7 +173,7 @@ def _where(
     functions = functions_of(table.spark)
     named = values if condition is None else [condition, *values]
     with analysed("the subqueries"):
-        frame = widened(read_needed(table, manifest, named))
+        frame = widened.table(read_needed(table, manifest, named))
     if condition is None:
         return frame
     known = [field.name for field in manifest.schema.fields]

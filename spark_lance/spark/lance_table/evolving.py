@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql import DataFrame
 
-from spark_lance.datasets.columns import read_alteration
+from spark_lance.datasets.columns import read_alteration, sample_row
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark.lance_table.base import TableBase
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["Evolving"]
 
 BATCH_ROWS = 8192
-_SAMPLE_BYTES = 1 << 20
 _METRICS = (
     "version bigint, num_fragments bigint, num_rows bigint, num_files_written bigint, "
     "num_files_reused bigint, bytes_written bigint"
@@ -210,7 +209,7 @@ class Evolving(TableBase):
         seen = self._inputs(dataset, inputs)
         given = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
         target = pa.schema([table.field(name).arrow_field() for name in given])
-        computation = function(BatchUDF(columns, target), seen, lambda: _sample(dataset, seen))
+        computation = function(BatchUDF(columns, target), seen, lambda: sample_row(dataset.snapshot, seen))
         made = Function(self, seen, computation.compute, given, _rows(batch_size), where)
         return self._metrics(ColumnJob(self, made, Others.KEPT, resume).update(given))
 
@@ -357,7 +356,7 @@ class Evolving(TableBase):
             schema = _new_fields(list(schema), schema.names, sizes)
         if schema is not None:
             call = BatchUDF(call, schema)
-        computation = function(call, seen, lambda: _sample(dataset, seen))
+        computation = function(call, seen, lambda: sample_row(dataset.snapshot, seen))
         made = Function(self, seen, computation.compute, tuple(computation.schema.names), _rows(batch_size))
         return made, computation.schema
 
@@ -433,14 +432,6 @@ def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Co
 def _all_of(dataset: LanceDataset) -> tuple[Manifest, list[int]]:
     """Return a version and the ids of its fragments."""
     return dataset.manifest, [fragment.id for fragment in dataset.manifest.fragments]
-
-
-def _sample(dataset: LanceDataset, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return one row of a version, or none if it has none."""
-    scan = dataset.snapshot.scan(columns)
-    for batch in scan.batches(_SAMPLE_BYTES, 1):
-        return batch
-    return pa.RecordBatch.from_pylist([], scan.arrow_schema)
 
 
 def _rows(batch_size: int) -> int:

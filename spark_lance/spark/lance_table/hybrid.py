@@ -18,17 +18,8 @@ from spark_lance.index.vector.search_tasks import plan_search
 from spark_lance.index.vector.top_k import TopK
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.jobs import scatter
-from spark_lance.spark.lance_table.searching import (
-    FOUND,
-    SCORED,
-    Searching,
-    TextPlan,
-    answer_text,
-    fetch_rows,
-    run_search,
-    shown_columns,
-    with_measured,
-)
+from spark_lance.spark.lance_table.found_rows import FOUND, SCORED, fetch_rows, shown_columns, with_measured
+from spark_lance.spark.lance_table.searching import Searching, TextPlan, answer_text, run_search
 from spark_lance.spark.schema.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -115,7 +106,7 @@ class HybridSearching(Searching):
         )
         fused = ranked.coalesce(1).mapInArrow(_fusing(both), _FUSED)
         fetched = fused.mapInArrow(
-            fetch_rows(text, schema, _PARTS, RELEVANCE), with_measured(schema, _PARTS, RELEVANCE)
+            fetch_rows(text.table, schema, _PARTS, RELEVANCE), with_measured(schema, _PARTS, RELEVANCE)
         )
         names = [*schema.names, DISTANCE, SCORE, RELEVANCE]
         return fetched.orderBy(F.desc(RELEVANCE)).select(

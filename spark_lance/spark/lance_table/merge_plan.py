@@ -17,7 +17,7 @@ from spark_lance.spark.lance_table.expressions import analysed, functions_of, is
 from spark_lance.spark.lance_table.merge_clauses import MATCHED, MISSING, NEW, Clause, Clauses
 from spark_lance.spark.lance_table.merge_pruning import KeyPair, SourceKeys
 from spark_lance.spark.lance_table.merge_sides import ADDRESS, OLD, Sides
-from spark_lance.spark.lance_table.reading import Widened, as_it_is, few_partitions
+from spark_lance.spark.lance_table.reading import AS_THEY_ARE, Widened, few_partitions
 from spark_lance.spark.lance_table.row_tasks import Action
 from spark_lance.table.manifest import Manifest
 
@@ -66,7 +66,7 @@ class MergePlan:
         evolving: bool = False,
         narrow: bool = False,
         rows: SourceKeys | None = None,
-        widened: Widened = as_it_is,
+        widened: Widened = AS_THEY_ARE,
     ) -> MergePlan:
         """Fit a merge to a version. Spark analyses it; no job runs.
 

@@ -29,7 +29,7 @@ from spark_lance.spark.lance_table.expressions import analysed, as_column, funct
 from spark_lance.spark.lance_table.merge_clauses import MATCHED, MISSING, NEW, Clause, Clauses
 from spark_lance.spark.lance_table.merge_keys import equal_columns
 from spark_lance.spark.lance_table.merge_pruning import KeyPair, SourceKeys, key_pairs
-from spark_lance.spark.lance_table.reading import Widened, as_it_is, read_needed
+from spark_lance.spark.lance_table.reading import AS_THEY_ARE, Widened, read_needed
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
@@ -75,7 +75,7 @@ class Sides:
         clauses: Clauses,
         narrow: bool,
         rows: SourceKeys | None,
-        widened: Widened = as_it_is,
+        widened: Widened = AS_THEY_ARE,
     ) -> None:
         self._table, self._manifest, self._condition = table, manifest, condition
         self._clauses, self._rows, self._widened = clauses, rows, widened
@@ -108,7 +108,7 @@ class Sides:
             self._rows.condition if pairs and self._rows is not None and self._rows.pairs == pairs else None
         )
         needed = [*expressions, *map(quoted, partly)]
-        frame = self._widened(read_needed(self._table, self._manifest, needed, only))
+        frame = self._widened.table(read_needed(self._table, self._manifest, needed, only))
         old = [F.col(quoted(name)).alias(f"{OLD}{name}") for name in dict.fromkeys(partly)]
         frame = frame.select("*", F.col(ROW_ADDRESS).alias(ADDRESS), *old)
         return frame if named else frame.drop(ROW_ADDRESS)
@@ -188,15 +188,18 @@ class Sides:
             on = as_column(F, self._condition)
             if how == "missing":
                 joined = target.join(side, on, "left_anti")
+            elif how == "new":
+                joined = side.join(target, on, "left_anti")
             else:
-                joined = side.join(target, on, "left_anti" if how == "new" else how)
+                joined = self._widened.pairs(side.join(target, on, how))
             assert joined.schema
         return joined
 
     @cached_property
     def _pairs(self) -> DataFrame:
         with analysed(f"the merge condition {text_of(self._condition)!r}"):
-            pairs = self._source.join(self._target, as_column(self._functions, self._condition), "inner")
+            joined = self._source.join(self._target, as_column(self._functions, self._condition), "inner")
+            pairs = self._widened.pairs(joined)
             assert pairs.schema
         return pairs
 

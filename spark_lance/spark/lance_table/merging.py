@@ -13,7 +13,7 @@ from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
 from spark_lance.spark.lance_table.merge_pruning import SourceKeys, keys_of
-from spark_lance.spark.lance_table.reading import Widened, as_it_is
+from spark_lance.spark.lance_table.reading import AS_THEY_ARE, Widened
 from spark_lance.spark.lance_table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
@@ -72,7 +72,7 @@ class MergeBuilder:
     """
 
     def __init__(
-        self, table: TableBase, source: DataFrame, condition: Expression, widened: Widened = as_it_is
+        self, table: TableBase, source: DataFrame, condition: Expression, widened: Widened = AS_THEY_ARE
     ) -> None:
         self._table = table
         # Adds columns that expressions name beside those of the table.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression, columns_option, needed_columns
@@ -13,10 +14,7 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Widened", "as_it_is", "few_partitions", "read_needed"]
-
-# Adds columns to a frame of a table, which expressions name beside those of the table.
-Widened: TypeAlias = "Callable[[DataFrame], DataFrame]"
+__all__ = ["AS_THEY_ARE", "Widened", "few_partitions", "read_needed"]
 
 # From this many fragments or rows on, changed rows are brought together before they are written: every task
 # of a large scan may find some, and each would write a small file.
@@ -25,9 +23,25 @@ _MANY_ROWS = 1 << 25
 _FRAGMENT = "__lance_fragment"
 
 
-def as_it_is(frame: DataFrame) -> DataFrame:
+def _as_it_is(frame: DataFrame) -> DataFrame:
     """Return a frame without further columns."""
     return frame
+
+
+@dataclass(frozen=True)
+class Widened:
+    """What adds columns to frames, which expressions name beside those that are there.
+
+    Attributes:
+        table: adds those that rows of the table tell.
+        pairs: adds those that only rows of the table joined with rows of a source tell.
+    """
+
+    table: Callable[[DataFrame], DataFrame] = _as_it_is
+    pairs: Callable[[DataFrame], DataFrame] = _as_it_is
+
+
+AS_THEY_ARE = Widened()
 
 
 def read_needed(

@@ -51,6 +51,8 @@ from spark_lance.table.versions.versions import find_version, latest_version, lo
 
 # Files that are opened for an answer without tasks, here and on a store that is far away.
 _MOST_FILES, _MOST_FAR_FILES = 64, 16
+# How many times as large as it is stored may be what is looked through for such an answer.
+_GROWTH = 16
 
 __all__ = ["Amounts", "LanceReader", "PushdownReader", "describe", "described", "opened", "pin", "reader"]
 
@@ -324,7 +326,9 @@ class LanceReader(DataSourceReader):
         tasks, is_all = rows_within(tasks[:files], int(most_bytes / max(self._width, 1.0)))
         is_all = is_all and len(self._tasks) <= files
         if enough is None and not is_all:
-            return None
+            if not self._is_little(self._tasks, rows, files, most_bytes):
+                return None
+            tasks, is_all = self._tasks, True
         found: list[pa.RecordBatch] = []
         left, room = most_rows if enough is None else enough, most_bytes
         for batch in self._task_rows().batches(LancePartition(tuple(map(Piece.of, tasks)), "")):
@@ -337,6 +341,22 @@ class LanceReader(DataSourceReader):
         if left > 0 and not is_all:
             return None
         return list(without_first(found, self._skip))
+
+    def _is_little(self, tasks: Sequence[ScanTask], rows: int, files: int, most_bytes: int) -> bool:
+        """Return whether few bytes are stored of what a condition looks through, though it is more in memory.
+
+        The footers of the files tell, which are read on a local disk only.
+        """
+        if self._condition is None or len(tasks) > files or not tasks[0].store.is_local:
+            return False
+        if rows * self._width > _GROWTH * most_bytes:
+            return False
+        left = most_bytes
+        for task in tasks:
+            left -= task.stored_bytes(self._condition)
+            if left < 0:
+                return False
+        return True
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the work of the tasks; small fragments share one."""

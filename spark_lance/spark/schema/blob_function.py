@@ -22,20 +22,17 @@ import pyspark.sql.types as st
 
 from spark_lance.spark.failures import one_line
 
-__all__ = ["BLOB_FUNCTION", "batches_of_bytes", "bytes_of_row", "register_blob_function"]
+__all__ = ["BLOB_FUNCTION", "batches_of_bytes", "blob_function", "bytes_of_row"]
 
 BLOB_FUNCTION = "lance_blob"
 
 
-def register_blob_function(spark: Any) -> None:
-    """Give a session, classic or of Spark Connect, the function `lance_blob`."""
+def blob_function() -> Any:
+    """Return `lance_blob` as a function of Spark's for columns."""
     arrow_udf = getattr(sf, "arrow_udf", None)
-    made = (
-        sf.udf(bytes_of_row, st.BinaryType())
-        if arrow_udf is None
-        else arrow_udf(batches_of_bytes, st.BinaryType())
-    )
-    spark.udf.register(BLOB_FUNCTION, made)
+    if arrow_udf is None:
+        return sf.udf(bytes_of_row, st.BinaryType())
+    return arrow_udf(batches_of_bytes, st.BinaryType())
 
 
 def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:

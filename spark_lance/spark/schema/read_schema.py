@@ -90,7 +90,7 @@ def _shown(schema: Schema, blob_handling: BlobHandling) -> list[Field]:
     known = {name.lower() for name in blobs}
     if wrong := [name for name, _ in blob_handling.columns if name.lower() not in known]:
         there = f"there are {', '.join(blobs)}" if blobs else "the table has none"
-        raise SchemaError(f"option 'blob_handling': {wrong[0]!r} is no column of blobs; {there}")
+        raise SchemaError(f"option 'blob_handling': {wrong[0]!r} is not a column of blobs; {there}")
     return [f for f in schema.fields if f.name not in blobs or blob_handling.of(f.name) != LEFT_OUT]
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -58,9 +58,8 @@ def session_builder() -> SparkSession.Builder:
     return builder
 
 
-def tell_of_settings(spark: Any) -> None:
-    """Log once, in one line, which settings of a classic session would make small queries faster."""
-    settings = spark.sparkContext.getConf()
+def tell_of_settings(settings: Mapping[str, str | None]) -> None:
+    """Log once, in one line, which settings of a driver, by name, would make small queries faster."""
     missing = [
         f"{name}={value} {reason}"
         for name, (value, reason) in FAST_SETTINGS.items()

@@ -5,7 +5,11 @@ a driver which spark-submit or Python has started does: then all threads and ses
 is compiled once per JVM. What was compiled is kept for the next JVM, in the user's cache folder, by content
 and release of Spark:
 
-    <cache>/spark-lance/java/<release>/<class>-<hash of the source>.jar
+    <cache>/spark-lance/java/<release>/<class>-<hash of the sources>.jar
+
+Each attribute of PySpark's view of the JVM is a question to it, and one that looks through all archives for
+what may be a package. So classes are named whole here, and everything else that is done in the JVM when a
+session starts is done by `jvm/LanceStart.java`.
 """
 
 from __future__ import annotations
@@ -17,11 +21,15 @@ import stat
 import tempfile
 import threading
 import zipfile
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cache_folder", "can_publish", "load", "open_loader", "source"]
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError
+
+__all__ = ["cache_folder", "can_publish", "first_line", "java", "load", "load_all", "open_loader", "source"]
 
 # Class -> its source, which may hold nested classes, too.
 _SOURCES = {
@@ -32,13 +40,23 @@ _SOURCES = {
     "spark_lance.LancePruning": "LancePruning.java",
     "spark_lance.LanceStatements": "LanceStatements.java",
     "spark_lance.LanceUnits": "LanceUnits.java",
+    "spark_lance.LanceStart": "LanceStart.java",
 }
-_FOLDER = Path(__file__).parent.parent / "jvm"
+FOLDER = Path(__file__).parent.parent / "jvm"
 # Spark's class loader with a public addURL.
 _OPEN_LOADER = "org.apache.spark.util.MutableURLClassLoader"
 _JAVA = 8
 
 _publishing = threading.Lock()
+# Classes that are not published with others, and why.
+_missing: dict[str, str] = {}
+# Sources -> the loader of classes that could not be published, and why it has not all of them.
+_unpublished: dict[tuple[str, ...], tuple[Any, dict[str, str]]] = {}
+
+
+def java(jvm: Any, name: str) -> Any:
+    """Return a class of the JVM by its whole name, without a question whether it is one."""
+    return JavaClass(name, jvm._gateway_client)
 
 
 def can_publish(jvm: Any) -> bool:
@@ -56,21 +74,52 @@ def load(jvm: Any, name: str) -> Any:
     Raises:
         Py4JError: it does not compile with this release of Spark, or cannot be stored.
     """
+    loader, missing = load_all(jvm, [name])
+    if name in missing:
+        raise Py4JError(missing[name])
+    return loader.loadClass(name)
+
+
+def load_all(jvm: Any, names: Sequence[str]) -> tuple[Any, Mapping[str, str]]:
+    """Return a class loader of some of our classes, published together if that is possible.
+
+    Args:
+        jvm: the session's view of its JVM.
+        names: of the classes, with their packages. They are there if the last one is, which compiles with
+            every release.
+
+    Returns:
+        The loader, and why it does not have others of the classes.
+
+    Raises:
+        Py4JError: they cannot be stored.
+    """
     with _publishing:
         loader = _context_loader(jvm)
-        if loader.getResource(name.replace(".", "/") + ".class") is None:
-            text = source(_SOURCES[name])
-            taking = open_loader(jvm)
-            if taking is None:
-                return _compiled(jvm, text).getClassLoader().loadClass(name)
-            loader = taking
-            loader.addURL(_archive(jvm, name, text))
-        return loader.loadClass(name)
+        if loader.getResource(names[-1].replace(".", "/") + ".class") is not None:
+            return loader, _missing
+        texts = {name: source(_SOURCES[name]) for name in names}
+        taking = open_loader(jvm)
+        if taking is None:
+            # Py4J tells classes by their names, so there must not be two of one name.
+            key = tuple(texts.values())
+            if key not in _unpublished:
+                _unpublished[key] = _compiled(jvm, texts, loader)
+            return _unpublished[key]
+        taking.addURL(_archive(jvm, texts))
+        return taking, _missing
 
 
 def source(file: str) -> str:
     """Return the text of a Java source of this package."""
-    return (_FOLDER / file).read_text()
+    return (FOLDER / file).read_text()
+
+
+def first_line(error: Exception) -> str:
+    """Return what went wrong, without where in the JVM it did."""
+    thrown = getattr(error, "java_exception", None)
+    lines = str(error if thrown is None else thrown.toString()).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def cache_folder(jvm: Any) -> Path:
@@ -78,7 +127,7 @@ def cache_folder(jvm: Any) -> Path:
 
     It lasts as long as the process where the user has no cache folder of that kind.
     """
-    release = str(jvm.org.apache.spark.SparkContext.getOrCreate().version())
+    release = str(java(jvm, "org.apache.spark.SparkContext").getOrCreate().version())
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
         folder = home / "spark-lance" / "java" / release
@@ -92,17 +141,17 @@ def cache_folder(jvm: Any) -> Path:
 
 def open_loader(jvm: Any) -> Any | None:
     """Return the class loader that takes more classes, of those that Spark asks; None if there is none."""
-    kind = jvm.java.lang.Class.forName(_OPEN_LOADER)
+    kind = java(jvm, "java.lang.Class").forName(_OPEN_LOADER)
     loader = _context_loader(jvm)
     while loader is not None and not kind.isInstance(loader):
         loader = loader.getParent()
     return loader
 
 
-def _compiled(jvm: Any, text: str) -> Any:
-    """Return the compiler after its work."""
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(_context_loader(jvm))
+def _cooked(jvm: Any, text: str, loader: Any) -> Any:
+    """Return the compiler after its work; classes of others are found by a loader."""
+    compiler = java(jvm, "org.codehaus.janino.SimpleCompiler")()
+    compiler.setParentClassLoader(loader)
     # Without these, static methods of interfaces cannot be called.
     compiler.setSourceVersion(_JAVA)
     compiler.setTargetVersion(_JAVA)
@@ -110,25 +159,46 @@ def _compiled(jvm: Any, text: str) -> Any:
     return compiler
 
 
-def _archive(jvm: Any, name: str, text: str) -> Any:
-    """Return the URL of an archive with the byte code of a source, which is compiled if it was not kept."""
-    content = hashlib.sha256(text.encode()).hexdigest()[:16]
-    file = cache_folder(jvm) / f"{name}-{content}.jar"
+def _compiled(jvm: Any, texts: Mapping[str, str], loader: Any) -> tuple[Any, dict[str, str]]:
+    """Return a loader of classes that are not published, and why it has not all of them."""
+    missing = {}
+    for name, text in texts.items():
+        try:
+            loader = _cooked(jvm, text, loader).getClassLoader()
+        except Py4JError as error:
+            missing[name] = first_line(error)
+    return loader, missing
+
+
+def _archive(jvm: Any, texts: Mapping[str, str]) -> Any:
+    """Return the URL of an archive with the byte code of classes, which are compiled if they were not kept.
+
+    An archive that lacks some is kept for this process only, and `_missing` says why.
+    """
+    content = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()[:16]
+    name = f"{list(texts)[-1]}-{content}.jar"
+    file = cache_folder(jvm) / name
     if not file.exists():
-        codes = _compiled(jvm, text).getBytecodes()
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as entries:
-            for inner in codes.keySet():
-                entries.writestr(inner.replace(".", "/") + ".class", bytes(codes.get(inner)))
+            for one, text in texts.items():
+                try:
+                    codes = _cooked(jvm, text, _context_loader(jvm)).getBytecodes()
+                except Py4JError as error:
+                    _missing[one] = first_line(error)
+                    file = _own_folder() / name
+                    continue
+                for inner in codes.keySet():
+                    entries.writestr(inner.replace(".", "/") + ".class", bytes(codes.get(inner)))
         # Another process may do the same at the same time: the file comes into view whole.
         fresh = file.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(archive.getvalue())
         fresh.replace(file)
-    return jvm.java.io.File(str(file)).toURI().toURL()
+    return java(jvm, "java.io.File")(str(file)).toURI().toURL()
 
 
 def _context_loader(jvm: Any) -> Any:
-    return jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return java(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
 
 
 @cache

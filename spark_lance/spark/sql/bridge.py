@@ -54,9 +54,13 @@ VERBS = {
     "push_limit": "scans",
     "plan_scan": "scans",
     "plan_write": "writes",
+    "plan_upserts": "writes",
     "finish_write": "writes",
     "write_rows": "writes",
+    "make_format": "made",
+    "make_blob_function": "made",
     "search": "search",
+    "search_each": "lateral",
     "nearest": "search",
 }
 

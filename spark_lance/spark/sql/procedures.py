@@ -281,9 +281,11 @@ def load_procedure(question: Question) -> dict[str, Any]:
             f"{', '.join(sorted(PROCEDURES))}"
         )
     procedure = PROCEDURES[name]
+    arguments = ", ".join(f"{one.name} {one.type}" for one in procedure.all_parameters)
     return {
         "name": name,
-        "description": procedure.doc,
+        # Releases of Spark that do not list the arguments show this.
+        "description": f"{procedure.doc} Arguments: {arguments or 'none'}.",
         "parameters": [
             {
                 "name": one.name,

@@ -1,94 +1,89 @@
-"""Making catalogs known to Spark, and starting what answers them."""
+"""Making catalogs known to Spark, with the statements and functions of SQL, and what answers them."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import java_gateway
-from pyspark.errors import PySparkException
 
 from spark_lance.spark.session import java_classes
-from spark_lance.spark.session.enable import first_line
-from spark_lance.spark.sql.functions import register_functions
+from spark_lance.spark.session.start import NOT_TAKEN, Wish
+from spark_lance.spark.sql.functions import functions
 from spark_lance.spark.sql.late import LateBridge
-from spark_lance.spark.sql.units import publish, take_statements
+from spark_lance.spark.sql.units import UNITS, compiled_units
 
-__all__ = ["PLANS_IN_DRIVER", "register", "take_save_modes"]
+__all__ = ["PLANS_IN_DRIVER", "catalog_wish", "take_save_modes", "tell_of_missing"]
 
 logger = logging.getLogger(__name__)
 
 _CLASS = "spark_lance.sql.LanceCatalog"
 # The format of those who asked for all save modes.
 _CREATING_FORMAT = "lance"
-# What refers from statements of other formats to ours.
-_PARSER = "spark_lance.LanceParser"
 # Whether the driver's own Python plans the reads of a session (jvm/LanceScan.java), or Spark's workers do.
 PLANS_IN_DRIVER = "spark.lance.planInDriver"
 
+# What answers questions, functions and a rule, errors of statements that Spark cannot parse, and statements.
+_UNITS, _FUNCTIONS = "spark_lance.LanceUnits", "spark_lance.LanceLate"
+_PARSER, _STATEMENTS = "spark_lance.LanceParser", "spark_lance.LanceStatements"
+PARTS = (_UNITS, _FUNCTIONS, _PARSER, _STATEMENTS)
+VITAL = (_UNITS, _FUNCTIONS)
 
-def register(spark: Any, name: str, root: str | None, *, new_sessions: bool) -> None:
-    """Make a catalog known in a classic session.
+
+def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
+    """Return what makes a catalog known in a classic session.
 
     Args:
         spark: the session.
         name: the catalog's name.
         root: the folder of its tables; None keeps what the session's settings say.
-        new_sessions: do it for sessions that are made later, too.
     """
     prefix = f"spark.sql.catalog.{name}"
-    try:
-        start: Any = java_gateway.ensure_callback_server_started
-        start(spark._sc._gateway)
-        if not publish(spark, LateBridge(spark)):
-            _tell_of_no_catalog("the driver's class loader takes no classes", asked=root is not None)
+    arguments = {
+        "catalog": name,
+        "settings": {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})},
+        "defaults": {PLANS_IN_DRIVER: "true"},
+        "sources": str(java_classes.FOLDER),
+        "units": UNITS,
+        "compiledUnits": str(compiled_units(spark._jvm)),
+        "functions": functions(),
+    }
+    return Wish(PARTS, VITAL, LateBridge(spark), arguments)
+
+
+def tell_of_missing(missing: Mapping[str, str], *, asked: bool) -> None:
+    """Say what SQL lacks here, and why.
+
+    Args:
+        missing: reasons by class.
+        asked: whether somebody asked for tables by name.
+    """
+    for part in VITAL:
+        if part in missing:
+            reason = missing[part]
+            _tell_of_no_catalog(reason, asked=asked or not reason.endswith(NOT_TAKEN))
             return
-        settings = {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})}
-        if spark._jsparkSession.conf().get(PLANS_IN_DRIVER, None) is None:
-            settings[PLANS_IN_DRIVER] = "true"
-        for key, value in settings.items():
-            spark._jsparkSession.conf().set(key, value)
-            if new_sessions:
-                spark._jsparkSession.sharedState().conf().set(key, value)
-        register_functions(spark, name, new_sessions=new_sessions)
-    except Py4JError as error:
-        _tell_of_no_catalog(first_line(error), asked=True)
-        return
-    try:
-        _help_with_words(spark, name, new_sessions=new_sessions)
-    except (Py4JError, PySparkException) as error:
-        logger.debug("Errors of parsing say nothing of Lance: %s", first_line(error))
-    try:
-        take_statements(spark)
-    except (Py4JError, PySparkException) as error:
-        _tell_of_no_statements(first_line(error))
-
-
-def _help_with_words(spark: Any, catalog: str, *, new_sessions: bool) -> None:
-    """Let errors of statements that Spark cannot parse, such as OPTIMIZE, say what to write here."""
-    arguments = spark._sc._gateway.new_array(spark._jvm.java.lang.Object, 2)
-    arguments[1] = catalog
-    helper = java_classes.load(spark._jvm, _PARSER).getConstructors()[0].newInstance(arguments)
-    helper.enter(spark._jsparkSession.sessionState())
-    if new_sessions:
-        helper.inject(spark._jsparkSession.extensions())
+    if _PARSER in missing:
+        logger.debug("Errors of parsing say nothing of Lance: %s", missing[_PARSER])
+    if _STATEMENTS in missing:
+        _tell_of_no_statements(missing[_STATEMENTS])
 
 
 def take_save_modes(spark: Any) -> None:
     """Let writes by path make tables in the modes `errorifexists` and `ignore`, for a whole driver.
 
     Args:
-        spark: a classic session that `register` has served.
+        spark: a classic session that has the catalog.
     """
     try:
         if java_classes.can_publish(spark._jvm):
             java_classes.load(spark._jvm, _CREATING_FORMAT)
         else:
-            _tell_of_no_modes("the driver's class loader takes no classes")
+            _tell_of_no_modes(NOT_TAKEN)
     except Py4JError as error:
-        _tell_of_no_modes(first_line(error))
+        _tell_of_no_modes(java_classes.first_line(error))
 
 
 @cache

@@ -24,6 +24,7 @@ from spark_lance.spark.lance_table.changing import delete_rows, update_rows
 from spark_lance.spark.lance_table.column_references import Resolved
 from spark_lance.spark.lance_table.expressions import quoted
 from spark_lance.spark.lance_table.merging import MergeBuilder
+from spark_lance.spark.lance_table.reading import Widened
 from spark_lance.spark.lance_table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES
@@ -139,18 +140,18 @@ class _Statement:
     table: LanceTable
 
     def delete(self) -> Changed:
-        return delete_rows(self.table, self._some("condition", self.asked), _reruns(), self._widened)
+        return delete_rows(self.table, self._some("condition", self.asked), _reruns(), self._wider)
 
     def update(self) -> Changed:
         condition = self._some("condition", self.asked)
-        return update_rows(self.table, condition, self._values(self.asked), _reruns(), self._widened)
+        return update_rows(self.table, condition, self._values(self.asked), _reruns(), self._wider)
 
     def merge(self) -> Changed:
         names = self.asked["source"]
         source = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names)
-        rows = self._widened(source, of_source=True).alias(_SOURCE)
+        rows = self._attached(source, "source").alias(_SOURCE)
         condition = self._expression(self.asked["condition"], self.asked["equal"])
-        merge = MergeBuilder(self.table, rows, condition, self._widened)
+        merge = MergeBuilder(self.table, rows, condition, self._wider)
         add = {
             ("matched", "update"): merge.whenMatchedUpdate,
             ("not matched", "insert"): merge.whenNotMatchedInsert,
@@ -168,10 +169,16 @@ class _Statement:
                 add[clause["rows"], clause["kind"]](only, self._values(clause))
         return merge.run()
 
-    def _widened(self, frame: DataFrame, *, of_source: bool = False) -> DataFrame:
-        """Add the values of subqueries that name columns of the table, or of the source."""
+    @property
+    def _wider(self) -> Widened:
+        return Widened(
+            lambda frame: self._attached(frame, "target"), lambda frame: self._attached(frame, "pairs")
+        )
+
+    def _attached(self, frame: DataFrame, rows: str) -> DataFrame:
+        """Add the values of subqueries that name columns of the table, of the source, or of both."""
         classic: Any = frame
-        return dataframe.DataFrame(self.subject["change"].attach(classic._jdf, of_source), self.table.spark)
+        return dataframe.DataFrame(self.subject["change"].attach(classic._jdf, rows), self.table.spark)
 
     def _values(self, told: Mapping[str, Any]) -> dict[str, Resolved]:
         values: dict[str, Resolved] = {}

@@ -17,15 +17,13 @@ from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
-from spark_lance.io.store import open_store
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, read_options
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.lateral import opened, stand_in
 from spark_lance.spark.sql.search_functions import HYBRID_KEYS, SEARCH_FUNCTIONS, TEXT_KEYS, VECTOR_KEYS
 from spark_lance.spark.sql.tables import resolve_table
 from spark_lance.table.indices.describe import describe_indices
-from spark_lance.table.versions.resolve import VersionRef
-from spark_lance.table.versions.versions import load_version
 
 __all__ = ["nearest", "search"]
 
@@ -38,11 +36,13 @@ _TRAVEL = ("tag", "asof", "version")
 def search(question: Question) -> dict[str, Any]:
     """Return the relation of what a search finds: name, schema, options of the read, how it is done."""
     asked = question.asked
-    arguments = _arguments(asked["function"], asked["arguments"][1:], asked["named"])
+    arguments = _arguments(asked["function"], asked["arguments"][1:], asked["named"], asked["each"])
     always, metadata = resolve_table(question.catalog, question.name)
     if metadata:
         raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be searched")
     keys, reads = _split(asked["function"], arguments.get("options") or {})
+    if asked["each"]:
+        arguments["vector"] = stand_in({**always, **reads}, arguments["column"], {*keys, *reads})
     wanted = {**always, **reads, **_SEARCHES[asked["function"]](arguments, keys)}
     return _relation(f"{question.catalog.name}.{shown(question.name)}", wanted, arguments["k"])
 
@@ -55,7 +55,7 @@ def nearest(question: Question) -> dict[str, Any] | None:
     wanted = {**reads, "nearest": json.dumps({**near, "refine_factor": _REFINE})}
     options = read_options(wanted)
     ref, _ = searches.describe(options, None)
-    dataset = _opened(options, ref)
+    dataset = opened(options, ref)
     query = VectorQuery.parse(near)
     if VectorSearch(dataset.snapshot, query.column).index_name(query) is None:
         return None
@@ -71,24 +71,20 @@ def _relation(name: str, wanted: dict[str, str], rows: int) -> dict[str, Any]:
         "shown": name,
         "schema": schema.json(),
         "always": pinned,
-        "plan": _explained(options, _opened(options, ref)),
+        "plan": _explained(options, opened(options, ref)),
         "rows": rows,
     }
 
 
-def _opened(options: ReadOptions, ref: VersionRef) -> LanceDataset:
-    store, _ = open_store(options.path, options.storage)
-    return LanceDataset(options.path, store, ref.root, load_version(store, ref.root, ref.version))
-
-
-def _arguments(function: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by name.
+def _arguments(function: str, given: Sequence[Any], named: Mapping[str, Any], each: bool) -> dict[str, Any]:
+    """Return the arguments by name; if `each`, the vector is one of every row and comes later.
 
     Raises:
         OptionError: one is missing, or there are too many.
     """
     about = SEARCH_FUNCTIONS[function]
     found = dict(zip(about.parameters, given, strict=False)) | {key.lower(): v for key, v in named.items()}
+    found |= {"vector": []} if each else {}
     missing = [name for name in about.parameters[: -about.optional] if found.get(name) is None]
     strange = sorted(set(found) - set(about.parameters))
     if len(given) > len(about.parameters) or missing or strange:

@@ -29,6 +29,7 @@ from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import check_known, read_options
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
+from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
 from spark_lance.spark.sql.properties import fixed_properties, is_fixed
@@ -187,7 +188,19 @@ def delete_where(question: Question) -> None:
 def alter_table(question: Question) -> dict[str, Any]:
     """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
     table = table_at(question)
+    _check_changes(table, question.asked["changes"])
     for change in question.asked["changes"]:
+        _CHANGES[change["kind"]](table, change)
+    return load_table(question)
+
+
+def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what cannot be done before anything is: each change is a version of its own.
+
+    Raises:
+        UnsupportedFormatError, SchemaError, LanceError: a change cannot be made.
+    """
+    for change in changes:
         if change["kind"].endswith("_property") and is_fixed(change["property"]):
             raise UnsupportedFormatError(
                 f"property {change['property']!r} says how the table was made and stays: make a new "
@@ -197,8 +210,28 @@ def alter_table(question: Question) -> dict[str, Any]:
             raise UnsupportedFormatError(
                 f"ALTER TABLE cannot make the change {change['kind']} on Lance tables"
             )
-        _CHANGES[change["kind"]](table, change)
-    return load_table(question)
+        if change["kind"] == "add_column":
+            _check_added(change)
+    whole = [change["column"] for change in changes if change["kind"] == "drop_column"]
+    dropped = {path[0] for path in whole if len(path) == 1}
+    if dropped and dropped >= {field.name for field in table._dataset().lance_schema.fields}:
+        raise UnsupportedFormatError(
+            "ALTER TABLE cannot drop or replace all columns, as their values would be lost: make the table "
+            "anew, by CREATE OR REPLACE TABLE ... AS SELECT"
+        )
+
+
+def _check_added(change: Mapping[str, Any]) -> None:
+    if change["default"] is not None or change["position"] is not None:
+        raise UnsupportedFormatError(
+            "Lance adds columns at the end and without defaults: leave out FIRST, AFTER and DEFAULT, and "
+            "give values by UPDATE"
+        )
+    if not change["nullable"]:
+        raise SchemaError(
+            f"column {'.'.join(change['column'])} is new, so it is null in all rows: drop NOT NULL"
+        )
+    new_field(st.StructField(change["column"][-1], _spark_type(change["type"]), True), {})
 
 
 def _along(table: LanceTable, parts: Sequence[str]) -> list[Field | None]:
@@ -220,15 +253,6 @@ def _path(table: LanceTable, parts: Sequence[str]) -> str:
 
 
 def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
-    if change["default"] is not None or change["position"] is not None:
-        raise UnsupportedFormatError(
-            "Lance adds columns at the end and without defaults: leave out FIRST, AFTER and DEFAULT, and "
-            "give values by UPDATE"
-        )
-    if not change["nullable"]:
-        raise SchemaError(
-            f"column {'.'.join(change['column'])} is new, so it is null in all rows: drop NOT NULL"
-        )
     added = st.StructField(change["column"][-1], _spark_type(change["type"]), True)
     outer = _along(table, change["column"])[:-1]
     for name, field in zip(change["column"][-2::-1], reversed(outer), strict=True):

@@ -122,6 +122,9 @@ def is_in(value: Value, *options: Value) -> Value:
         low, high = _integer_range(value.type)
         groups[value.type] = (value, [option for option in known if low <= option <= high])
         known_pairs: list[tuple[Value, Value]] = []
+    elif _is_text(value.type) and all(type(option) is str for option in known):
+        groups[value.type] = (value, list(known))
+        known_pairs = []
     else:
         known_pairs = [common(value, option) for option in known]
     for column, option in known_pairs:
@@ -135,6 +138,10 @@ def is_in(value: Value, *options: Value) -> Value:
     if len(known) < len(options):
         unknown = pc.or_(unknown, pc.invert(found))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _integer_range(kind: pa.DataType) -> tuple[int, int]:

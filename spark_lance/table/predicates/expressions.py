@@ -35,7 +35,9 @@ __all__ = [
     "constant_value",
     "describe",
     "is_constant",
+    "replaced",
     "type_of",
+    "walk",
 ]
 
 
@@ -86,6 +88,18 @@ def walk(node: Expression) -> Iterator[Expression]:
             waiting += node.arguments
         elif isinstance(node, Cast):
             waiting.append(node.argument)
+
+
+def replaced(node: Expression, new: Callable[[Expression], Expression | None]) -> Expression:
+    """Return an expression in which what `new` gives takes the place of a node; None leaves a node."""
+    other = new(node)
+    if other is not None:
+        return other
+    if isinstance(node, Call):
+        return Call(node.function, tuple(replaced(argument, new) for argument in node.arguments))
+    if isinstance(node, Cast):
+        return Cast(replaced(node.argument, new), node.type, node.or_null)
+    return node
 
 
 def columns(node: Expression) -> tuple[str, ...]:

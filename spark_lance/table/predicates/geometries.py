@@ -159,7 +159,7 @@ def geometries_of(values: pa.Array, extension: str) -> Geometries:
             return np.asarray(shapely.from_wkt(_objects(values)), dtype=object)
         made = _boxes(values) if extension == BOX else _native(values, extension)
     except (shapely.errors.GEOSException, ValueError) as error:
-        raise ExpressionError(f"a value is no geometry: {error}") from error
+        raise ExpressionError(f"a value is not a geometry: {error}") from error
     made[values.is_null().to_numpy(zero_copy_only=False)] = None
     return made
 

@@ -108,7 +108,7 @@ _ALIASES = {
 }
 
 # What no text can ask for.
-_INTERNAL = frozenset({"unsigned_nan", "element", "geometry"})
+_INTERNAL = frozenset({"unsigned_nan", "element", "geometry", "json_candidate"})
 _CONNECTIVES = frozenset({"and", "or", "not"})
 _CASTS = {"to_timestamp": pa.timestamp("us"), "to_date": pa.date32()}
 
@@ -274,7 +274,7 @@ def _instant(text: str, target: pa.DataType) -> Any:
             value = parse_moment(text)
             return value.astimezone(datetime.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
     except ValueError as error:
-        raise ExpressionError(f"{text!r} is no {target}: {error}") from error
+        raise ExpressionError(f"{text!r} is not a {target}: {error}") from error
     return text
 
 

@@ -297,7 +297,7 @@ def _instant(text: str, kind: pa.DataType) -> pa.Scalar:
             return _moment(parse_moment(text), kind)
         return pc.cast(pa.scalar(text.strip()), kind)
     except (ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ExpressionError(f"{text!r} is no {kind}: {error}") from error
+        raise ExpressionError(f"{text!r} is not a {kind}: {error}") from error
 
 
 def _moment(value: datetime.date, kind: pa.TimestampType) -> pa.Scalar:

@@ -218,6 +218,11 @@ class FragmentReader:
         parts = [part for _, parts in self._chosen(fields) for part in parts]
         return [starts for part in parts for starts in part.file.page_starts(part.field)]
 
+    def stored_bytes(self, fields: Sequence[Field]) -> int:
+        """Return how many bytes fields of the reader take in its files."""
+        chosen = self._chosen(fields)
+        return sum(part.file.stored_bytes(part.field) for _, parts in chosen for part in parts)
+
     def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
         """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""
         return sum(_field_bytes(field, parts) for field, parts in self._chosen(fields))

@@ -119,6 +119,10 @@ class FragmentRows:
         """Return, for each stored column of `fields`, the first row of each of its pages."""
         return self._reader.page_starts(fields)
 
+    def stored_bytes(self, fields: Sequence[Field]) -> int:
+        """Return how many bytes some of the fields take in the files."""
+        return self._reader.stored_bytes(fields)
+
     def row_bytes(self, columns: Columns) -> float:
         """Estimate the Arrow bytes of one row."""
         system = len(columns.names) - len(columns.fields)

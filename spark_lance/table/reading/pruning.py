@@ -156,7 +156,7 @@ class _Allowed:
         if self.values is not None and other.values is not None:
             return _Allowed(self.values | other.values)
         bounds = [bound for part in (self, other) for bound in part._bounds()]
-        return _Allowed(None, min(bounds), max(bounds)) if bounds else _Allowed(frozenset())
+        return _Allowed(None, min(bounds), max(bounds)) if bounds else _NONE
 
     def _bounds(self) -> Iterator[int]:
         if self.values is None:
@@ -205,9 +205,7 @@ def _compared(
     if function not in bounds:
         return _ANY
     low, high = bounds[function]
-    return (
-        _Allowed(None, max(low, 0), min(high, _MAX)) if low <= _MAX and high >= 0 else _Allowed(frozenset())
-    )
+    return _Allowed(None, max(low, 0), min(high, _MAX)) if low <= _MAX and high >= 0 else _NONE
 
 
 def _in_range(numbers: Iterable[int]) -> frozenset[int]:

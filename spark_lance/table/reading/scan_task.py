@@ -232,8 +232,7 @@ class ScanTask:
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
         """
-        head = () if condition is None else self._head(condition).fields
-        fields = tuple(dict.fromkeys((*head, *self.fields)))
+        fields = self._all_fields(condition)
         rows = self._open(fields)
         columns = rows.page_starts(fields)
         if self.selection is None:
@@ -244,6 +243,21 @@ class ScanTask:
             marks = [pages_of_rows(starts, numbers) for starts in columns]
         read = sum(int(np.count_nonzero(pages)) for pages in marks)
         return read, sum(map(len, columns)) - read
+
+    def stored_bytes(self, condition: Condition | None) -> int:
+        """Return how many bytes the columns that are read, for a condition too, take in the fragment's files.
+
+        Opens these and reads no page.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        fields = self._all_fields(condition)
+        return self._open(fields).stored_bytes(fields)
+
+    def _all_fields(self, condition: Condition | None) -> tuple[Field, ...]:
+        head = () if condition is None else self._head(condition).fields
+        return tuple(dict.fromkeys((*head, *self.fields)))
 
     def _candidates(
         self, rows: FragmentRows, head: Columns, condition: Condition, target_bytes: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -94,3 +95,25 @@ def test_sessions_of_one_driver_have_bounds_of_their_own(driver: SparkSession, p
     off.conf.set("spark.lance.planInDriver", "false")
     assert "BatchScan" in nodes(load(off, path).where("id < 7"))
     assert load(off, path).where("id < 7").count() == 6
+
+
+def test_what_a_filter_looks_through_counts_as_it_is_stored(driver: SparkSession, tmp_path: Path) -> None:
+    place, rows = str(tmp_path / "t.lance"), 200_000
+    numbers = np.random.default_rng(1).integers(0, 1000, rows)
+    table = pa.table({"n": numbers, "id": range(rows)})
+    spark_lance.write_dataset(table, place, max_rows_per_file=rows // 2)
+    spark_lance.dataset(place).delete("id % 10 = 3")
+    expected = [i for i in range(rows) if numbers[i] == 5 and i % 10 != 3]
+    # 1.6 MB in memory; 10 bits a value are 250 kB.
+    for bytes_read, reads in ((300_000, True), (200_000, False), (90_000, False)):
+        driver.conf.set("spark.lance.localBytes", bytes_read)
+        try:
+            found = load(driver, place).where("n = 5")
+            assert ("LocalTableScan" in nodes(found.select("n"))) == reads
+            assert found.select("n").collect() == [(5,)] * len(expected)
+            # Without a filter all of it would be held, and another column is more to read.
+            assert "LocalTableScan" not in nodes(load(driver, place).select("n"))
+            assert "LocalTableScan" not in nodes(found.select("id"))
+            assert sorted(row.id for row in found.select("id").collect()) == expected
+        finally:
+            driver.conf.unset("spark.lance.localBytes")

@@ -42,7 +42,8 @@ ALL_BY_OPTION = {
 def enabled(spark: SparkSession) -> Iterator[SparkSession]:
     session = spark.newSession()
     session.conf.set("spark.sql.adaptive.enabled", "false")
-    yield enable(session)
+    enable(session)
+    yield session
     spark.newSession()
 
 

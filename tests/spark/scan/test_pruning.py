@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,10 @@ from pyspark.sql import types as st
 import spark_lance
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.enable import enable
+from spark_lance.spark.session.start import RULE, Started
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
+from tests.spark.java_sources import changed_sources
+from tests.spark.session.test_threads import foreign_launcher, plainly
 
 needs_pushdown = pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 pushes no filters")
 
@@ -55,8 +58,8 @@ def table() -> pa.Table:
 def enabled(spark: SparkSession) -> Iterator[SparkSession]:
     session = spark.newSession()
     session.conf.set("spark.sql.adaptive.enabled", "false")
-    assert enable(session) is session
-    assert enable(session) is session
+    for _ in range(2):
+        assert not enable(session).missing
     assert session._jsparkSession.experimental().extraOptimizations().size() == 1
     yield session
     spark.newSession()
@@ -256,42 +259,53 @@ def test_other_sources_are_left_alone(enabled: SparkSession, tmp_path: Path) -> 
     assert enabled.read.parquet(location).where("y > 10").agg(f.sum("id")).first() == (30,)
 
 
-def use_rule(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Let sessions that are enabled from now on have a rule of another source."""
-    load = java_classes.load
+def with_other_rule(
+    spark: SparkSession, folder: Path, text: str, check: Callable[[SparkSession, Started], None]
+) -> None:
+    """Run a check in a session with a rule of another source, which no other session gets."""
 
-    def changed(jvm: Any, name: str) -> Any:
-        if name != "spark_lance.LancePruning":
-            return load(jvm, name)
-        return java_classes._compiled(jvm, text).getClassLoader().loadClass(name)
+    def work() -> None:
+        with pytest.MonkeyPatch.context() as patch, foreign_launcher(spark):
+            patch.setattr(java_classes, "FOLDER", changed_sources(folder, {"LancePruning.java": text}))
+            session = spark.newSession()
+            check(session, enable(session))
 
-    monkeypatch.setattr(java_classes, "load", changed)
+    plainly(work)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "fits"),
+    [("new Opening(this)", "new Opening(null)", True), ("class LancePruning", "no Java", False)],
+    ids=["it fails", "it does not compile"],
+)
 def test_whatever_goes_wrong_leaves_the_plan_as_it_was(
-    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: str, tmp_path: Path, old: str, new: str, fits: bool
 ) -> None:
     source = java_classes.source("LancePruning.java")
-    assert "new Opening(this)" in source
-    use_rule(monkeypatch, source.replace("new Opening(this)", "new Opening(null)"))
-    session = enable(spark.newSession())
-    frame = load(session, path)
-    assert frame.where("id > 5").agg(f.sum("id")).first() == (sum(range(6, ROWS)),)
-    use_rule(monkeypatch, "no Java")
-    other = enable(spark.newSession())
-    assert load(other, path).agg(f.count("id")).first() == (ROWS,)
+    assert old in source
+
+    def check(session: SparkSession, started: Started) -> None:
+        assert (RULE not in started.missing) == fits
+        assert session._jsparkSession.experimental().extraOptimizations().size() == int(fits)
+        frame = load(session, path)
+        assert frame.where("id > 5").agg(f.sum("id")).first() == (sum(range(6, ROWS)),)
+
+    with_other_rule(spark, tmp_path, source.replace(old, new), check)
 
 
 @needs_pushdown
 def test_a_scan_of_unknown_size_is_read_like_any_other(
-    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: str, tmp_path: Path
 ) -> None:
     source = java_classes.source("LancePruning.java")
     assert "pickedPartition" in source
-    use_rule(monkeypatch, source.replace("pickedPartition", "renamedPartition"))
-    session = enable(spark.newSession())
-    joined = load(session, path).select("id").join(load(session, path).select("id", "s"), "id")
-    assert joined.count() == ROWS
+
+    def check(session: SparkSession, started: Started) -> None:
+        assert RULE not in started.missing
+        joined = load(session, path).select("id").join(load(session, path).select("id", "s"), "id")
+        assert joined.count() == ROWS
+
+    with_other_rule(spark, tmp_path, source.replace("pickedPartition", "renamedPartition"), check)
 
 
 @pytest.mark.parametrize("condition", ["id > 5 and st.t.z = '7'", "x is null and id < 20", "ID = 3"])

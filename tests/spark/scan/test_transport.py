@@ -590,22 +590,21 @@ def test_a_plan_keeps_its_transport(session: SparkSession, path: str) -> None:
 
 # A program with a session of its own; `broken` is a text in a Java source, and what stands in its place.
 PROGRAM = """
-import sys
+import sys, tempfile
+from pathlib import Path
 from spark_lance.spark.java import prepare_environment
 prepare_environment()
 import spark_lance
 from pyspark.sql import SparkSession
 from spark_lance.spark.session import java_classes
+from tests.spark.java_sources import changed_sources
 
 master, path, file, old, new = sys.argv[1:]
-source = java_classes.source
-def changed(name):
-    text = source(name)
-    if name == file:
-        assert old in text
-        text = text.replace(old, new)
-    return text
-java_classes.source = changed
+if file:
+    text = java_classes.source(file)
+    assert old in text
+    changed = {file: text.replace(old, new)}
+    java_classes.FOLDER = changed_sources(Path(tempfile.mkdtemp()), changed)
 settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.lance.localRows": "0",
             "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
 builder = SparkSession.builder.master(master)

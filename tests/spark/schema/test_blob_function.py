@@ -19,7 +19,7 @@ import spark_lance
 from spark_lance.errors import BlobSourceError, OptionError, OptionTypeError
 from spark_lance.io.counters import read_counts
 from spark_lance.spark.options.option_values import BlobHandling, blob_handling
-from spark_lance.spark.schema.blob_function import batches_of_bytes, bytes_of_row, register_blob_function
+from spark_lance.spark.schema.blob_function import batches_of_bytes, bytes_of_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 
@@ -64,7 +64,7 @@ def test_random_ranges(tmp_path: Path, spark: SparkSession, version: str) -> Non
         for i in range(len(blobs))
         for _ in range(12)
     ] + [(3, None, 1), (3, 1, None)]
-    register_blob_function(spark)
+    spark_lance.enable(spark)
     asked = spark.createDataFrame(cases, "id bigint, start bigint, count bigint")
     rows = spark.read.format("lance").load(path).join(asked, "id")
     found = rows.selectExpr("id", "start", "count", "lance_blob(b, start, count) part").collect()
@@ -181,7 +181,7 @@ def test_as_what_each_column_is_read(tmp_path: Path, spark: SparkSession) -> Non
     assert "c" in read("none", columns="id,c").columns
     assert read("c=none").columns == ["id", "a", "b"]
     for wrong, says in (
-        ("d=bytes", "'d' is no column of blobs; there are a, b, c"),
+        ("d=bytes", "'d' is not a column of blobs; there are a, b, c"),
         ("id=none", "no column"),
     ):
         with pytest.raises(PySparkException, match=says):

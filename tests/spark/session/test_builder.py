@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance.spark.session import builder
 from spark_lance.spark.session.builder import FAST_SETTINGS, session_builder, tell_of_settings
+from spark_lance.spark.session.enable import enable
 
 
 def test_a_builder_has_the_settings_and_takes_others() -> None:
@@ -21,19 +22,16 @@ def test_a_builder_has_the_settings_and_takes_others() -> None:
     assert spark_lance.session_builder is session_builder
 
 
-def test_a_session_without_them_is_told_once(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_session_without_them_is_told_once(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     builder._tell.cache_clear()
     with caplog.at_level("INFO", builder.__name__):
         for _ in range(3):
-            tell_of_settings(spark)
+            enable(spark)
     (record,) = caplog.records
     for name, (value, _) in FAST_SETTINGS.items():
         assert f"{name}={value}" in record.getMessage()
     caplog.clear()
-    have = {name: (spark.sparkContext.getConf().get(name), "") for name in ("spark.app.name", "spark.master")}
-    monkeypatch.setattr(builder, "FAST_SETTINGS", have)
+    have = {name: value for name, (value, _) in FAST_SETTINGS.items()}
     with caplog.at_level("INFO", builder.__name__):
-        tell_of_settings(spark)
+        tell_of_settings(have)
     assert not caplog.records

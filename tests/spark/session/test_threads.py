@@ -17,6 +17,7 @@ import spark_lance
 from spark_lance import LanceTable
 from spark_lance.spark.session import enable as enable_module
 from spark_lance.spark.session import java_classes
+from spark_lance.spark.session.start import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -214,7 +215,7 @@ def test_a_class_that_does_not_compile_costs_threads_only(
 ) -> None:
     path, broken = str(tmp_path / "t"), tmp_path / "Broken.java"
     broken.write_text("package lance; public final class DefaultSource extends NotThere {}")
-    monkeypatch.setitem(java_classes._SOURCES, "lance.DefaultSource", str(broken))
+    monkeypatch.setitem(java_classes._SOURCES, FORMAT, str(broken))
     enable_module._warn_of_threads.cache_clear()
 
     def work() -> None:

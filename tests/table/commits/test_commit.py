@@ -6,6 +6,7 @@ import itertools
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from pyroaring import BitMap
 
 import spark_lance
 from spark_lance.errors import (
+    AlreadyCommittedError,
     AtomicPutUnsupportedError,
     CommitOutcomeUnknownError,
     FormatError,
@@ -32,6 +34,7 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv, commit_operation, create_first_version, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE, commit_options
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.operations import Stamp
 from spark_lance.table.operations.append import append_message
@@ -223,16 +226,20 @@ def test_a_rival_that_wins_is_rebased_on(root: str) -> None:
     assert len(PLAIN.list(join(root, "_transactions"))) == 3
 
 
-def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str) -> None:
-    """The operation changes on the second attempt, and the name of its file does not."""
+@pytest.mark.parametrize("at_once", [True, False], ids=["first attempt", "second attempt"])
+def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str, at_once: bool) -> None:
+    """The operation changes after its file was written, and the name of the file does not."""
     pb = transaction_pb2.Transaction
 
-    def column_is_rewritten(store: Scripted, path: str, data: bytes) -> None:
+    def rewrite_column() -> None:
         (old,) = load_latest(PLAIN, root).fragments
         update = pb.Update(
             updated_fragments=[old], fields_modified=[0], update_mode=pb.Update.REWRITE_COLUMNS
         )
         commit_operation(PLAIN, root, update, read_version=1)
+
+    def column_is_rewritten(store: Scripted, path: str, data: bytes) -> None:
+        rewrite_column()
         put(store, path, data)
 
     entry = table_pb2.IndexMetadata(
@@ -242,8 +249,10 @@ def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str) -> No
         dataset_version=1,
         fragment_bitmap=BitMap([0]).serialize(),
     )
+    if at_once:
+        rewrite_column()
     ours = commit_operation(
-        Scripted(steps=[column_is_rewritten]),
+        Scripted(steps=[] if at_once else [column_is_rewritten]),
         root,
         pb.CreateIndex(new_indices=[entry]),
         read_version=1,
@@ -281,6 +290,106 @@ def test_a_put_that_went_through_unnoticed_is_ours(root: str, step: Step) -> Non
     assert clock.sleeps == []
     assert history(root) == ["overwrite", "append"]
     assert paths(ours) == paths(load_latest(PLAIN, root))
+
+
+def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None:
+    """A first attempt of 20 ms and a base of a second: waits are a hundredth of what they are for a store."""
+    place, local, clock = str(tmp_path / "t"), Store("file"), Clock()
+    create_table(local, place, SCHEMA, [fragment()])
+
+    def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
+        clock.now += 0.02
+        version = load_latest(local, place).version
+        commit_operation(local, place, append_message([fragment()]), read_version=version)
+        put(store, path, data)
+
+    def slow_failure(store: Scripted, path: str, data: bytes) -> None:
+        clock.now += 0.02
+        raise ConnectionError("no route to store")
+
+    for step, waits in ((rival_was_first, [0.0075, 0.015, 0.03]), (slow_failure, [0.75, 1.5, 3.0])):
+        clock.sleeps.clear()
+        operation = append_message([fragment()])
+        commit_operation(
+            Scripted("file", steps=[step] * 3),
+            place,
+            operation,
+            read_version=load_latest(local, place).version,
+            retry=RetryPolicy(attempts=4, base_seconds=1.0),
+            env=clock.env(),
+        )
+        assert clock.sleeps == pytest.approx(waits)
+
+
+def test_a_policy_without_waits(tmp_path: Path) -> None:
+    place, local = str(tmp_path / "t"), Store("file")
+    create_table(local, place, SCHEMA, [fragment()])
+
+    def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
+        clock.now += 0.02
+        commit_operation(local, place, append_message([fragment()]), read_version=1)
+        put(store, path, data)
+
+    clock = Clock()
+    store, policy = Scripted("file", steps=[rival_was_first]), RetryPolicy(attempts=2, base_seconds=0.0)
+    append = append_message([fragment()])
+    assert commit_operation(store, place, append, read_version=1, retry=policy, env=clock.env()).version == 3
+    assert clock.sleeps == []
+
+
+def test_a_commit_that_is_refused_before_its_put_leaves_no_transaction(root: str) -> None:
+    """The file is on its way while the conflict is found."""
+    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+    before = sorted(PLAIN.list(join(root, "_transactions")))
+    with pytest.raises(IncompatibleConflictError):
+        append_with(root=root)
+    assert sorted(PLAIN.list(join(root, "_transactions"))) == before
+
+
+def test_without_its_transaction_file_nothing_is_committed(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Store.put
+
+    def refuses(self: Store, path: str, data: bytes) -> None:
+        if path.endswith(".txn"):
+            raise ConnectionError("no route to store")
+        plain(self, path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", refuses)
+        with pytest.raises(ConnectionError):
+            append_with(root=root)
+    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", refuses)
+        # Where the proposal fails as well, its error is what is told.
+        with pytest.raises(IncompatibleConflictError):
+            append_with(root=root)
+    assert history(root) == ["overwrite", "overwrite"]
+
+
+def test_the_last_attempt_on_a_local_disk_looks_whose_the_version_is(tmp_path: Path) -> None:
+    """There a version of that number is left to the next attempt; after the last one there is none."""
+    place, local = str(tmp_path / "t"), Store("file")
+    create_table(local, place, SCHEMA, [fragment()])
+
+    def attempt(step: Step) -> Manifest:
+        store = Scripted("file", steps=[step])
+        operation = append_message([fragment()])
+        version = load_latest(local, place).version
+        once = RetryPolicy(attempts=1)
+        return commit_operation(store, place, operation, read_version=version, retry=once, env=Clock().env())
+
+    assert attempt(own_retry_refused).version == 2
+
+    def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
+        commit_operation(local, place, append_message([fragment()]), read_version=2)
+        put(store, path, data)
+
+    with pytest.raises(RetriesExhaustedError):
+        attempt(rival_was_first)
+    assert [file.version for file in list_versions(local, place)] == [1, 2, 3]
 
 
 def test_a_lost_answer_and_a_rival_on_top(root: str) -> None:
@@ -478,6 +587,19 @@ def test_a_version_without_a_transaction_stops_everything(root: str) -> None:
     assert append_with(root=root, read_version=2).version == 3
 
 
+def test_a_version_without_a_transaction_is_taken_to_hold_no_pair(root: str) -> None:
+    store_version(root, rival_message(root), None)
+    for number in (1, 2):
+        operation = append_message([fragment()])
+        version = load_latest(PLAIN, root).version
+        commit_operation(PLAIN, root, operation, read_version=version, once=IdempotentWrite("job", number))
+    with pytest.raises(AlreadyCommittedError):
+        commit_operation(
+            PLAIN, root, append_message([fragment()]), read_version=4, once=IdempotentWrite("job", 1)
+        )
+    assert load_latest(PLAIN, root).version == 4
+
+
 def test_an_operation_from_the_future_stops_everything(root: str) -> None:
     future = (
         transaction_pb2.Transaction(uuid="f", read_version=1).SerializeToString() + b"\xa2\x38\x02\x08\x01"
@@ -549,10 +671,10 @@ def fresh() -> str:
     return f"/commit/{uuid.uuid4().hex}"
 
 
-def create_with(*steps: Step, root: str) -> Manifest:
+def create_with(*steps: Step, root: str, clock: Clock | None = None) -> Manifest:
     store = Scripted(steps=list(steps))
     policy = RetryPolicy(attempts=4)
-    return create_table(store, root, SCHEMA, [fragment()], retry=policy, env=Clock().env())
+    return create_table(store, root, SCHEMA, [fragment()], retry=policy, env=(clock or Clock()).env())
 
 
 def test_only_one_creator_wins() -> None:
@@ -576,6 +698,26 @@ def test_creation_survives_a_store_that_fails(steps: list[Step]) -> None:
     root = fresh()
     assert create_with(*steps, root=root).version == 1
     assert history(root) == ["overwrite"]
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["alone", "and a rival appends"])
+def test_a_creation_that_lands_late_is_found(goes_on: bool) -> None:
+    root = fresh()
+    late: list[tuple[str, bytes]] = []
+
+    def timed_out(store: Scripted, path: str, data: bytes) -> None:
+        late.append((path, data))
+        raise TimeoutError("no answer")
+
+    class LandsWhileSleeping(Clock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            PLAIN.put_if_absent(*late.pop())
+            if goes_on:
+                commit_operation(PLAIN, root, append_message([fragment()]), read_version=1)
+
+    assert create_with(timed_out, root=root, clock=LandsWhileSleeping()).version == 1
+    assert history(root) == ["overwrite", "append"][: 1 + goes_on]
 
 
 def test_a_creation_that_cannot_be_told_is_unknown() -> None:
@@ -622,7 +764,8 @@ def test_creation_options() -> None:
     assert dict(again.config) == {"k": "v"}
     assert dict(again.schema.metadata) == {"about": "x"}
     assert (again.message.reader_feature_flags, again.message.writer_feature_flags) == (2, 10)
-    assert dict(read_transaction(PLAIN, root, again).properties) == {"p": "q"}
+    transaction = read_transaction(PLAIN, root, again)
+    assert (transaction.read_version, dict(transaction.properties)) == (0, {"p": "q"})
 
 
 def test_a_table_may_begin_with_another_version(root: str) -> None:

@@ -10,12 +10,13 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 import spark_lance
 from spark_lance.errors import RetryableConflictError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.transaction import read_transaction
@@ -161,3 +162,69 @@ def test_the_highest_fragment_id_is_kept_when_its_fragment_goes(
     assert gone.max_fragment_id == 1
     spark_lance.write_dataset(ROWS.slice(0, 1), table.root, mode="append")
     assert [fragment.id for fragment in load_latest(table.store, table.root).fragments] == [0, 2]
+
+
+def marks(table: spark_lance.LanceDataset) -> set[str]:
+    """The deletion files that are there."""
+    return {str(file) for file in Path(table.root).glob("_deletions/*")}
+
+
+def test_files_are_written_again_only_for_fragments_that_changed(table: spark_lance.LanceDataset) -> None:
+    ours = changes(table, f0=[1], f1=[1])
+    ours.apply()
+    first = list(ours.written)
+    ours.apply()
+    assert list(ours.written) == first
+    lance.dataset(table.root).delete("a = 7")
+    ours.apply(load_latest(table.store, table.root))
+    assert list(ours.written)[:2] == first
+    assert len(ours.written) == 3
+
+
+def test_discarding_keeps_what_the_version_names(table: spark_lance.LanceDataset) -> None:
+    ours = changes(table, f0=[1], f1=[1])
+    operation = ours.apply()
+    theirs = lance.dataset(table.root)
+    theirs.delete("a = 7")
+    before = marks(table) - set(ours.written)
+    committed = commit(table, ours, delete_message(operation.updated, operation.removed, "a test"))
+    kept, unused, named = ours.written
+    # As in pylance, what is fitted onto a newer version is a bitmap.
+    assert [file.rpartition(".")[2] for file in ours.written] == ["arrow", "arrow", "bin"]
+    ours.discard(committed)
+    assert marks(table) == before | {kept, named}
+    assert unused not in marks(table)
+    assert values(table) == [0, 2, 3, 4, 6]
+    ours.discard()
+    assert marks(table) == before
+
+
+def test_a_file_that_cannot_be_deleted_stays_and_is_told_of(
+    table: spark_lance.LanceDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = changes(table, f0=[1], f1=[1])
+    ours.apply()
+    lost, other = ours.written
+    Path(lost).unlink()
+    Path(lost).mkdir()
+    ours.discard()
+    assert f"the unused deletion file {lost} stays behind" in caplog.text
+    assert other not in marks(table)
+
+
+def test_many_fragments_are_marked_at_once(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"a": range(24)}), tmp_path / "t", max_rows_per_file=2)
+    table = spark_lance.dataset(tmp_path / "t")
+    ours = changes(table, **{f"f{number}": [1] for number in range(12)})
+    assert values(table) == list(range(24))
+    commit(table, ours)
+    assert values(table) == list(range(0, 24, 2))
+    with pytest.raises(RetryableConflictError, match="a row of fragment"):
+        ours.apply(load_latest(table.store, table.root))
+
+
+def test_bitmaps_of_rows_give_their_offsets() -> None:
+    rows = RowBitmaps({3: BitMap([7, 1]), 5: BitMap()})
+    assert (list(rows), len(rows)) == ([3, 5], 2)
+    assert rows[3].tolist() == [1, 7]
+    assert rows[3].dtype == rows[5].dtype == np.uint32

@@ -209,6 +209,9 @@ def test_lists_and_what_nothing_is_known_of() -> None:
     assert allowed("_rowaddr < 2 AND _rowaddr IN (5, 1)") == {1}
     assert allowed("_rowaddr IN (5, 1) OR _rowaddr = 6") == {1, 5, 6}
     assert allowed("_rowaddr = -1 OR _rowaddr = 6") == {6}
+    # Beside a bound, a list is from its least to its greatest number.
+    assert allowed("_rowaddr IN (5, 1) OR _rowaddr >= 6") == set(VALUES) - {0}
+    assert allowed(f"_rowaddr IN ({2**32}, 5) OR _rowaddr < 2") == {n for n in VALUES if n <= 2**32}
     for unknown in (
         "_rowaddr % 2 = 0",
         "_rowaddr IN (5, x)",

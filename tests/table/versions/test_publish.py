@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import shutil
 import threading
@@ -446,6 +447,8 @@ def test_a_lock_that_is_not_released_is_told_and_the_commit_stands(uri: str) -> 
         assert told.value.version == number
         assert isinstance(told.value.__cause__, RuntimeError)
         assert lock.releases == 1
+        hint = Path(uri, "_versions", "latest_version_hint.json").read_text()
+        assert json.loads(hint) == {"version": number}, "all that follows a commit was done"
         assert dataset(uri).version == number
         assert dataset(uri).to_table() == pa.concat_tables([ROWS] * number), "no file of it was deleted"
     table = dataset(uri, storage_options=LOCKED, commit_lock=BadLock())
@@ -492,6 +495,28 @@ def test_a_lock_that_lost_what_it_guarded(uri: str) -> None:
             ROWS, uri, "append", storage_options=LOCKED, commit_lock=BadLock(before_release=replace)
         )
     assert not isinstance(told.value, CommitOutcomeUnknownError)
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["manifest gone again", "no answer of the store"])
+def test_a_lock_that_fails_when_nobody_knows_of_the_version(
+    uri: str, sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dataset(ROWS, uri)
+    path = Path(manifest_path(dataset(uri).root, 2, Naming.V2))
+    plain = Store.put
+
+    def unanswered(self: Store, place: str, data: bytes) -> None:
+        if place == str(path):
+            raise ConnectionError("no answer")
+        plain(self, place, data)
+
+    if not sent:
+        monkeypatch.setattr(Store, "put", unanswered)
+    lock = BadLock(before_release=(lambda version: path.unlink()) if sent else (lambda version: None))
+    with pytest.raises(CommitOutcomeUnknownError, match="Nothing was deleted"):
+        write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=lock)
+    assert len(list(Path(uri).glob("data/*.lance"))) == 2, "a late put may name it"
+    assert dataset(uri).version == 1
 
 
 def test_a_lock_that_hides_failures_does_not_make_them_commits(uri: str) -> None:

@@ -1,0 +1,105 @@
+"""What a classic session is given by `enable`, by the classes of jvm/ whose nested class Start does it.
+
+All of it is one question to the JVM, see `jvm/LanceStart.java`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import java_gateway
+
+from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
+from spark_lance.spark.session import java_classes
+
+__all__ = ["FORMAT", "NOT_TAKEN", "RULE", "Started", "Wish", "start"]
+
+# The optimizer rule, and the format as threads find it.
+RULE = "spark_lance.LancePruning"
+FORMAT = "lance.DefaultSource"
+_STARTS = "spark_lance.LanceStart"
+# All that is published at once, whatever the first session of a driver asks for.
+_PUBLISHED = (
+    FORMAT,
+    RULE,
+    "spark_lance.LanceLate",
+    "spark_lance.LanceParser",
+    "spark_lance.LanceStatements",
+    "spark_lance.LanceUnits",
+    _STARTS,
+)
+NOT_TAKEN = "the driver's class loader takes no classes"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of parts beside the rule.
+
+    Attributes:
+        parts: their classes, in order.
+        vital: those of them without which none that follows is started.
+        answers: a `java.util.function.BiFunction` in Python, for questions of the parts.
+        arguments: what they ask for by name.
+    """
+
+    parts: Sequence[str] = ()
+    vital: Sequence[str] = ()
+    answers: Any = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Started:
+    """What has come of it.
+
+    Attributes:
+        missing: classes that are not there or could not be started, and why, in a line.
+        settings: the settings of Spark's context that were asked for, None for those that are not set.
+    """
+
+    missing: Mapping[str, str]
+    settings: Mapping[str, str | None]
+
+
+def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str] = ()) -> Started:
+    """Give a session the optimizer rule and other parts, and make it the active one of the calling thread.
+
+    Args:
+        spark: a classic session.
+        wish: the other parts; they are left out where the driver takes no classes.
+        new_sessions: do it for sessions that are made later, too.
+        settings: names of settings of Spark's context to tell.
+    """
+    jvm = spark._jvm
+    others = [FORMAT, *wish.parts]
+    missing: dict[str, str] = {}
+    try:
+        published = java_classes.can_publish(jvm)
+        names = _PUBLISHED if published else (RULE, _STARTS)
+        loader, lost = java_classes.load_all(jvm, names)
+        missing.update(lost)
+        if not published:
+            missing.update(dict.fromkeys(others, NOT_TAKEN))
+        asked = {
+            "parts": [RULE, *(wish.parts if published else ())],
+            "vital": list(wish.vital),
+            "asked": list(settings),
+            "newSessions": new_sessions,
+            "keepsRowsWithoutColumns": KEEPS_ROWS_WITHOUT_COLUMNS,
+            **wish.arguments,
+        }
+        answers = wish.answers if published else None
+        if answers is not None:
+            ensure: Any = java_gateway.ensure_callback_server_started
+            ensure(spark._sc._gateway)
+        starting = loader.loadClass(_STARTS).newInstance()
+        told = json.loads(starting.start(spark._jsparkSession, answers, json.dumps(asked)))
+    except Py4JError as error:
+        reason = missing.get(_STARTS) or java_classes.first_line(error)
+        return Started({**dict.fromkeys([*others, RULE], reason), **missing}, {})
+    # Why a class was not compiled says more than that it is not there.
+    return Started({**told["missing"], **missing}, told["settings"])
