@@ -25,6 +25,7 @@ UNITS = (
     "LanceColumnVector",
     "LanceColumns",
     "LanceHeldColumns",
+    "LanceRowBatches",
     "LanceTransport",
     "LanceSaveModes",
     "LanceAmount",
