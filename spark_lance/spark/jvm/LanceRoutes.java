@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.expressions.BitwiseAnd;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetArrayItem;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.Murmur3Hash;
 import org.apache.spark.sql.catalyst.expressions.Pmod;
 import org.apache.spark.sql.catalyst.expressions.UnsafeArrayData;
@@ -62,7 +63,7 @@ public final class LanceRoutes {
   // The value by which Spark sends a row to a partition; see spark/streaming/routes.py.
   private static Expression sentBy(Map route, LogicalPlan query) {
     if (route.get("column") == null) {
-      return Literal.apply(new Integer(0));
+      return Literal$.MODULE$.apply(new Integer(0));
     }
     Expression column = (Expression) query.output().apply(((Number) route.get("column")).intValue());
     List values = (List) route.get("values");
@@ -74,8 +75,8 @@ public final class LanceRoutes {
       numbers[i] = ((Number) values.get(i)).intValue();
     }
     Expression hash = new Murmur3Hash((Seq) NONE.appended(column), 0);
-    Expression positive = new BitwiseAnd(hash, Literal.apply(new Integer(Integer.MAX_VALUE)));
-    Expression bucket = new Pmod(positive, Literal.apply(new Integer(numbers.length)));
+    Expression positive = new BitwiseAnd(hash, Literal$.MODULE$.apply(new Integer(Integer.MAX_VALUE)));
+    Expression bucket = new Pmod(positive, Literal$.MODULE$.apply(new Integer(numbers.length)));
     ArrayType type = new ArrayType(IntegerType$.MODULE$, false);
     return new GetArrayItem(new Literal(UnsafeArrayData.fromPrimitiveArray(numbers), type), bucket, false);
   }
