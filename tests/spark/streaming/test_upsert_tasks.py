@@ -23,6 +23,7 @@ from spark_lance.memwal.entries import read_entry
 from spark_lance.memwal.names import ShardPaths, list_shards, numbers_in
 from spark_lance.memwal.sharding import Router
 from spark_lance.spark.options.options import write_options
+from spark_lance.spark.sql import writes
 from spark_lance.spark.streaming import upsert
 from spark_lance.spark.streaming.routes import Route, check_partition
 from tests.memwal.tables import KEY, Rows, as_rows, make, rows
@@ -282,6 +283,9 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
         keys = ["", "a", "é", "日本語", "hello", "x" * 40, "🎈"]
     if kind == "boolean":
         keys = [True, False]
+    plans: list[Any] = []
+    plan = writes.plan_upserts
+    monkeypatch.setattr(writes, "plan_upserts", lambda question: plans.append(plan(question)) or plans[-1])
     # The driver has nothing to append then.
     monkeypatch.setattr(upsert, "append_pieces", lambda _at, _router, pieces, _once: 1 / int(not pieces))
     for number in range(2):
@@ -292,6 +296,7 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
     assert dict(zip(found["id"].to_pylist(), found["val"].to_pylist(), strict=True)) == wanted
     assert set(Counter((shard, epoch) for shard, epoch, _ in entries(path)).values()) == {1}
     assert {epoch for _, epoch, _ in entries(path)} == {"0", "1"}
+    assert [planned["route"] is not None for planned in plans] == [True, True]
     if shards == "identity":
         assert len({shard for shard, _, _ in entries(path)}) == len(keys)
 
