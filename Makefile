@@ -18,6 +18,7 @@ EXTRAS_demo := demo
 EXTRAS_test := test,demo
 EXTRAS_test-s3 := test,demo,test-s3
 EXTRAS_test-tpc := test,test-tpc
+EXTRAS_test-torch := test,demo,torch,datasets,ray
 EXTRAS_bench := test,demo,bench
 EXTRAS_docs := test,docs
 EXTRAS_release := release
@@ -26,9 +27,9 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
-.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-delta
+.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -60,6 +61,9 @@ test-s3: $(VENV)/.installed-test-s3 ## run the tests of object stores; they star
 test-stores: $(VENV)/.installed-test-s3 ## run the tests against real servers of S3, GCS, Azure and DynamoDB
 	$(BIN)/python tests/stores/install.py
 	$(BIN)/python -m pytest -m stores $(ARGS)
+
+test-torch: $(VENV)/.installed-test-torch ## run the tests of training with PyTorch, Hugging Face and Ray, which are installed (3 GB)
+	$(BIN)/python -m pytest -m torch $(ARGS)
 
 test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two workers, which they start themselves
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
@@ -139,6 +143,9 @@ bench-commit: $(VENV)/.installed-bench ## measure commits per second against pyl
 
 bench-start: $(VENV)/.installed-bench ## measure the import and the first rows of a table
 	$(BIN)/python -m benchmarks.bench_start $(ARGS)
+
+bench-training: $(VENV)/.installed-bench ## measure an epoch of shuffled batches against Parquet
+	$(BIN)/python -m benchmarks.bench_training $(ARGS)
 
 bench-changes: $(VENV)/.installed-bench ## measure changes of single rows against reading them
 	$(BIN)/python -m benchmarks.bench_changes $(ARGS)

@@ -6,6 +6,7 @@ Rows of 1 KB go into a table of `--rows` rows with a BTREE on its key, `--batch`
 new keys. Each way works for `--seconds`; pylance does so with its own writer (one shard) and its merges.
 
     log 1, log 4     upsert_log().put into 1 and 4 shards; SSTables that are written meanwhile count
+    threads 1, 4     the same, with four threads that share the log and each put a batch at a time
     synced           log 1 with durability="synced"
     merge            merge_insert of the same batch, a version for each call
     visible          milliseconds from the call of put to the end of fresh().lookup of one of its rows
@@ -19,6 +20,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ _SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False, metadata=_KEY), pa.field("payload", pa.binary())]
 )
 _PAYLOAD = 1016
+_THREADS = 4
 
 
 class Rows:
@@ -81,6 +84,27 @@ def pace(
     return done / (time.perf_counter() - start)
 
 
+def shared(
+    batches: list[pa.Table], work: Callable[[pa.Table], object], end: Callable[[], object], seconds: float
+) -> float:
+    """Return the rows per second of a way to write that four threads share."""
+    start = time.perf_counter()
+
+    def one(first: int) -> int:
+        done = 0
+        for batch in batches[first::_THREADS]:
+            work(batch)
+            done += batch.num_rows
+            if time.perf_counter() - start > seconds:
+                break
+        return done
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        done = sum(pool.map(one, range(_THREADS)))
+    end()
+    return done / (time.perf_counter() - start)
+
+
 def main() -> None:
     """Measure and print."""
     options = parser(__doc__)
@@ -100,14 +124,16 @@ def main() -> None:
             make(path, asked.rows, shards)
             return path
 
-        for name, shards, settings in (
-            ("log 1", 1, {}),
-            ("log 4", 4, {}),
-            ("synced", 1, {"durability": "synced"}),
+        for name, shards, way, settings in (
+            ("log 1", 1, pace, {}),
+            ("log 4", 4, pace, {}),
+            ("threads 1", 1, shared, {}),
+            ("threads 4", 4, shared, {}),
+            ("synced", 1, pace, {"durability": "synced"}),
         ):
             path = table(name, shards)
             log = spark_lance.dataset(path).upsert_log(**settings)
-            figures[name] = pace(batches, log.put, log.close, asked.seconds)
+            figures[name] = way(batches, log.put, log.close, asked.seconds)
         writer = lance.dataset(str(table("theirs"))).mem_wal_writer(str(uuid.uuid4()))
         figures["log 1 pylance"] = pace(batches, writer.put, writer.close, asked.seconds)
 
@@ -147,6 +173,8 @@ def show(results: Results, figures: dict[str, float]) -> None:
     for name, unit, peer, peer_name in (
         ("log 1", "1/s", "log 1 pylance", "pylance"),
         ("log 4", "1/s", "merge", "merge_insert"),
+        ("threads 1", "1/s", None, ""),
+        ("threads 4", "1/s", None, ""),
         ("synced", "1/s", None, ""),
         ("merge", "1/s", "merge pylance", "pylance"),
         ("visible", "ms", None, ""),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_lance import errors, query
+    from spark_lance.datasets.batch_udf import batch_udf
     from spark_lance.datasets.building import write_fragments
-    from spark_lance.datasets.columns import batch_udf
     from spark_lance.datasets.dataset import LanceDataset, LanceFragment, dataset, write_dataset
     from spark_lance.datasets.fragment_metadata import FragmentMetadata
     from spark_lance.datasets.operations import LanceOperation
@@ -61,7 +61,7 @@ _HOMES = {
     "LanceTable": "spark_lance.spark.lance_table.table",
     "RetryPolicy": "spark_lance.io.retry",
     "Transaction": "spark_lance.datasets.transaction",
-    "batch_udf": "spark_lance.datasets.columns",
+    "batch_udf": "spark_lance.datasets.batch_udf",
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.datasets.dataset",
     "enable": "spark_lance.spark.enable",

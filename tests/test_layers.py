@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "spark_lance"
 LAYERS = (
     "errors",
+    "late",
     "proto",
     "io",
     "file",
@@ -179,6 +181,27 @@ def test_every_folder_is_a_room(package: str) -> None:
 def test_imports_stand_at_the_top(path: Path) -> None:
     if str(path.relative_to(ROOT)) not in LATE_IMPORTS_ALLOWED:
         assert not list(late_imports(ast.parse(path.read_text())))
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_late_names_are_what_type_checkers_see(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    seen: dict[str, str] = {}
+    late: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for part in node.body:
+                if isinstance(part, ast.ImportFrom):
+                    seen |= {
+                        alias.asname or alias.name: f"{part.module}.{alias.name}" for alias in part.names
+                    }
+            for part in node.orelse:
+                if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
+                    assert ast.unparse(part.value.func) == "late"
+                    module, name = (ast.literal_eval(argument) for argument in part.value.args)
+                    late[ast.unparse(part.targets[0])] = f"{module}.{name}"
+                    assert hasattr(importlib.import_module(module), name)
+    assert late.items() <= seen.items()
 
 
 @pytest.mark.parametrize("path", CASES)

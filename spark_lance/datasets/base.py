@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from spark_lance.io.store import Store
-from spark_lance.table.indices.remap import IndexRemap
+from spark_lance.late import late
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
-from spark_lance.table.versions.resolve import main_root
+
+if TYPE_CHECKING:
+    from spark_lance.table.indices.remap import IndexRemap
+    from spark_lance.table.versions.resolve import main_root
+else:
+    main_root = late("spark_lance.table.versions.resolve", "main_root")
 
 __all__ = ["DatasetBase", "SameDataset"]
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.schema import Schema
+from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import fragments_of
-from spark_lance.table.reading.blobs import descriptors, open_blobs, read_blobs
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+
+if TYPE_CHECKING:
+    from spark_lance.table.reading.blobs import descriptors, open_blobs, read_blobs
+else:
+    descriptors = late("spark_lance.table.reading.blobs", "descriptors")
+    open_blobs = late("spark_lance.table.reading.blobs", "open_blobs")
+    read_blobs = late("spark_lance.table.reading.blobs", "read_blobs")
 
 __all__ = ["blob_columns", "with_blob_bytes"]
 

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
-from spark_lance.datasets.spelling import both_spellings
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError
-from spark_lance.table.columns import new_columns
-from spark_lance.table.columns.alter import alter_columns, drop_columns
-from spark_lance.table.columns.checkpoints import Checkpoints
-from spark_lance.table.columns.evolve import BATCH_ROWS, add_columns, add_null_columns
-from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
-from spark_lance.table.columns.update_in_place import update_columns
+from spark_lance.late import late
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.schema.changes import Alteration
-from spark_lance.table.writing.inputs import as_reader
 
-__all__ = ["ColumnsMixin", "batch_udf", "read_alteration", "sample_row"]
+if TYPE_CHECKING:
+    from spark_lance.table.columns.alter import alter_columns, drop_columns
+    from spark_lance.table.columns.checkpoints import Checkpoints
+    from spark_lance.table.columns.evolve import add_columns, add_null_columns
+    from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
+    from spark_lance.table.columns.update_in_place import update_columns
+    from spark_lance.table.schema.changes import Alteration
+    from spark_lance.table.writing.inputs import as_reader
+else:
+    alter_columns = late("spark_lance.table.columns.alter", "alter_columns")
+    drop_columns = late("spark_lance.table.columns.alter", "drop_columns")
+    Checkpoints = late("spark_lance.table.columns.checkpoints", "Checkpoints")
+    add_columns = late("spark_lance.table.columns.evolve", "add_columns")
+    add_null_columns = late("spark_lance.table.columns.evolve", "add_null_columns")
+    Join = late("spark_lance.table.columns.new_columns", "Join")
+    Stream = late("spark_lance.table.columns.new_columns", "Stream")
+    expressions = late("spark_lance.table.columns.new_columns", "expressions")
+    function = late("spark_lance.table.columns.new_columns", "function")
+    update_columns = late("spark_lance.table.columns.update_in_place", "update_columns")
+    Alteration = late("spark_lance.table.schema.changes", "Alteration")
+    as_reader = late("spark_lance.table.writing.inputs", "as_reader")
 
-# As users call it, in either spelling.
-batch_udf = both_spellings(new_columns.batch_udf)
+__all__ = ["ColumnsMixin", "read_alteration", "sample_row"]
+
+_BATCH_ROWS = 1 << 20
 
 _SAMPLE_BYTES = 1 << 20
 
@@ -72,7 +85,7 @@ class ColumnsMixin(DatasetBase):
             transforms = [transforms]
         if isinstance(transforms, list) and transforms and isinstance(transforms[0], pa.Field):
             transforms = pa.schema(transforms)
-        rows = BATCH_ROWS if batch_size is None else batch_size
+        rows = _BATCH_ROWS if batch_size is None else batch_size
         if rows < 1:
             raise OptionError("batch_size must be at least 1")
         if isinstance(transforms, pa.Schema):

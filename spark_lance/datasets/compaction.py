@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.base import DatasetBase
 from spark_lance.errors import OptionError
+from spark_lance.late import late
 from spark_lance.table.commits.commit import SYSTEM_ENV
-from spark_lance.table.maintenance.compact import (
-    CompactionMetrics,
-    CompactionPlan,
-    RewriteResult,
-    commit_compaction,
-    compact_table,
-    plan_compaction,
-)
-from spark_lance.table.maintenance.compact_plan import read_options
+
+if TYPE_CHECKING:
+    from spark_lance.table.maintenance.compact import (
+        CompactionMetrics,
+        CompactionPlan,
+        RewriteResult,
+        commit_compaction,
+        compact_table,
+        plan_compaction,
+    )
+    from spark_lance.table.maintenance.compact_plan import read_options
+else:
+    CompactionMetrics = late("spark_lance.table.maintenance.compact", "CompactionMetrics")
+    commit_compaction = late("spark_lance.table.maintenance.compact", "commit_compaction")
+    compact_table = late("spark_lance.table.maintenance.compact", "compact_table")
+    plan_compaction = late("spark_lance.table.maintenance.compact", "plan_compaction")
+    read_options = late("spark_lance.table.maintenance.compact_plan", "read_options")
 
 __all__ = ["Compaction"]
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_lance.datasets.base import DatasetBase
+from spark_lance.late import late
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.operations.update_config import Texts, text_updates
 from spark_lance.table.versions.auto_cleanup import PREFIX as AUTO_CLEANUP
-from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
+
+if TYPE_CHECKING:
+    from spark_lance.table.commits.commit import commit_operation
+    from spark_lance.table.operations.update_config import Texts, text_updates
+    from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
+else:
+    commit_operation = late("spark_lance.table.commits.commit", "commit_operation")
+    text_updates = late("spark_lance.table.operations.update_config", "text_updates")
+    auto_cleanup_config = late("spark_lance.table.versions.auto_cleanup", "auto_cleanup_config")
 
 __all__ = ["ConfigMixin"]
 

@@ -6,42 +6,56 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase
-from spark_lance.datasets.building import Place, commit, merge_appends, place_of
 from spark_lance.datasets.columns import ColumnsMixin
 from spark_lance.datasets.config import ConfigMixin
 from spark_lance.datasets.hybrid import HybridMixin
 from spark_lance.datasets.mem_wal import MemWalMixin
-from spark_lance.datasets.operations import Operation
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
 from spark_lance.datasets.show import ShowMixin
 from spark_lance.datasets.spelling import both_spellings, both_spellings_of_methods
 from spark_lance.datasets.sql import SqlMixin
 from spark_lance.datasets.stats import StatsMixin
-from spark_lance.datasets.transaction import Transaction
 from spark_lance.datasets.versions import DatasetBasePath, VersionsMixin
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
+from spark_lance.late import late
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard, find_latest, plan_write
-from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
-from spark_lance.table.versions.resolve import Reference, version_at
 from spark_lance.table.versions.versions import load_latest, load_version
-from spark_lance.table.writing.align import Aligner
-from spark_lance.table.writing.compression import compressed
-from spark_lance.table.writing.inputs import as_reader
-from spark_lance.table.writing.targets import choose_targets
-from spark_lance.table.writing.write import (
-    MAX_BYTES_PER_FILE,
-    MAX_ROWS_PER_FILE,
-    write_fragments,
-)
+from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.building import Place, commit, merge_appends, place_of
+    from spark_lance.datasets.operations import Operation
+    from spark_lance.datasets.transaction import Transaction
+    from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard, find_latest, plan_write
+    from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
+    from spark_lance.table.versions.resolve import Reference, version_at
+    from spark_lance.table.writing.align import Aligner
+    from spark_lance.table.writing.compression import compressed
+    from spark_lance.table.writing.inputs import as_reader
+    from spark_lance.table.writing.targets import choose_targets
+    from spark_lance.table.writing.write import write_fragments
+else:
+    commit = late("spark_lance.datasets.building", "commit")
+    merge_appends = late("spark_lance.datasets.building", "merge_appends")
+    place_of = late("spark_lance.datasets.building", "place_of")
+    commit_or_discard = late("spark_lance.table.inserts.write_plan", "commit_or_discard")
+    find_latest = late("spark_lance.table.inserts.write_plan", "find_latest")
+    plan_write = late("spark_lance.table.inserts.write_plan", "plan_write")
+    auto_cleanup_config = late("spark_lance.table.versions.auto_cleanup", "auto_cleanup_config")
+    version_at = late("spark_lance.table.versions.resolve", "version_at")
+    Aligner = late("spark_lance.table.writing.align", "Aligner")
+    compressed = late("spark_lance.table.writing.compression", "compressed")
+    as_reader = late("spark_lance.table.writing.inputs", "as_reader")
+    choose_targets = late("spark_lance.table.writing.targets", "choose_targets")
+    write_fragments = late("spark_lance.table.writing.write", "write_fragments")
 
 __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
 

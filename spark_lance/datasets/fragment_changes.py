@@ -4,27 +4,45 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata
-from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.errors import FormatError, OptionError, RowNotFoundError, SchemaError
 from spark_lance.file.extensions import known_schema
-from spark_lance.file.opening import open_file
+from spark_lance.late import late
 from spark_lance.proto import table_pb2
-from spark_lance.table.columns.evolve import ColumnFiles, extend_fragment
-from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
-from spark_lance.table.columns.update_in_place import NewValues, update_fragment
-from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.writing.inputs import as_reader
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata
+    from spark_lance.datasets.lance_schema import LanceSchema
+    from spark_lance.file.opening import open_file
+    from spark_lance.table.columns.evolve import ColumnFiles, extend_fragment
+    from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
+    from spark_lance.table.columns.update_in_place import NewValues, update_fragment
+    from spark_lance.table.commits.row_changes import RowChanges
+    from spark_lance.table.writing.inputs import as_reader
+else:
+    DataFile = late("spark_lance.datasets.fragment_metadata", "DataFile")
+    FragmentMetadata = late("spark_lance.datasets.fragment_metadata", "FragmentMetadata")
+    LanceSchema = late("spark_lance.datasets.lance_schema", "LanceSchema")
+    open_file = late("spark_lance.file.opening", "open_file")
+    ColumnFiles = late("spark_lance.table.columns.evolve", "ColumnFiles")
+    extend_fragment = late("spark_lance.table.columns.evolve", "extend_fragment")
+    Join = late("spark_lance.table.columns.new_columns", "Join")
+    Stream = late("spark_lance.table.columns.new_columns", "Stream")
+    expressions = late("spark_lance.table.columns.new_columns", "expressions")
+    function = late("spark_lance.table.columns.new_columns", "function")
+    NewValues = late("spark_lance.table.columns.update_in_place", "NewValues")
+    update_fragment = late("spark_lance.table.columns.update_in_place", "update_fragment")
+    RowChanges = late("spark_lance.table.commits.row_changes", "RowChanges")
+    as_reader = late("spark_lance.table.writing.inputs", "as_reader")
 
 __all__ = ["FragmentChanges"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +19,24 @@ from spark_lance.errors import OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
 from spark_lance.file.schema import Schema
-from spark_lance.index.vector.query import VectorQuery
-from spark_lance.memwal.fresh import FreshRows, FreshScan
-from spark_lance.memwal.nearest import nearest_rows
+from spark_lance.late import late
 from spark_lance.table.predicates.predicate import Predicate, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.reading.take import RowNumbers
-from spark_lance.table.writing.align import Aligner
-from spark_lance.table.writing.inputs import as_reader
+
+if TYPE_CHECKING:
+    from spark_lance.index.vector.query import VectorQuery
+    from spark_lance.memwal.fresh import FreshRows, FreshScan
+    from spark_lance.memwal.nearest import nearest_rows
+    from spark_lance.table.reading.take import RowNumbers
+    from spark_lance.table.writing.align import Aligner
+    from spark_lance.table.writing.inputs import as_reader
+else:
+    VectorQuery = late("spark_lance.index.vector.query", "VectorQuery")
+    nearest_rows = late("spark_lance.memwal.nearest", "nearest_rows")
+    Aligner = late("spark_lance.table.writing.align", "Aligner")
+    as_reader = late("spark_lance.table.writing.inputs", "as_reader")
 
 __all__ = ["FreshDataset"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +13,27 @@ import pyarrow as pa
 from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.datasets.index_parts import IndexPartsMixin
 from spark_lance.errors import OptionError
-from spark_lance.index.columns import leaf_field
-from spark_lance.index.fusion import RANK_CONSTANT, reciprocal_rank_fusion
-from spark_lance.index.search_rows import Addresses, allowed_rows
-from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
-from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.search import VectorSearch
-from spark_lance.index.vector.top_k import TopK
+from spark_lance.index.fusion import RANK_CONSTANT
+from spark_lance.late import late
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate
+
+if TYPE_CHECKING:
+    from spark_lance.index.columns import leaf_field
+    from spark_lance.index.fusion import reciprocal_rank_fusion
+    from spark_lance.index.search_rows import Addresses, allowed_rows
+    from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
+    from spark_lance.index.vector.query import VectorQuery
+    from spark_lance.index.vector.search import VectorSearch
+    from spark_lance.index.vector.top_k import TopK
+else:
+    leaf_field = late("spark_lance.index.columns", "leaf_field")
+    reciprocal_rank_fusion = late("spark_lance.index.fusion", "reciprocal_rank_fusion")
+    allowed_rows = late("spark_lance.index.search_rows", "allowed_rows")
+    TextSearch = late("spark_lance.index.text.search", "TextSearch")
+    parse_text_query = late("spark_lance.index.text.search", "parse_text_query")
+    VectorQuery = late("spark_lance.index.vector.query", "VectorQuery")
+    VectorSearch = late("spark_lance.index.vector.search", "VectorSearch")
 
 __all__ = ["CANDIDATES", "RELEVANCE", "HybridMixin", "HybridQuery", "HybridTopK", "fuse"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.datasets.base import SameDataset
-from spark_lance.datasets.index_stats import segment_figures
 from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.projection import Columns
 from spark_lance.datasets.read import ReadMixin
@@ -22,33 +21,50 @@ from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
 from spark_lance.file.schema import Schema as LanceSchema
-from spark_lance.index.columns import leaf_field
-from spark_lance.index.entries import segments_of
 from spark_lance.index.pruners import index_pruners
-from spark_lance.index.remap import SegmentRemap
-from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
-from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.search_rows import allowed_rows
-from spark_lance.index.text.compound import CompoundSearch
 from spark_lance.index.text.queries import FullTextQuery
-from spark_lance.index.text.search import TextSearch, parse_text_query
-from spark_lance.index.vector.create import (
-    VECTOR_LABEL,
-    VECTOR_NEWEST,
-    create_vector_index,
-    extend_vector_index,
-    recipe_with,
-)
-from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.search import VectorSearch
+from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.late import late
 from spark_lance.table.index_kinds import label_of
-from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.reading.take import OpenFragments
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.index_stats import segment_figures
+    from spark_lance.index.columns import leaf_field
+    from spark_lance.index.entries import segments_of
+    from spark_lance.index.remap import SegmentRemap
+    from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
+    from spark_lance.index.scalar.kinds import SCALAR_INDICES
+    from spark_lance.index.search_rows import allowed_rows
+    from spark_lance.index.text.compound import CompoundSearch
+    from spark_lance.index.text.search import TextSearch, parse_text_query
+    from spark_lance.index.vector.create import create_vector_index, extend_vector_index, recipe_with
+    from spark_lance.index.vector.query import VectorQuery
+    from spark_lance.index.vector.search import VectorSearch
+    from spark_lance.table.indices.describe import describe_indices
+    from spark_lance.table.reading.take import OpenFragments
+else:
+    SCALAR_INDICES = late("spark_lance.index.scalar.kinds", "SCALAR_INDICES")
+    segment_figures = late("spark_lance.datasets.index_stats", "segment_figures")
+    leaf_field = late("spark_lance.index.columns", "leaf_field")
+    segments_of = late("spark_lance.index.entries", "segments_of")
+    SegmentRemap = late("spark_lance.index.remap", "SegmentRemap")
+    create_scalar_index = late("spark_lance.index.scalar.create", "create_scalar_index")
+    extend_scalar_index = late("spark_lance.index.scalar.create", "extend_scalar_index")
+    allowed_rows = late("spark_lance.index.search_rows", "allowed_rows")
+    CompoundSearch = late("spark_lance.index.text.compound", "CompoundSearch")
+    TextSearch = late("spark_lance.index.text.search", "TextSearch")
+    parse_text_query = late("spark_lance.index.text.search", "parse_text_query")
+    create_vector_index = late("spark_lance.index.vector.create", "create_vector_index")
+    extend_vector_index = late("spark_lance.index.vector.create", "extend_vector_index")
+    recipe_with = late("spark_lance.index.vector.create", "recipe_with")
+    VectorSearch = late("spark_lance.index.vector.search", "VectorSearch")
+    describe_indices = late("spark_lance.table.indices.describe", "describe_indices")
+    OpenFragments = late("spark_lance.table.reading.take", "OpenFragments")
 
 __all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices", "measured_schema"]
 

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import uuid as uuids
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.index import IndexMixin
-from spark_lance.datasets.index_segment import Index
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.index.columns import leaf_field
-from spark_lance.index.entries import check_name
-from spark_lance.index.scalar.create import build_segment
-from spark_lance.index.scalar.kinds import scalar_kind
-from spark_lance.index.scalar.parts import merge_parts, merge_segments, write_part
-from spark_lance.index.vector.create import (
-    VECTOR_LABEL,
-    merge_vector_segments,
-    recipe_with,
-    write_vector_segment,
-)
-from spark_lance.index.vector.storage import INDEX_TYPES
+from spark_lance.index.vector.label import VECTOR_LABEL
+from spark_lance.late import late
 from spark_lance.proto import table_pb2
-from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.index_kinds import label_of
-from spark_lance.table.operations.create_index import create_index_message
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.index_segment import Index
+    from spark_lance.index.columns import leaf_field
+    from spark_lance.index.entries import check_name
+    from spark_lance.index.scalar.create import build_segment
+    from spark_lance.index.scalar.kinds import scalar_kind
+    from spark_lance.index.scalar.parts import merge_parts, merge_segments, write_part
+    from spark_lance.index.vector.create import merge_vector_segments, recipe_with, write_vector_segment
+    from spark_lance.index.vector.storage import INDEX_TYPES
+    from spark_lance.table.commits.commit import commit_operation
+    from spark_lance.table.operations.create_index import create_index_message
+else:
+    INDEX_TYPES = late("spark_lance.index.vector.storage", "INDEX_TYPES")
+    Index = late("spark_lance.datasets.index_segment", "Index")
+    leaf_field = late("spark_lance.index.columns", "leaf_field")
+    check_name = late("spark_lance.index.entries", "check_name")
+    build_segment = late("spark_lance.index.scalar.create", "build_segment")
+    scalar_kind = late("spark_lance.index.scalar.kinds", "scalar_kind")
+    merge_parts = late("spark_lance.index.scalar.parts", "merge_parts")
+    merge_segments = late("spark_lance.index.scalar.parts", "merge_segments")
+    write_part = late("spark_lance.index.scalar.parts", "write_part")
+    merge_vector_segments = late("spark_lance.index.vector.create", "merge_vector_segments")
+    recipe_with = late("spark_lance.index.vector.create", "recipe_with")
+    write_vector_segment = late("spark_lance.index.vector.create", "write_vector_segment")
+    commit_operation = late("spark_lance.table.commits.commit", "commit_operation")
+    create_index_message = late("spark_lance.table.operations.create_index", "create_index_message")
 
 __all__ = ["IndexPartsMixin"]
 
@@ -65,7 +79,7 @@ class IndexPartsMixin(IndexMixin):
         fragments = self._fragments_named(fragment_ids)
         name = name or f"{column}_idx"
         number = None if index_uuid is None else _uuid(index_uuid)
-        if index_type.upper() in INDEX_TYPES:
+        if index_type.upper() in INDEX_TYPES.keys():  # noqa: SIM118 (it is imported late)
             metric = options.pop("metric", "l2")
             partitions, sub_vectors, bits = (options.pop(argument, None) for argument in _VECTOR_ARGUMENTS)
             recipe = recipe_with(index_type, metric, partitions, sub_vectors, bits, options)

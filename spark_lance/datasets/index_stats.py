@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.index.entries import segments_of
-from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
-from spark_lance.table.indices.describe import IndexDescription
+from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.late import late
 from spark_lance.table.reading.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from spark_lance.index.entries import segments_of
+    from spark_lance.index.scalar.kinds import SCALAR_INDICES
+    from spark_lance.index.vector.create import open_segment
+    from spark_lance.table.indices.describe import IndexDescription
+else:
+    SCALAR_INDICES = late("spark_lance.index.scalar.kinds", "SCALAR_INDICES")
+    segments_of = late("spark_lance.index.entries", "segments_of")
+    open_segment = late("spark_lance.index.vector.create", "open_segment")
 
 __all__ = ["segment_figures"]
 

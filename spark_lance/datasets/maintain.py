@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
-from spark_lance.table.indices.describe import IndexDescription, describe_indices, list_indices
-from spark_lance.table.maintenance.compact import CompactionMetrics, compact_table
-from spark_lance.table.maintenance.compact_plan import read_options
-from spark_lance.table.maintenance.drop_index import drop_index
-from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
+from spark_lance.late import late
+
+if TYPE_CHECKING:
+    from spark_lance.table.indices.describe import IndexDescription, describe_indices, list_indices
+    from spark_lance.table.maintenance.compact import CompactionMetrics, compact_table
+    from spark_lance.table.maintenance.compact_plan import read_options
+    from spark_lance.table.maintenance.drop_index import drop_index
+    from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
+else:
+    describe_indices = late("spark_lance.table.indices.describe", "describe_indices")
+    list_indices = late("spark_lance.table.indices.describe", "list_indices")
+    compact_table = late("spark_lance.table.maintenance.compact", "compact_table")
+    read_options = late("spark_lance.table.maintenance.compact_plan", "read_options")
+    drop_index = late("spark_lance.table.maintenance.drop_index", "drop_index")
+    CleanupPolicy = late("spark_lance.table.versions.cleanup", "CleanupPolicy")
+    cleanup = late("spark_lance.table.versions.cleanup", "cleanup")
 
 __all__ = ["MaintainMixin", "Optimizer"]
 

@@ -6,28 +6,41 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
-from spark_lance.datasets.fresh import FreshDataset
-from spark_lance.memwal.compact import (
-    GRACE,
-    WalCollection,
-    WalCompaction,
-    collect_wal,
-    compact_wal,
-    shards_of,
-)
-from spark_lance.memwal.entries import read_tail
-from spark_lance.memwal.fresh import compacted_generations, open_fresh
-from spark_lance.memwal.names import ShardPaths, parse_shard_id
-from spark_lance.memwal.routed import RoutedWriter
-from spark_lance.memwal.setup import drop_mem_wal, initialize_mem_wal
-from spark_lance.memwal.shard_manifest import load_shard
-from spark_lance.memwal.writer import ShardWriter
+from spark_lance.late import late
+from spark_lance.memwal.names import GRACE
 from spark_lance.proto.index_pb2 import ShardManifest
-from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.versions.versions import load_latest
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.fresh import FreshDataset
+    from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal, compact_wal, shards_of
+    from spark_lance.memwal.entries import read_tail
+    from spark_lance.memwal.fresh import compacted_generations, open_fresh
+    from spark_lance.memwal.names import ShardPaths, parse_shard_id
+    from spark_lance.memwal.routed import RoutedWriter
+    from spark_lance.memwal.setup import drop_mem_wal, initialize_mem_wal
+    from spark_lance.memwal.shard_manifest import load_shard
+    from spark_lance.memwal.writer import ShardWriter
+    from spark_lance.table.operations.mem_wal_marks import mem_wal_details
+else:
+    FreshDataset = late("spark_lance.datasets.fresh", "FreshDataset")
+    collect_wal = late("spark_lance.memwal.compact", "collect_wal")
+    compact_wal = late("spark_lance.memwal.compact", "compact_wal")
+    shards_of = late("spark_lance.memwal.compact", "shards_of")
+    read_tail = late("spark_lance.memwal.entries", "read_tail")
+    compacted_generations = late("spark_lance.memwal.fresh", "compacted_generations")
+    open_fresh = late("spark_lance.memwal.fresh", "open_fresh")
+    ShardPaths = late("spark_lance.memwal.names", "ShardPaths")
+    parse_shard_id = late("spark_lance.memwal.names", "parse_shard_id")
+    RoutedWriter = late("spark_lance.memwal.routed", "RoutedWriter")
+    drop_mem_wal = late("spark_lance.memwal.setup", "drop_mem_wal")
+    initialize_mem_wal = late("spark_lance.memwal.setup", "initialize_mem_wal")
+    load_shard = late("spark_lance.memwal.shard_manifest", "load_shard")
+    ShardWriter = late("spark_lance.memwal.writer", "ShardWriter")
+    mem_wal_details = late("spark_lance.table.operations.mem_wal_marks", "mem_wal_details")
 
 __all__ = ["MemWalMixin", "ShardInfo"]
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_lance.datasets.base import DatasetBase
-from spark_lance.datasets.building import write_fragments
 from spark_lance.datasets.fragment_changes import FragmentChanges
-from spark_lance.datasets.fragment_metadata import FragmentMetadata
 from spark_lance.datasets.ordering import OrderBy, orderings
 from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.scan_request import (
@@ -27,17 +25,32 @@ from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError, OptionTypeError, RowNotFoundError
 from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.file.schema import Schema
+from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import fragments_of
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate
-from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
-from spark_lance.table.reading.changes_feed import Changes, changes_between
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
-from spark_lance.table.versions.resolve import Reference, resolve
 from spark_lance.table.versions.versions import load_version
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.building import write_fragments
+    from spark_lance.datasets.fragment_metadata import FragmentMetadata
+    from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
+    from spark_lance.table.reading.changes_feed import Changes, changes_between
+    from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
+    from spark_lance.table.versions.resolve import Reference, resolve
+else:
+    write_fragments = late("spark_lance.datasets.building", "write_fragments")
+    blob_path = late("spark_lance.table.reading.blobs", "blob_path")
+    descriptors = late("spark_lance.table.reading.blobs", "descriptors")
+    open_blobs = late("spark_lance.table.reading.blobs", "open_blobs")
+    changes_between = late("spark_lance.table.reading.changes_feed", "changes_between")
+    take_addresses = late("spark_lance.table.reading.take", "take_addresses")
+    take_positions = late("spark_lance.table.reading.take", "take_positions")
+    take_row_ids = late("spark_lance.table.reading.take", "take_row_ids")
+    resolve = late("spark_lance.table.versions.resolve", "resolve")
 
 __all__ = ["LanceFragment", "ReadMixin", "Readable"]
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
-from spark_lance.datasets.merge import MergeInsertBuilder
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.late import late
 from spark_lance.table.predicates.predicate import Predicate
-from spark_lance.table.rows.delete import delete_rows
-from spark_lance.table.rows.update import update_rows
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.merge import MergeInsertBuilder
+    from spark_lance.table.rows.delete import delete_rows
+    from spark_lance.table.rows.update import update_rows
+else:
+    MergeInsertBuilder = late("spark_lance.datasets.merge", "MergeInsertBuilder")
+    delete_rows = late("spark_lance.table.rows.delete", "delete_rows")
+    update_rows = late("spark_lance.table.rows.update", "update_rows")
 
 __all__ = ["RowsMixin", "UpdateResult"]
 

@@ -6,14 +6,19 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from spark_lance.datasets.ordering import ColumnOrdering
 from spark_lance.datasets.projection import Columns
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.index.vector.query import VectorQuery
+from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.predicates.predicate import Predicate
+
+if TYPE_CHECKING:
+    from spark_lance.index.vector.query import VectorQuery
+else:
+    VectorQuery = late("spark_lance.index.vector.query", "VectorQuery")
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "HINTS", "BlobHandling", "ScanRequest", "check_hints"]
 

@@ -6,26 +6,35 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
 from spark_lance.datasets.ordering import first_rows, joined, sorted_rows
-from spark_lance.datasets.plan_text import analyzed, explained, scanned_rows
 from spark_lance.datasets.projection import Projection
 from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError
 from spark_lance.file.extensions import known_schema, known_table
+from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import row_addresses
 from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan, rows_without_columns
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
+    from spark_lance.datasets.plan_text import analyzed, explained, scanned_rows
+else:
+    blob_columns = late("spark_lance.datasets.blob_bytes", "blob_columns")
+    with_blob_bytes = late("spark_lance.datasets.blob_bytes", "with_blob_bytes")
+    analyzed = late("spark_lance.datasets.plan_text", "analyzed")
+    explained = late("spark_lance.datasets.plan_text", "explained")
+    scanned_rows = late("spark_lance.datasets.plan_text", "scanned_rows")
 
 __all__ = ["LanceScanner", "ScanSource"]
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import FormatError
-from spark_lance.file.opening import open_file
-from spark_lance.table.maintenance.verify import verify
-from spark_lance.table.schema.changes import new_field_ids
+from spark_lance.late import late
+
+if TYPE_CHECKING:
+    from spark_lance.file.opening import open_file
+    from spark_lance.table.maintenance.verify import verify
+    from spark_lance.table.schema.changes import new_field_ids
+else:
+    open_file = late("spark_lance.file.opening", "open_file")
+    verify = late("spark_lance.table.maintenance.verify", "verify")
+    new_field_ids = late("spark_lance.table.schema.changes", "new_field_ids")
 
 __all__ = ["DataStatistics", "FieldStatistics", "LanceStats", "StatsMixin"]
 

@@ -5,22 +5,40 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_lance.datasets.base import DatasetBase
 from spark_lance.io.store import open_store
+from spark_lance.late import late
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.bases import BasePath
-from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
 from spark_lance.table.manifest import read_manifest
-from spark_lance.table.transaction import Transaction, read_transaction
-from spark_lance.table.versions.branches import Branches
-from spark_lance.table.versions.naming import migrate_names
-from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
-from spark_lance.table.versions.summary import version_summary
-from spark_lance.table.versions.tags import Tags
-from spark_lance.table.versions.versions import latest_version, list_versions, load_latest, load_version
+from spark_lance.table.versions.versions import load_latest, load_version
+
+if TYPE_CHECKING:
+    from spark_lance.table.commits.commit import commit_operation
+    from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
+    from spark_lance.table.transaction import Transaction, read_transaction
+    from spark_lance.table.versions.branches import Branches
+    from spark_lance.table.versions.naming import migrate_names
+    from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
+    from spark_lance.table.versions.summary import version_summary
+    from spark_lance.table.versions.tags import Tags
+    from spark_lance.table.versions.versions import latest_version, list_versions
+else:
+    commit_operation = late("spark_lance.table.commits.commit", "commit_operation")
+    create_branch = late("spark_lance.table.inserts.clone", "create_branch")
+    deep_clone = late("spark_lance.table.inserts.clone", "deep_clone")
+    shallow_clone = late("spark_lance.table.inserts.clone", "shallow_clone")
+    read_transaction = late("spark_lance.table.transaction", "read_transaction")
+    Branches = late("spark_lance.table.versions.branches", "Branches")
+    migrate_names = late("spark_lance.table.versions.naming", "migrate_names")
+    VersionRef = late("spark_lance.table.versions.resolve", "VersionRef")
+    resolve = late("spark_lance.table.versions.resolve", "resolve")
+    version_summary = late("spark_lance.table.versions.summary", "version_summary")
+    Tags = late("spark_lance.table.versions.tags", "Tags")
+    latest_version = late("spark_lance.table.versions.versions", "latest_version")
+    list_versions = late("spark_lance.table.versions.versions", "list_versions")
 
 __all__ = ["DatasetBasePath", "VersionsMixin"]
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
+from spark_lance.file.json_bulk import encode_alike, key_entries
 from spark_lance.file.json_numbers import numbers_of
 from spark_lance.file.json_shapes import Alike, alike
 from spark_lance.file.json_values import (
@@ -187,9 +188,35 @@ def json_documents(texts: pa.Array) -> pa.Array:
             doubles, or is nested too deeply.
     """
     encoded = texts.dictionary_encode()
-    distinct = encoded.dictionary.to_pylist()
-    documents = pa.array([_document(text) for text in distinct], pa.large_binary())
+    distinct = encoded.dictionary
+    parts = [_documents(part) for part in _windows(distinct)]
+    documents = pa.concat_arrays(parts) if parts else pa.array([], pa.large_binary())
     return documents.take(encoded.indices)
+
+
+def _documents(texts: pa.Array) -> pa.Array:
+    """Return texts as documents: those that are like one of them together, the others one by one."""
+    left = np.arange(len(texts))
+    places, parts = [], []
+    for _ in range(_MOST_SHAPES):
+        if len(left) < _LEAST_ALIKE:
+            break
+        some = texts if len(left) == len(texts) else texts.take(pa.array(left))
+        found = encode_alike(some, some[0].as_py())
+        if found is None:
+            break
+        same, documents = found
+        places.append(left[same])
+        parts.append(documents)
+        worth = _WORTH_COLUMNS * len(documents) >= len(left)
+        left = left[~same]
+        if not worth:
+            break
+    rest = texts if len(left) == len(texts) else texts.take(pa.array(left))
+    places.append(left)
+    parts.append(pa.array([_document(text) for text in rest.to_pylist()], pa.large_binary()))
+    order = np.argsort(np.concatenate(places), kind="stable")
+    return pa.concat_arrays(parts).take(pa.array(order))
 
 
 class _Stored(bytes):
@@ -247,13 +274,10 @@ def _object(pairs: list[tuple[str, Any]]) -> _Stored:
 @lru_cache(maxsize=1024)
 def _keys(names: tuple[str, ...]) -> tuple[tuple[int, ...], bytes, bytes]:
     """Return the order of the keys of an object, the header with their entries, and their bytes."""
-    texts = [_utf8(name) for name in names]
+    texts = tuple(_utf8(name) for name in names)
     if len(set(texts)) < len(texts):
         raise _UnfitError("an object has a key twice")
-    order = sorted(range(len(texts)), key=texts.__getitem__)
-    words = [STRING << 28 | len(texts[place]) for place in order]
-    head = struct.pack(f">{1 + len(words)}I", OBJECT | len(words), *words)
-    return tuple(order), head, b"".join([texts[place] for place in order])
+    return key_entries(texts)
 
 
 def _container(head: bytes, texts: bytes, values: list[Any]) -> _Stored:

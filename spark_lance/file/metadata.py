@@ -78,17 +78,30 @@ class Page:
 
 @dataclass(frozen=True)
 class ColumnMetadata:
-    """All pages of one column, in row order. `blob` tells a 2.0 column of blob descriptors."""
+    """All pages of one column, in row order.
+
+    `blob` tells a 2.0 column of blob descriptors. `items` is the column of the bytes of strings that Lance
+    0.13 wrote as lists of bytes.
+    """
 
     index: int
     pages: tuple[Page, ...]
     blob: bool = False
     buffers: tuple[tuple[int, int], ...] = ()
+    items: ColumnMetadata | None = None
 
     @property
     def num_rows(self) -> int:
         """Sum of the page lengths."""
         return sum(page.length for page in self.pages)
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether a 2.0 column tells where lists end, whose items are in the next one."""
+        if not self.pages or not self.pages[0].says(ARRAY_ENCODING_URL):
+            return False
+        encoding = self.pages[0].layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)
+        return bool(encoding.WhichOneof("array_encoding") == "list")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -184,7 +185,10 @@ class FileReader:
                 raise FormatError(
                     f"the file has no column for field {owner.name!r} (id {owner.id})", self.path
                 )
-            columns[owner.id] = self.column(self.columns[owner.id])
+            column = self.column(self.columns[owner.id])
+            if owner.kind == "leaf" and column.has_lists:
+                column = replace(column, items=self.column(column.index + 1))
+            columns[owner.id] = column
         try:
             reader = PAGE_FORMATS[self.version].reader(field, columns, self.source, self.version)
         except (FormatError, UnsupportedFormatError) as error:

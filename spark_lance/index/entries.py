@@ -2,7 +2,8 @@
 
 An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
 covered twice. What counts of a segment are the rows of the fragments that it covers and that the version
-still has. Several indices of one kind may be on one column: a search uses one of them, see `newest_index`.
+still has. Several indices of one kind may be on one column: a search uses one of them, see `newest_index`
+(vectors) and `first_index` (text).
 (Lance index format, manifest entry and reader duties.)
 """
 
@@ -30,6 +31,7 @@ __all__ = [
     "by_age",
     "check_extensible",
     "check_name",
+    "first_index",
     "index_directory",
     "new_entry",
     "newest_index",
@@ -148,9 +150,26 @@ def newest_index(segments: Iterable[Segment]) -> list[Segment]:
     Its fragments are covered once: a fragment that several segments name counts in the last of them.
     """
     ranked = by_age(segments)
+    return _once_covered(ranked[0]) if ranked else []
+
+
+def first_index(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the segments of the index that stands first in the manifest, of those that cover something.
+
+    Fragments are covered once, as by `newest_index`.
+    """
+    indices: dict[str, list[Segment]] = {}
+    for segment in segments:
+        indices.setdefault(segment.name, []).append(segment)
+    covering = [parts for parts in indices.values() if any(segment.covered for segment in parts)]
+    return _once_covered(next(iter(covering or indices.values()), []))
+
+
+def _once_covered(segments: Sequence[Segment]) -> list[Segment]:
+    """Return segments of which the last has the fragments that several name."""
     found: list[Segment] = []
     taken = BitMap()
-    for segment in reversed(ranked[0] if ranked else []):
+    for segment in reversed(segments):
         found.append(replace(segment, covered=segment.covered - taken))
         taken |= segment.covered
     return found[::-1]

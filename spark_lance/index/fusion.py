@@ -9,11 +9,14 @@ SIGIR 2009, where the constant is 60 and all weights are 1.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.index.search_rows import Addresses
+if TYPE_CHECKING:
+    from spark_lance.index.search_rows import Addresses
+
 
 __all__ = ["RANK_CONSTANT", "reciprocal_rank_fusion"]
 

@@ -43,7 +43,7 @@ from spark_lance.io.outputs import (
 from spark_lance.io.ranges import check_length, fetch_joined
 from spark_lance.io.retry import RetryPolicy, retried
 from spark_lance.io.storage_options import DRIVERS, fsspec_options, split_own
-from spark_lance.io.stored_object import StoredObject, stored_object
+from spark_lance.io.stored_object import StoredObject, file_of_disk, stored_object
 
 if TYPE_CHECKING:
     import fsspec
@@ -135,6 +135,9 @@ class Store:
 
     def strip(self, uri: str) -> str:
         """Return the path of a URI inside this store; local paths become absolute."""
+        # What is local is done without fsspec where that is as short: importing it takes a while.
+        if self.is_local and os.sep == "/" and uri.startswith("/"):
+            return uri.rstrip("/") or "/"
         return str(self.fs._strip_protocol(uri))
 
     def uri(self, path: str) -> str:
@@ -147,6 +150,13 @@ class Store:
         Raises:
             FileNotFoundError: there is none.
         """
+        if self.is_local:
+            try:
+                data = Path(path).read_bytes()
+            except OSError as error:
+                raise local_failure(error, f"reading {path}") from None
+            count_read(len(data))
+            return data
         # Without this s3fs asks for the size first.
         whole = {"max_concurrency": 1} if self.protocol in S3 else {}
         data = bytes(self._call("reading", path, lambda fs: fs.cat_file(path, **whole)))
@@ -222,6 +232,8 @@ class Store:
             head = self._s3("head_object", path, Bucket=bucket, Key=key)
             modified = head["LastModified"].astimezone(timezone.utc)
             return StoredObject(path, int(head["ContentLength"]), modified, head.get("ETag"))
+        if self.is_local:
+            return file_of_disk(path)
         found = self._call("looking up", path, lambda fs: fs.info(path))
         if found["type"] == "directory":
             raise FileNotFoundError(f"{path} is a directory")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-__all__ = ["StoredObject", "stored_object"]
+from spark_lance.io.failures import local_failure
+
+__all__ = ["StoredObject", "file_of_disk", "stored_object"]
 
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
@@ -45,3 +49,20 @@ def stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
         return StoredObject(path, int(found["size"]), None)
     aware = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
     return StoredObject(path, int(found["size"]), aware.astimezone(timezone.utc))
+
+
+def file_of_disk(path: str) -> StoredObject:
+    """Return size and time of a file of this machine.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    try:
+        found = Path(path).stat()
+    except NotADirectoryError:
+        raise
+    except OSError as error:
+        raise local_failure(error, f"looking up {path}") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise FileNotFoundError(f"{path} is a directory")
+    return StoredObject(path, found.st_size, datetime.fromtimestamp(found.st_mtime, timezone.utc))

@@ -33,7 +33,7 @@ from spark_lance.io.progress import report
 from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.memwal.entries import wal_fields
 from spark_lance.memwal.fresh import compacted_generations
-from spark_lance.memwal.names import ShardPaths, list_shards, numbers_in, sstable_generation
+from spark_lance.memwal.names import GRACE, ShardPaths, list_shards, numbers_in, sstable_generation
 from spark_lance.memwal.newest import choose
 from spark_lance.memwal.parts import SstablePart, open_sstable
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
@@ -55,7 +55,6 @@ from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments
 
 __all__ = [
-    "GRACE",
     "WalCollection",
     "WalCompaction",
     "collect_wal",
@@ -66,8 +65,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Longer than a reader needs to open what it has looked at, and than a writer goes without a look.
-GRACE = timedelta(hours=1)
 _FOLD_BYTES = 256 << 20
 _KEPT_MANIFESTS = 5
 _WINDOW_BYTES = 64 << 20

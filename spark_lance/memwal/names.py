@@ -16,11 +16,13 @@ import re
 import secrets
 import uuid
 from dataclasses import dataclass
+from datetime import timedelta
 
 from spark_lance.errors import OptionError
 from spark_lance.io.store import Store, join
 
 __all__ = [
+    "GRACE",
     "MEM_WAL_DIR",
     "ShardPaths",
     "list_shards",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 MEM_WAL_DIR = "_mem_wal"
+# Longer than a reader needs to open what it has looked at, and than a writer goes without a look.
+GRACE = timedelta(hours=1)
 _DIGITS = 64
 _NAME = re.compile(r"([01]{64})\.(binpb|arrow)", re.ASCII)
 _SSTABLE = re.compile(r"[0-9a-f]{8}_gen_([0-9]{1,19})", re.ASCII)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
+from spark_lance.errors import CommitOutcomeUnknownError
 from spark_lance.memwal.logged import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.writer import ShardWriter, check_loggable
@@ -21,11 +24,23 @@ __all__ = ["RoutedWriter"]
 _THREADS = 8
 
 
+@dataclass
+class _Call:
+    """Rows that a thread waits for, and what became of them."""
+
+    rows: pa.Table
+    is_done: bool = False
+    failure: Exception | None = None
+
+
 class RoutedWriter:
     """Writes rows to their shards, as the only writer of these. Made by `LanceDataset.upsert_log`.
 
-    Rows of one call are one entry of each shard's log: of a shard readers see all of them or none. If a call
-    fails, some shards may have its rows; repeating the call does no harm.
+    Rows of one call are in one entry of each shard's log: of a shard readers see all of them or none. If a
+    call fails, some shards may have its rows; repeating the call does no harm.
+
+    Threads may share it. What they put while others are written becomes one entry of each shard then, in the
+    order in which they came; each call returns when its rows are in the logs.
     """
 
     def __init__(self, snapshot: Snapshot, config: Mapping[str, Any] | None = None) -> None:
@@ -35,6 +50,10 @@ class RoutedWriter:
         self._shards = self._router.shards(snapshot.store, snapshot.root)
         self._writers: dict[uuid.UUID, ShardWriter] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lance-shards")
+        self._waiting: list[_Call] = []
+        self._waiting_lock = threading.Lock()
+        # Whoever holds it writes what waits, for others, too.
+        self._turn = threading.RLock()
 
     @property
     def writers(self) -> Mapping[uuid.UUID, ShardWriter]:
@@ -50,12 +69,43 @@ class RoutedWriter:
         self._each(logged_keys(self._snapshot.schema, as_reader(keys, schema)))
 
     def _each(self, rows: pa.Table) -> None:
-        # In the types of the table: the hash of a value depends on its type.
-        parts = [(self._writer(value), part) for value, part in self._router.split(rows)]
-        calls = [self._pool.submit(writer.put_logged, part) for writer, part in parts]
-        failures = [error for call in calls if (error := call.exception()) is not None]
-        if failures:
-            raise failures[0]
+        call = _Call(rows)
+        with self._waiting_lock:
+            self._waiting.append(call)
+        with self._turn:
+            if not call.is_done:
+                with self._waiting_lock:
+                    calls, self._waiting = self._waiting, []
+                self._write(calls)
+        if call.failure is not None:
+            raise call.failure
+
+    def _write(self, calls: Sequence[_Call]) -> None:
+        """Write the rows of calls as one entry of each shard, and tell the calls what became of them."""
+        failure: Exception | None = None
+        try:
+            # In the types of the table: the hash of a value depends on its type.
+            tables = [call.rows for call in calls]
+            rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+            parts = [(self._writer(value), part) for value, part in self._router.split(rows)]
+            if len(parts) > 1:
+                written = [self._pool.submit(writer.put_logged, part) for writer, part in parts]
+                failures = [error for one in written if (error := one.exception()) is not None]
+                if failures:
+                    raise failures[0]
+            else:
+                for writer, part in parts:
+                    writer.put_logged(part)
+        except Exception as error:  # noqa: BLE001 (each call raises it)
+            failure = error
+        except BaseException:
+            failure = CommitOutcomeUnknownError(
+                "the thread that wrote these rows was interrupted: they may be in some logs; put them again"
+            )
+            raise
+        finally:
+            for call in calls:
+                call.is_done, call.failure = True, failure
 
     def _writer(self, value: bytes) -> ShardWriter:
         shard = self._shards.get(value)
@@ -70,25 +120,28 @@ class RoutedWriter:
 
     def flush(self) -> None:
         """Flush all shards; errors as of `ShardWriter.flush`."""
-        list(self._pool.map(lambda writer: writer.flush(), list(self._writers.values())))
+        with self._turn:
+            list(self._pool.map(lambda writer: writer.flush(), list(self._writers.values())))
 
     def close(self) -> None:
         """Flush and end; errors as of `ShardWriter.close`, of the first shard that has one."""
         failures = []
-        for writer in self._writers.values():
-            try:
-                writer.close()
-            except Exception as error:  # noqa: BLE001 (the others are closed first, then it is raised)
-                failures.append(error)
-        self._pool.shutdown()
+        with self._turn:
+            for writer in self._writers.values():
+                try:
+                    writer.close()
+                except Exception as error:  # noqa: BLE001 (the others are closed first, then it is raised)
+                    failures.append(error)
+            self._pool.shutdown()
         if failures:
             raise failures[0]
 
     def abandon(self) -> None:
         """End without a flush; what was put is in the logs."""
-        for writer in self._writers.values():
-            writer.abandon()
-        self._pool.shutdown()
+        with self._turn:
+            for writer in self._writers.values():
+                writer.abandon()
+            self._pool.shutdown()
 
     def __enter__(self) -> RoutedWriter:
         return self

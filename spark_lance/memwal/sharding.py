@@ -50,30 +50,30 @@ _NAMESPACE = uuid.UUID("6f0c1f4e-8e0b-4f39-9f0a-4d2a6c1b7e55")
 _TYPES = {"string": "utf8", "large_string": "large_utf8", "bool": "bool"}
 
 
-def hashes(values: pa.Array) -> UInt32Array:
-    """Return the hash of every value; of nulls anything.
+def hashes(values: pa.Array, seed: int = 0) -> UInt32Array:
+    """Return the hash of every value, as Spark computes it from a seed; of nulls anything.
 
     Raises:
         SchemaError: values of this type are not hashed.
     """
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _hash_texts(values.cast(pa.large_string()).fill_null(""))
+        return _hash_texts(values.cast(pa.large_string()).fill_null(""), seed)
     check_hashable(kind)
     if pa.types.is_boolean(kind):
-        return _hash32(values.fill_null(False).cast(pa.uint8()).to_numpy().astype(np.uint32))
+        return _hash32(values.fill_null(False).cast(pa.uint8()).to_numpy().astype(np.uint32), seed)
     if pa.types.is_floating(kind):
         numbers = values.fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 hashes as 0.0
         numbers[np.isnan(numbers)] = np.nan
         if kind.bit_width == 32:
-            return _hash32(numbers.astype(np.float32).view(np.uint32))
-        return _hash64(numbers.astype(np.float64).view(np.uint64))
+            return _hash32(numbers.astype(np.float32).view(np.uint32), seed)
+        return _hash64(numbers.astype(np.float64).view(np.uint64), seed)
     if not pa.types.is_integer(kind):
         values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
     if numbers.dtype.itemsize == 8:
-        return _hash64(numbers.view(np.uint64))
-    return _hash32(numbers.astype(np.int64).astype(np.uint32))
+        return _hash64(numbers.view(np.uint64), seed)
+    return _hash32(numbers.astype(np.int64).astype(np.uint32), seed)
 
 
 def check_hashable(kind: pa.DataType) -> None:
@@ -118,17 +118,17 @@ def _end(state: UInt32Array, length: UInt32Array | np.uint32) -> UInt32Array:
     return ended
 
 
-def _hash32(values: UInt32Array) -> UInt32Array:
-    return _end(_mix(np.zeros(len(values), np.uint32), values), np.uint32(4))
+def _hash32(values: UInt32Array, seed: int) -> UInt32Array:
+    return _end(_mix(np.full(len(values), seed, np.uint32), values), np.uint32(4))
 
 
-def _hash64(values: npt.NDArray[np.uint64]) -> UInt32Array:
+def _hash64(values: npt.NDArray[np.uint64], seed: int) -> UInt32Array:
     low = (values & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     high = (values >> np.uint64(32)).astype(np.uint32)
-    return _end(_mix(_mix(np.zeros(len(values), np.uint32), low), high), np.uint32(8))
+    return _end(_mix(_mix(np.full(len(values), seed, np.uint32), low), high), np.uint32(8))
 
 
-def _hash_texts(texts: pa.LargeStringArray) -> UInt32Array:
+def _hash_texts(texts: pa.LargeStringArray, seed: int) -> UInt32Array:
     """Return the hashes of texts; those of one length are hashed together."""
     offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
@@ -137,7 +137,7 @@ def _hash_texts(texts: pa.LargeStringArray) -> UInt32Array:
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
         values = np.ascontiguousarray(data[offsets[rows][:, None] + np.arange(length)])
-        state = np.zeros(len(rows), np.uint32)
+        state = np.full(len(rows), seed, np.uint32)
         whole = int(length) - int(length) % 4
         words = np.ascontiguousarray(values[:, :whole]).view("<u4").reshape(len(rows), -1)
         for place in range(words.shape[1]):
@@ -272,11 +272,15 @@ class Router:
             return
         values = self.values(rows)
         encoded = values.dictionary_encode()
+        if len(encoded.dictionary) == 1:
+            yield value_bytes(encoded.dictionary[0]), rows
+            return
         codes = encoded.indices.to_numpy()
         order = np.argsort(codes, kind="stable")
-        starts = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
-        for number, value in enumerate(encoded.dictionary):
-            yield value_bytes(value), pick_rows(rows, order[starts[number] : starts[number + 1]])
+        ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary))).tolist()
+        sorted_rows = pick_rows(rows, order)
+        for value, start, end in zip(encoded.dictionary, [0, *ends], ends, strict=False):
+            yield value_bytes(value), sorted_rows.slice(start, end - start)
 
     def shards(self, store: Store, root: str) -> dict[bytes, uuid.UUID]:
         """Return the shards whose manifests tell for which value they are; of several for one, the first."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.errors import FormatError
+from spark_lance.errors import FormatError, WriterFencedError
 from spark_lance.io.outputs import OutputFile
 from spark_lance.io.store import Store, join
 from spark_lance.memwal.names import ShardPaths, numbers_in
@@ -157,6 +157,7 @@ def append_staged(
     pieces: Sequence[StagedPiece],
     once: Once | None = None,
     settings: Mapping[str, Any] | None = None,
+    store: Store | None = None,
 ) -> int:
     """Append what tasks left for a shard to its log, and return the rows; 0 if the shard has them already.
 
@@ -167,28 +168,40 @@ def append_staged(
         pieces: in order.
         once: what this is a part of; None appends in any case.
         settings: of the writer.
+        store: where the pieces are; without it the table's.
 
     Raises:
-        WriterFencedError: another writer claimed the shard meanwhile.
+        WriterFencedError: another writer claimed the shard meanwhile, and did not write this.
         CommitError, FormatError, OSError: see `ShardWriter`.
     """
     limits = {"max_memtable_rows": _STREAM_ROWS, **(settings or {})}
-    writer = ShardWriter(snapshot, shard, limits)
+    paths = ShardPaths(snapshot.root, shard)
     try:
-        if once is not None and _is_logged(snapshot.store, ShardPaths(snapshot.root, shard), once):
-            return 0
-        total = 0
-        held: pa.Table | None = None
-        for table in _tables(snapshot.store, pieces):
-            if held is not None:
-                _put(writer, held, once, last=False)
-            held = table
-            total += table.num_rows
+        writer = ShardWriter(snapshot, shard, limits)
+        try:
+            if once is not None and _is_logged(snapshot.store, paths, once):
+                return 0
+            return _append(writer, _tables(store or snapshot.store, pieces), once)
+        finally:
+            writer.abandon()
+    except WriterFencedError:
+        # The same work may have been given to two, of which the other one has done it.
+        if once is None or not _is_logged(snapshot.store, paths, once):
+            raise
+        return 0
+
+
+def _append(writer: ShardWriter, tables: Iterable[pa.Table], once: Once | None) -> int:
+    total = 0
+    held: pa.Table | None = None
+    for table in tables:
         if held is not None:
-            _put(writer, held, once, last=True)
-        return total
-    finally:
-        writer.abandon()
+            _put(writer, held, once, last=False)
+        held = table
+        total += table.num_rows
+    if held is not None:
+        _put(writer, held, once, last=True)
+    return total
 
 
 def _put(writer: ShardWriter, rows: pa.Table, once: Once | None, *, last: bool) -> None:

@@ -24,7 +24,7 @@ from spark_lance.file.extensions import known_table
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, ScanTask
 
-__all__ = ["Batches", "Position"]
+__all__ = ["Batches", "Position", "rows_at"]
 
 _TABLE_BYTES = 64 << 20
 
@@ -108,6 +108,18 @@ class Batches:
         if held and not self.drop_last:
             yield pa.concat_tables(held).combine_chunks(), place
 
+    def empty_table(self) -> pa.Table:
+        """Return what a batch would be that has no rows.
+
+        Raises:
+            SchemaError: a column does not exist.
+        """
+        schema = self.dataset.snapshot.scan(list(self._names)).arrow_schema
+        for name in self._blobs:
+            place = schema.get_field_index(name)
+            schema = schema.set(place, pa.field(name, pa.large_binary(), schema.field(place).nullable))
+        return known_table(schema.empty_table())
+
     def _pieces(self, epoch: int) -> list[ScanTask]:
         """Return the pieces of all shards in the epoch's order."""
         snapshot = self.dataset.snapshot
@@ -132,7 +144,7 @@ class Batches:
         condition = None if self.filter is None else snapshot.scan([]).condition(self.filter)
         tables = [table for piece in pieces for table in piece.tables(_TABLE_BYTES, condition)]
         if not tables:
-            return snapshot.scan(list(self._names)).arrow_schema.empty_table()
+            return self.empty_table()
         table = pa.concat_tables(tables)
         if self._blobs:
             table = with_blob_bytes(table, snapshot, self._blobs).select(list(self._names))
@@ -150,6 +162,26 @@ class Batches:
     @property
     def _blobs(self) -> list[str]:
         return blob_columns(self.dataset.lance_schema, self._names)
+
+
+def rows_at(dataset: LanceDataset, rows: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows at some positions, in that order; blobs as bytes.
+
+    Args:
+        dataset: the version.
+        rows: positions, 0-based, in scan order.
+        columns: names of top-level columns; all by default.
+
+    Raises:
+        IndexError: a position is outside the table.
+        SchemaError: a column does not exist.
+    """
+    names = [field.name for field in dataset.lance_schema.fields] if columns is None else list(columns)
+    blobs = blob_columns(dataset.lance_schema, tuple(names))
+    if not blobs:
+        return dataset.take(rows, names)
+    found = dataset.take(rows, [*names, ROW_ADDRESS])
+    return known_table(with_blob_bytes(found, dataset.snapshot, blobs).select(names))
 
 
 def _dealt(pieces: Sequence[ScanTask], shards: int) -> list[list[ScanTask]]:

@@ -21,7 +21,7 @@ import torch.utils.data
 
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.training.batches import Batches, Position
+from spark_lance.training.batches import Batches, Position, rows_at
 
 __all__ = ["LanceIterable", "LanceMap", "as_tensor", "as_tensors"]
 
@@ -151,7 +151,7 @@ class LanceMap(torch.utils.data.Dataset):  # type: ignore[misc]
 
     Args:
         table: a LanceDataset, or the URI of a table.
-        columns: as for `LanceDataset.take`.
+        columns: names of top-level columns; all by default. Blobs are read as bytes.
         decode: functions by column, from a list of values to a sequence of as many.
     """
 
@@ -176,7 +176,7 @@ class LanceMap(torch.utils.data.Dataset):  # type: ignore[misc]
 
     def __getitems__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows."""
-        columns = as_tensors(self._dataset.take(list(rows), self._columns), self._decode)
+        columns = as_tensors(rows_at(self._dataset, rows, self._columns), self._decode)
         return [{name: values[i] for name, values in columns.items()} for i in range(len(rows))]
 
 

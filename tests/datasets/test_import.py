@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 import subprocess
 import sys
+from pathlib import Path
+
+import spark_lance
 
 
-def test_opening_tables_brings_no_pandas() -> None:
-    program = "import sys, spark_lance.datasets.dataset; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert "spark_lance.table.rows.update" in loaded
-    assert not {"pandas", "pyarrow.acero", "snowballstemmer", "sqlglot", "pyspark", "duckdb"} & loaded
+def modules_of(program: str, *arguments: str) -> set[str]:
+    """Return the modules that are loaded after a program has run."""
+    command = [sys.executable, "-c", f"import sys; {program}; print(*sys.modules)", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_what_is_behind_methods_brings_no_pandas() -> None:
+    every = "[vars(m) for n, m in list(sys.modules.items()) if n.startswith('spark_lance.datasets')]"
+    late = f"[x.__wrapped__ for names in {every} for x in list(names.values()) if isinstance(x, Late)]"
+    loaded = modules_of(f"import spark_lance.datasets.dataset; from spark_lance.late import Late; {late}")
+    assert {"spark_lance.table.rows.update", "spark_lance.index.vector.create"} <= loaded
+    assert not {"pandas", "pyarrow.acero", "snowballstemmer", "pyspark", "duckdb"} & loaded
+
+
+def test_the_first_rows_of_a_table_bring_what_reads_them_alone(tmp_path: Path) -> None:
+    spark_lance.write_dataset({"n": [1, 2, 3]}, tmp_path / "t")
+    loaded = modules_of("import spark_lance; spark_lance.dataset(sys.argv[1]).head(3)", str(tmp_path / "t"))
+    assert "spark_lance.file.v2_1.read.field_reader" in loaded
+    assert not {"fsspec", "sqlglot", "asyncio", "pandas", "pyarrow.dataset"} & loaded
+    ours = {name.removeprefix("spark_lance.") for name in loaded if name.startswith("spark_lance.")}
+    unneeded = (
+        "file.writer",
+        "file.v2_1.write",
+        "index.vector.create",
+        "index.vector.search",
+        "index.scalar",
+        "index.text.search",
+        "memwal.fresh",
+        "table.commits.conflicts",
+        "table.columns",
+        "table.inserts",
+        "table.maintenance",
+        "table.rows",
+        "table.writing.write",
+        "datasets.operations",
+    )
+    assert not [name for name in ours if name.startswith(unneeded)]
+
+
+def test_what_is_imported_late_is_shown_as_it_is() -> None:
+    kind = spark_lance.LanceDataset
+    assert {"merge_insert", "update", "create_index", "hybrid_search", "optimize"} <= set(dir(kind))
+    assert list(inspect.signature(kind.update).parameters)[:3] == ["self", "updates", "where"]
+    assert "Set columns" in pydoc.plain(pydoc.render_doc(kind.update))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +77,15 @@ def functions_of(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, held
 
 
+def names_of(module: ModuleType) -> dict[str, Any]:
+    """Return the names of a module as type checkers see them."""
+    found = dict(vars(module))
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            exec(compile(ast.Module(node.body, []), module.__name__, "exec"), found)
+    return found
+
+
 def classes_in(hint: object) -> Iterator[type]:
     if inspect.isclass(hint) and hint.__module__.startswith("spark_lance"):
         yield hint
@@ -88,7 +99,7 @@ def test_everything_that_users_get_takes_either_spelling() -> None:
     pytest.importorskip("pyspark")
     faces = [spark_lance.datasets, importlib.import_module("spark_lance.spark.lance_table")]
     names = {
-        name: held for face in faces for module in modules_of(face) for name, held in vars(module).items()
+        name: held for face in faces for module in modules_of(face) for name, held in names_of(module).items()
     }
     names["fsspec"] = fsspec  # imported where a store is not a local folder
     waiting = [getattr(spark_lance, name) for name in spark_lance.__all__]
@@ -103,7 +114,7 @@ def test_everything_that_users_get_takes_either_spelling() -> None:
         seen.add(held)
         for _, function in functions_of(held):
             plain = inspect.unwrap(function)
-            known = {**names, **plain.__globals__}
+            known = {**names, **names_of(sys.modules[plain.__module__])}
             told = plain.__annotations__.get("return")
             # Those of the data source are Spark's.
             if isinstance(told, str) and held is not spark_lance.LanceDataSource:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.vector.create import VECTOR_LABEL
+from spark_lance.index.vector.label import VECTOR_LABEL
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.storage import INDEX_TYPES
 

@@ -79,22 +79,46 @@ def test_two_text_indices_give_every_row_once(tmp_path: Path, stable: bool, thei
     ]
 
 
-def test_the_newest_text_index_answers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_the_text_index_that_is_first_in_the_manifest_answers(names: str, tmp_path: Path) -> None:
+    first, second = tuple(names)
     table = table_of(tmp_path / "t")
-    table = table.create_scalar_index("t", "INVERTED", name="exact", lower_case=False)
-    table = table.create_scalar_index("t", "INVERTED", name="folding", lower_case=True)
-    assert set(ids(table.to_table(["id"], full_text_query="FOX"))) == having("fox")
-    table = table.drop_index("folding")
-    assert ids(table.to_table(["id"], full_text_query="FOX")) == []
+    table = table.create_scalar_index("t", "INVERTED", name=first, lower_case=False)
+    table = table.create_scalar_index("t", "INVERTED", name=second, lower_case=True)
+
+    def found() -> set[int]:
+        their_table: Any = lance.dataset(str(tmp_path / "t"))
+        theirs = set(ids(their_table.to_table(["id"], full_text_query="FOX")))
+        assert set(ids(dataset(tmp_path / "t").to_table(["id"], full_text_query="FOX"))) == theirs
+        return theirs
+
+    assert found() == set()
+    table = table.drop_index(first)
+    assert found() == having("fox")
+    table.create_scalar_index("t", "INVERTED", name=first, lower_case=False)
+    assert found() == having("fox")
 
 
-def test_an_index_that_covers_nothing_gives_way_to_an_older_one(tmp_path: Path) -> None:
+def test_a_phrase_has_the_stop_words_that_the_first_index_has(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    texts = ["Frodo was a puppy", "Frodo was a happy puppy", "Frodo was a very happy puppy"]
+    table = write_dataset({"id": [0, 1, 2], "t": texts}, path)
+    table = table.create_scalar_index("t", "INVERTED", with_position=True, remove_stop_words=False)
+    table.create_scalar_index("t", "INVERTED", name="without_stop_words", with_position=True)
+    for one in (dataset(path), lance.dataset(str(path))):
+        assert ids(one.to_table(["id"], full_text_query='"was a puppy"')) == [0]
+
+
+def test_a_text_index_that_covers_nothing_gives_way_to_another(tmp_path: Path) -> None:
     table = table_of(tmp_path / "t")
-    table = table.create_scalar_index("t", "INVERTED", name="whole")
     table = table.create_scalar_index("t", "INVERTED", name="late")
-    late = next(entry for entry in table.manifest.indices if entry.name == "late")
+    table = table.create_scalar_index("t", "INVERTED", name="whole")
+    late, whole = table.manifest.indices
     late.fragment_bitmap = BitMap().serialize()
-    add_entry(table.drop_index("late"), late)
+    for name in ("late", "whole"):
+        table = table.drop_index(name)
+    add_entry(table, late)
+    add_entry(table, whole)
     asked = {"query": "fox", "fast_search": True}
     assert set(ids(dataset(tmp_path / "t").to_table(["id"], full_text_query=asked))) == having("fox")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ from hypothesis import strategies as st
 from lance.mem_wal import ShardingField, ShardingSpec, evaluate_sharding_spec
 
 import spark_lance
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import OptionError, SchemaError, WriterFencedError
 from spark_lance.memwal.sharding import buckets, hashes
-from tests.memwal.tables import SCHEMA, Rows, rows, seen
+from tests.memwal.tables import SCHEMA, Rows, as_rows, make, rows, seen
 
 TYPES = {
     pa.int8(): st.integers(-128, 127),
@@ -185,3 +187,75 @@ def test_a_key_cannot_be_in_two_shards(tmp_path: Path) -> None:
 
 def test_nulls_are_in_bucket_0() -> None:
     assert buckets(pa.array([None, 1], pa.int32()), 7)[0] == 0
+
+
+def test_threads_share_a_log(tmp_path: Path) -> None:
+    """Each sees its own rows when its call returns; what waits together becomes one entry of each shard."""
+    path = tmp_path / "t"
+    made = make(path, bucket_column="id", num_buckets=3)
+    writing, failures = made.upsert_log(), []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(12):
+                keys = range(number * 100, number * 100 + 5)
+                writing.put(rows(*((key, f"{turn}") for key in keys)))
+                found = as_rows(spark_lance.dataset(path).fresh().lookup(list(keys)))
+                assert found == dict.fromkeys(keys, f"{turn}")
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    entries = sum(writer.stats.wal_entries for writer in writing.writers.values())
+    assert sum(writer.stats.put_rows for writer in writing.writers.values()) == 6 * 12 * 5
+    assert entries <= 6 * 12 * 3
+    writing.close()
+    assert seen(path) == {number * 100 + place: "11" for number in range(6) for place in range(5)}
+
+
+def test_puts_that_wait_are_one_entry(tmp_path: Path) -> None:
+    made = make(tmp_path / "t", bucket_column="id", num_buckets=2)
+    log = made.upsert_log()
+    log.put(rows((1, "first"), (2, "first")))
+    before = sum(writer.stats.wal_entries for writer in log.writers.values())
+    with log._turn:  # somebody writes
+        threads = [
+            threading.Thread(target=log.put, args=(rows((1, f"{number}"), (2, f"{number}")),))
+            for number in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        while len(log._waiting) < 4:
+            time.sleep(0.001)
+        order = [call.rows["val"][0].as_py() for call in log._waiting]
+    for thread in threads:
+        thread.join()
+    assert sum(writer.stats.wal_entries for writer in log.writers.values()) - before <= 2
+    assert seen(tmp_path / "t") == {1: order[-1], 2: order[-1]}
+    # A failure is told to all whose rows it concerns.
+    second = spark_lance.dataset(tmp_path / "t").upsert_log()
+    second.put(rows((1, "second"), (2, "second")))
+    failed: list[Exception] = []
+
+    def fenced() -> None:
+        try:
+            log.put(rows((1, "late"), (2, "late")))
+        except WriterFencedError as error:
+            failed.append(error)
+
+    with log._turn:
+        threads = [threading.Thread(target=fenced) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while len(log._waiting) < 3:
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert len(failed) == 3
+    assert seen(tmp_path / "t") == {1: "second", 2: "second"}

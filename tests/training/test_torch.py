@@ -13,6 +13,7 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +46,93 @@ def test_batches_are_tensors(ds: LanceDataset) -> None:
     assert first["b"].tolist() == list(range(64))
 
 
-def test_workers_and_ranks_share_the_rows(ds: LanceDataset) -> None:
+def test_tensors_share_memory_with_arrow(ds: LanceDataset) -> None:
+    from spark_lance.training.torch import as_tensors
+
+    table = ds.to_table(["n", "v"]).combine_chunks()
+    tensors = as_tensors(table)
+    assert tensors["n"].data_ptr() == table["n"].chunk(0).buffers()[1].address
+    assert tensors["v"].data_ptr() == table["v"].chunk(0).flatten().buffers()[1].address
+    part = table.slice(100, 50)
+    assert as_tensors(part)["v"].data_ptr() == tensors["v"][100].data_ptr()
+    assert as_tensors(part)["v"].tolist() == tensors["v"][100:150].tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_and_ranks_share_the_rows(workers: int, ds: LanceDataset) -> None:
     from spark_lance.training.torch import LanceIterable
 
-    seen = []
-    for rank in range(2):
-        rows = LanceIterable(ds, 20, columns=["n"], shuffle=True, rank=rank, world_size=2, piece_rows=25)
-        loader = torch.utils.data.DataLoader(rows, batch_size=None, num_workers=2)
-        seen += [n for batch in loader for n in batch["n"].tolist()]
-    assert sorted(seen) == list(range(500))
+    assert ds.to_table().num_rows == 500  # this process has used threads when workers are forked
+    epochs = []
+    for epoch in range(2):
+        seen = []
+        for rank in range(2):
+            rows = LanceIterable(ds, 20, columns=["n"], shuffle=True, rank=rank, world_size=2, piece_rows=25)
+            rows.set_epoch(epoch)
+            loader = torch.utils.data.DataLoader(rows, batch_size=None, num_workers=workers)
+            seen += [n for batch in loader for n in batch["n"].tolist()]
+        assert sorted(seen) == list(range(500))
+        epochs.append(seen)
+    assert epochs[0] != epochs[1]
+
+
+def test_ranks_are_those_of_torch_distributed(ds: LanceDataset, tmp_path: Path) -> None:
+    from spark_lance.training.torch import LanceIterable
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1
+    )
+    try:
+        rows = LanceIterable(ds, 100, columns=["n"])
+        assert [n for batch in rows for n in batch["n"].tolist()] == list(range(500))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_blobs_come_decoded(workers: int, tmp_path: Path) -> None:
+    from spark_lance.training.torch import LanceIterable, LanceMap
+
+    field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    data = [bytes([i, i + 1]) * (20 + i) for i in range(60)]
+    rows = pa.table(
+        [pa.array(range(60)), pa.array(data, pa.large_binary())], pa.schema([("n", pa.int64()), field])
+    )
+    for version in ("2.1", "2.2"):
+        path = str(tmp_path / version)
+        table = spark_lance.write_dataset(rows, path, max_rows_per_file=25, data_storage_version=version)
+        made = LanceIterable(table, 16, shuffle=True, piece_rows=10, decode={"b": first_bytes})
+        loader = torch.utils.data.DataLoader(made, batch_size=None, num_workers=workers)
+        pairs = [pair for part in loader for pair in zip(part["n"].tolist(), part["b"].tolist(), strict=True)]
+        assert sorted(pairs) == [(n, n) for n in range(60)]
+        by_number = LanceMap(table, columns=["n", "b"], decode={"b": first_bytes})
+        loader = torch.utils.data.DataLoader(by_number, batch_size=7, num_workers=workers)
+        assert [n for part in loader for n in part["b"].tolist()] == list(range(60))
+
+
+def first_bytes(values: list[bytes]) -> object:
+    return torch.tensor([value[0] for value in values])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_goes_on_in_a_loader(workers: int, ds: LanceDataset) -> None:
+    from spark_lance.training.torch import LanceIterable
+
+    def loader(state: dict[str, int] | None) -> object:
+        rows = LanceIterable(ds, 32, columns=["n"], shuffle=True, seed=2, piece_rows=30, buffer_pieces=3)
+        if state is not None:
+            rows.load_state_dict(state)
+        return torch.utils.data.DataLoader(rows, batch_size=None, num_workers=workers)
+
+    def numbers(batches: object) -> list[list[int]]:
+        return [batch["n"].tolist() for batch in batches]  # type: ignore[attr-defined]
+
+    whole = numbers(loader(None))
+    rows = LanceIterable(ds, 32, columns=["n"], shuffle=True, seed=2, piece_rows=30, buffer_pieces=3)
+    given = iter(rows)
+    for _ in range(6):
+        next(given)
+    assert numbers(loader(rows.state_dict())) == whole[6:]
 
 
 def test_a_state_is_where_to_go_on(ds: LanceDataset) -> None:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from spark_lance.errors import IndexNotFoundError, OptionError, RowNotFoundError
 from spark_lance.index.entries import Segment, segments_of
-from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
+from spark_lance.index.vector.create import open_segment
+from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.table.index_kinds import label_of
 
 __all__ = ["VectorIndexReader"]

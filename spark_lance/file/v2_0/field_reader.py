@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from spark_lance.file.metadata import ARRAY_ENCODING_URL, ColumnMetadata
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_0 import ARRAY_ENCODINGS
+from spark_lance.file.v2_0.binary import is_variable
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings20_pb2 as pb
@@ -100,6 +102,8 @@ def _open_node(field: Field, columns: Mapping[int, ColumnMetadata], source: Page
     column = columns[field.id]
     if (field.kind == "blob" or column.blob) and not (field.is_descriptor and column.blob):
         raise UnsupportedFormatError(f"blob column {field.name!r} is read as descriptors only")
+    if column.items is not None:
+        return _ListedBytes(field, column, column.items, source)
     items = _open_node(field.children[0], columns, source) if field.kind == "list" else None
     return _Column(field, column, source, items)
 
@@ -214,6 +218,43 @@ class _Column:
             counts = (self._encoding(k).list.num_items for k in range(len(self._column.pages)))
             self._first_items = list(itertools.accumulate(counts, initial=0))
         return self._first_items[page]
+
+
+class _ListedBytes:
+    """Strings that Lance 0.13 wrote as lists of bytes: their ends in one column, the bytes in the next."""
+
+    def __init__(
+        self, field: Field, column: ColumnMetadata, items: ColumnMetadata, source: PageSource
+    ) -> None:
+        self._kind = field.arrow_type()
+        if not is_variable(self._kind):
+            raise FormatError(f"lists of bytes cannot be {self._kind}", place=f"column {column.index}")
+        large = pa.types.is_large_string(self._kind) or pa.types.is_large_binary(self._kind)
+        byte = Field(-1, "item", "uint8")
+        lists = replace(field, logical_type="large_list" if large else "list", children=(byte,))
+        self._lists = _Column(lists, column, source, _Column(byte, items, source, None))
+        self.num_rows = self._lists.num_rows
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return self._lists.ranges(start, stop)
+
+    def read(self, start: int, stop: int) -> list[pa.Array]:
+        return [self._joined(lists) for lists in self._lists.read(start, stop)]
+
+    def _joined(self, lists: pa.Array) -> pa.Array:
+        """Return lists of bytes, which begin at offset 0, as values."""
+        valid, offsets = lists.buffers()[:2]
+        items = lists.values
+        if items.null_count:
+            raise FormatError("a byte of a string is null")
+        data = items.buffers()[1] if len(items) else pa.py_buffer(b"")
+        data = data.slice(items.offset, len(items))
+        values = pa.Array.from_buffers(self._kind, len(lists), [valid, offsets, data])
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise FormatError(f"text is not UTF-8: {error}") from error
+        return values
 
 
 class _PageItems:

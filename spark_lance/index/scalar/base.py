@@ -117,6 +117,10 @@ class ScalarIndex(ABC):
         """Return figures of this segment, by name."""
         return {}
 
+    def stands_beside(self) -> bool:
+        """Whether an index may have this segment and new ones that are built here."""
+        return True
+
     def options(self) -> dict[str, Any]:
         """Return the options with which a segment like this one is built."""
         return {}

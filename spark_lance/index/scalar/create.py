@@ -167,7 +167,7 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
         snapshot: the version.
         name: of the index.
         merge: how many of the newest segments become one with the new rows: their fragments are read again.
-            0 adds a segment, None merges all.
+            0 adds a segment, None merges all, and so does a segment that cannot stand beside new ones.
 
     Raises:
         IndexNotFoundError: there is no scalar index of the name.
@@ -185,6 +185,8 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     covered = BitMap().union(*(segment.covered for segment in segments))
     fresh = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
     merged = segments if merge is None else segments[max(len(segments) - merge, 0) :]
+    if fresh and not all(index(segment).stands_beside() for segment in segments):
+        merged = segments
     if not fresh and len(merged) < 2:
         return snapshot.manifest
     again = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()

@@ -22,6 +22,7 @@ from spark_lance.index.text.inverted import (
     INVERTED_NEWEST,
     INVERTED_URL,
     build_inverted,
+    has_own_form,
     text_parts,
 )
 from spark_lance.index.text.postings import BLOCK
@@ -86,6 +87,10 @@ class Inverted(ScalarIndex):
         """Return how the text was cut, and in how many partitions it is."""
         parts = text_parts(self.segment)
         return {"params": parts[0].tokenizer.params() if parts else {}, "num_partitions": len(parts)}
+
+    def stands_beside(self) -> bool:
+        """Whether its files have the form that is written here: pylance merges no others with them."""
+        return has_own_form(self.segment)
 
     def options(self) -> dict[str, Any]:
         """Return how the text of this segment was cut."""

@@ -39,6 +39,7 @@ from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.index_kinds import INDEX_KINDS, label_of_url
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal, replaced, walk
+from spark_lance.table.predicates.json_candidates import CANDIDATE
 from spark_lance.table.predicates.json_functions import is_item_key
 from spark_lance.table.predicates.json_path import find, names_of_path, parse_path
 
@@ -59,6 +60,9 @@ _TYPES = {
     "json_get_string": pa.string(),
     "json_get_bool": pa.bool_(),
 }
+# What another engine compares -> the type of keys that are all values that it can be.
+_CANDIDATES = {"text": pa.string(), "int64": pa.int64(), "double": pa.float64()}
+_OTHERS = re.compile(r"true|false|null|nan|inf(inity)?", re.IGNORECASE)
 _DOCUMENT, _KEY = Column(("value",)), Column(("key",))
 
 
@@ -142,9 +146,25 @@ class JsonIndex(ScalarIndex):
 
     def _key_of(self, node: Expression) -> Expression | None:
         """Return the key in the place of a call that takes just it out of documents."""
-        if isinstance(node, Call) and _TYPES.get(node.function) == self._key_type:
+        if not isinstance(node, Call):
+            return None
+        if node.function == CANDIDATE:
+            return self._of_candidate(node)
+        if _TYPES.get(node.function) == self._key_type:
             return _KEY if _names_of(node) == self._names else None
         return None
+
+    def _of_candidate(self, node: Call) -> Expression:
+        """Return what another engine compares, on the keys; the node itself where keys say too little."""
+        document, *constants = node.arguments
+        path, kind, test, *values = [part.value for part in constants if isinstance(part, Literal)]
+        if document != _DOCUMENT or names_of_path(str(path)) != self._names:
+            return node
+        if _CANDIDATES.get(str(kind)) != self._key_type or (kind == "text" and not _are_words(test, values)):
+            return node
+        if test == "=":
+            return Call("in", (_KEY, *map(Literal, values)))
+        return Call(str(test), (_KEY, Literal(values[0])))
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
@@ -286,6 +306,11 @@ def _keys(values: JsonValues, kind: pa.DataType) -> pa.Array:
         return pa.array(values.kinds == TRUE)
     numbers = numbers_of(values)
     return pa.array(numbers.as_doubles() if pa.types.is_floating(kind) else numbers.as_integers()[0])
+
+
+def _are_words(test: Any, texts: list[Any]) -> bool:
+    """Whether only strings can be equal to texts, and no numbers or others as they may be written."""
+    return test == "=" and all(re.match(r"[^\W\d]", text) and not _OTHERS.fullmatch(text) for text in texts)
 
 
 def _names_of(node: Expression) -> tuple[str, ...] | None:

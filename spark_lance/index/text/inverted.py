@@ -46,6 +46,7 @@ __all__ = [
     "METADATA",
     "TextPart",
     "build_inverted",
+    "has_own_form",
     "text_parts",
     "write_docs",
     "write_tokens",
@@ -180,7 +181,7 @@ def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> d
     notes = {
         "partitions": "[0]",
         "params": json.dumps(tokenizer.params()),
-        "token_set_format": "arrow",
+        **_TOKENS,
         **_FORMAT,
     }
     with IndexFileWriter(target.store, f"{target.directory}/{METADATA}", schema, target.version) as writer:
@@ -189,6 +190,13 @@ def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> d
     return sizes
 
 
+def has_own_form(segment: Segment) -> bool:
+    """Whether a segment says that its files have the form that `build_inverted` gives them."""
+    said = segment.file(METADATA).metadata
+    return all(said.get(name) == value for name, value in {**_TOKENS, **_FORMAT}.items())
+
+
+_TOKENS = {"token_set_format": "arrow"}
 _FORMAT = {
     "format_version": str(FORMAT_VERSION),
     "posting_tail_codec": FIXED_TAIL,

@@ -90,7 +90,7 @@ class PhraseQuery(FullTextQuery):
     Attributes:
         query: the words.
         column: the column; the one with an index if it is None.
-        slop: other words that may stand between them, in all.
+        slop: other words that may stand between each two of them.
     """
 
     query: str

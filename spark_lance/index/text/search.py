@@ -3,7 +3,7 @@
 The words of the query are looked up in every partition of the index, and in the texts of the fragments that
 it does not cover; how rare a word is counts over all of them together. Rows that do not count are left out,
 so k rows come back if there are as many. A phrase is looked for in the texts of the rows that have all its
-words. Of several indices on the column the newest is used.
+words. Of several indices on the column the one that stands first in the manifest is used, as pylance does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_lance.errors import ColumnTypeError, OptionError
 from spark_lance.index.columns import column_values, leaf_field, top_column
-from spark_lance.index.entries import newest_index, segments_of
+from spark_lance.index.entries import first_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
@@ -60,7 +60,7 @@ class TextQuery:
         phrase: whether they must stand side by side, in this order; where the index leaves out a word of the
             query any word may stand.
         fast_search: leave out rows that are not indexed.
-        slop: other words that may stand between those of a phrase, in all.
+        slop: other words that may stand between each two of a phrase.
         fuzziness: letters by which a word of a row may differ from one of the query; None by its length.
         max_expansions: the most words of rows that one word of the query stands for then.
         prefix_length: first letters that must be the same.
@@ -186,7 +186,7 @@ class TextSearch:
         self._column = column
         self._is_json = field.is_json
         usable = segments_of(snapshot, INVERTED_LABEL, INVERTED_NEWEST, field.id)
-        self._segments = newest_index(usable)
+        self._segments = first_index(usable)
         self._rows = RowResolver(snapshot)
 
     @property
@@ -361,26 +361,22 @@ class TextSearch:
 def _have_phrase(
     tokenizer: Tokenizer, texts: pa.Array, words: Sequence[str], places: Ints, slop: int = 0
 ) -> npt.NDArray[np.bool_]:
-    """Return which texts have words that stand so far from the first of them, or up to `slop` further."""
+    """Return which texts have the words in this order, each up to `slop` further behind the one before."""
     cut = tokenizer.cut(texts)
     numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
+    longest = int(cut.position.max(initial=0))
+    slop = min(slop, longest)
     # One number for a place in any of the texts, with room behind the longest.
-    width = int(cut.position.max(initial=0)) + int(places[-1]) + slop + 1
+    width = longest + int(places[-1]) + slop * len(words) + 1
     there = cut.text * width + cut.position
-    begins = there[cut.word == numbers.get(words[0], -1)]
-    # Where the last word stands of phrases that begin well, by how many other words stood between so far.
-    ends = {0: begins}
+    # Where the last word so far stands of phrases that begin well.
+    ends = there[cut.word == numbers.get(words[0], -1)]
     for word, step in zip(words[1:], np.diff(places).tolist(), strict=True):
         here = there[cut.word == numbers.get(word, -1)]
-        further: dict[int, list[Ints]] = {}
-        for used, known in ends.items():
-            for more in range(slop - used + 1):
-                hits = known[np.isin(known + step + more, here)] + step + more
-                further.setdefault(used + more, []).append(hits)
-        ends = {used: np.unique(np.concatenate(hits)) for used, hits in further.items()}
+        further = [ends + step + more for more in range(slop + 1)]
+        ends = np.unique(np.concatenate([places[np.isin(places, here)] for places in further]))
     found = np.zeros(len(texts), np.bool_)
-    for known in ends.values():
-        found[known // width] = True
+    found[ends // width] = True
     return found
 
 

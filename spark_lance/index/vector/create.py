@@ -37,6 +37,7 @@ from spark_lance.index.vector.build import (
 )
 from spark_lance.index.vector.graph import GraphParams
 from spark_lance.index.vector.kinds import is_multi, vector_kind
+from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.metrics import Vectors, metric_named
 from spark_lance.index.vector.multi import flat_vectors
 from spark_lance.index.vector.storage import (
@@ -57,8 +58,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions
 
 __all__ = [
-    "VECTOR_LABEL",
-    "VECTOR_NEWEST",
     "count_vectors",
     "create_vector_index",
     "entry_of",
@@ -71,7 +70,6 @@ __all__ = [
     "write_vector_segment",
 ]
 
-VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 _TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
 # Rows by which it is told how many vectors a row has.

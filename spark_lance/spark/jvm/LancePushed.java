@@ -51,7 +51,8 @@ public final class LancePushed {
     return told;
   }
 
-  private static String text(Object value) {
+  // A value of Spark's as text.
+  static String text(Object value) {
     if (value instanceof byte[]) {
       byte[] bytes = (byte[]) value;
       StringBuilder digits = new StringBuilder();

@@ -11,11 +11,13 @@ package spark_lance.sql;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.SparkContext;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.NullOrdering;
 import org.apache.spark.sql.connector.expressions.SortDirection;
@@ -29,13 +31,15 @@ import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownOffset;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
-import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.connector.SupportsPushDownCatalystFilters;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.collection.immutable.Seq;
 
 public final class LanceScan {
   // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
@@ -93,7 +97,7 @@ public final class LanceScan {
   public static final class Builder
       implements ScanBuilder,
           SupportsPushDownRequiredColumns,
-          SupportsPushDownV2Filters,
+          SupportsPushDownCatalystFilters,
           SupportsPushDownAggregates,
           SupportsPushDownLimit,
           SupportsPushDownTopN,
@@ -108,6 +112,8 @@ public final class LanceScan {
     private StructType wanted;
     private boolean batch = false;
     private Predicate[] pushed = new Predicate[0];
+    // Conditions that leave out rows which cannot meet filters of Spark's.
+    private List narrowed = new ArrayList();
     private int limit = -1;
     private boolean alone = false;
     private int offset = 0;
@@ -126,30 +132,54 @@ public final class LanceScan {
       this.own = own;
     }
 
-    public Predicate[] pushPredicates(Predicate[] predicates) {
+    // Takes over the filters that are applied exactly as Spark would, and returns the others. Of those some tell of
+    // documents which rows cannot meet them.
+    public Seq pushFilters(Seq filters) {
       batch = true;
-      if (predicates.length == 0) {
-        return predicates;
+      List predicates = new ArrayList();
+      List candidates = new ArrayList();
+      for (int i = 0; i < filters.size(); i++) {
+        scala.Option told = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
+        predicates.add(told.isEmpty() ? null : told.get());
+        Map candidate = told.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
+        if (candidate != null) {
+          candidates.add(candidate);
+        }
       }
-      Map question = Bridge.question("push_predicates");
-      question.put("read", read);
-      question.put("predicates", LancePushed.described(predicates));
-      List answers = (List) Bridge.ask(question, null);
+      List plain = new ArrayList(predicates);
+      plain.removeAll(Collections.singleton(null));
+      List described = LancePushed.described((Predicate[]) plain.toArray(new Predicate[0]));
+      described.addAll(candidates);
+      List answers = described.isEmpty() ? described : asked(described);
       List taken = new ArrayList();
-      List left = new ArrayList();
-      for (int i = 0; i < predicates.length; i++) {
-        (((Boolean) answers.get(i)).booleanValue() ? taken : left).add(predicates[i]);
+      Seq left = (Seq) scala.collection.immutable.Nil$.MODULE$;
+      int which = 0;
+      for (int i = 0; i < predicates.size(); i++) {
+        if (predicates.get(i) != null && ((Boolean) answers.get(which++)).booleanValue()) {
+          taken.add(predicates.get(i));
+        } else {
+          left = (Seq) left.appended(filters.apply(i));
+        }
+      }
+      narrowed = new ArrayList();
+      for (int i = 0; i < candidates.size(); i++) {
+        if (((Boolean) answers.get(which++)).booleanValue()) {
+          narrowed.add(candidates.get(i));
+        }
       }
       pushed = (Predicate[]) taken.toArray(new Predicate[0]);
-      return (Predicate[]) left.toArray(new Predicate[0]);
+      return left;
     }
 
-    public Predicate[] pushedPredicates() {
+    private List asked(List predicates) {
+      Map question = Bridge.question("push_predicates");
+      question.put("read", read);
+      question.put("predicates", predicates);
+      return (List) Bridge.ask(question, null);
+    }
+
+    public Predicate[] pushedFilters() {
       return pushed;
-    }
-
-    public boolean supportsIterativePushdown() {
-      return false;
     }
 
     public boolean supportCompletePushDown(Aggregation aggregation) {
@@ -241,7 +271,9 @@ public final class LanceScan {
       }
       question.put("read", told);
       question.put("columns", wanted.json());
-      question.put("predicates", LancePushed.described(pushed));
+      List predicates = LancePushed.described(pushed);
+      predicates.addAll(narrowed);
+      question.put("predicates", predicates);
       question.put("limit", limit < 0 ? null : new Integer(limit));
       question.put("alone", Boolean.valueOf(alone));
       question.put("offset", new Integer(offset));

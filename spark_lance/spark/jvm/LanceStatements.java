@@ -7,7 +7,8 @@
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
 // the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
-// writes of few rows, which the driver does, and LanceLateral searches for each row of a relation.
+// writes of few rows, which the driver does, LanceLateral searches for each row of a relation, and LanceRoutes
+// micro-batches of upserts, whose rows go to the tasks that write their shards.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -27,6 +28,8 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
+import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
+import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.unsafe.Platform;
 import org.slf4j.LoggerFactory;
 
@@ -35,6 +38,8 @@ public final class LanceStatements {
   private static final String WRITE = "spark_lance.sql.LanceWrite$Planned";
   private static final String FEW_ROWS = "spark_lance.sql.LanceWriteRows";
   private static final String SEARCHES = "spark_lance.sql.LanceLateral";
+  private static final String STREAM = "spark_lance.sql.LanceWrite$Stream";
+  private static final String ROUTES = "spark_lance.sql.LanceRoutes";
   private static boolean entered = false;
 
   private LanceStatements() {}
@@ -105,7 +110,7 @@ public final class LanceStatements {
   public static final class Planning extends SparkStrategy {
     public scala.collection.immutable.Seq apply(LogicalPlan plan) {
       scala.collection.immutable.Seq none = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
-      SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : small(plan);
+      SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : own(plan);
       planned = planned == null ? searched(plan) : planned;
       return planned == null ? none : (scala.collection.immutable.Seq) none.appended(planned);
     }
@@ -131,25 +136,35 @@ public final class LanceStatements {
       }
     }
 
-    // The plan of a write of few rows; null if tasks are to do it.
-    private static SparkPlan small(LogicalPlan plan) {
+    private static boolean isMicroBatch(LogicalPlan plan) {
+      return plan instanceof WriteToDataSourceV2 && ((WriteToDataSourceV2) plan).batchWrite() instanceof MicroBatchWrite;
+    }
+
+    // Our own plan of a write: of few rows, or of a micro-batch whose rows are sent to certain tasks; null for others.
+    private static SparkPlan own(LogicalPlan plan) {
       scala.Option write = null;
+      String kind = WRITE;
+      String planner = FEW_ROWS;
       if (plan instanceof AppendData) {
         write = ((AppendData) plan).write();
       } else if (plan instanceof OverwriteByExpression) {
         write = ((OverwriteByExpression) plan).write();
+      } else if (isMicroBatch(plan)) {
+        write = new scala.Some(((MicroBatchWrite) ((WriteToDataSourceV2) plan).batchWrite()).writeSupport());
+        kind = STREAM;
+        planner = ROUTES;
       }
-      if (write == null || write.isEmpty() || !write.get().getClass().getName().equals(WRITE)) {
+      if (write == null || write.isEmpty() || !write.get().getClass().getName().equals(kind)) {
         return null;
       }
       try {
-        Class unit = Class.forName(FEW_ROWS, true, write.get().getClass().getClassLoader());
+        Class unit = Class.forName(planner, true, write.get().getClass().getClassLoader());
         return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
       } catch (ClassNotFoundException missing) {
         // A warning has told of it.
         return null;
       } catch (Throwable problem) {
-        LoggerFactory.getLogger("spark_lance").warn("Few rows were written by tasks: " + problem);
+        LoggerFactory.getLogger("spark_lance").warn("A write was left to Spark's own plan: " + problem);
         return null;
       }
     }

@@ -1,4 +1,5 @@
-// How the rows of tasks come from Python workers: as rows, which is Spark's way, or as batches of columns (LanceColumns).
+// How the rows of tasks come from Python workers and go to them: as rows, which is Spark's way, or as batches of columns
+// (LanceColumns, LanceRowBatches).
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -10,6 +11,7 @@ import java.io.InputStream;
 import java.io.OutputStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.file.Files;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
@@ -23,9 +25,11 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.classic.SparkSession$;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StructType;
@@ -36,6 +40,8 @@ public final class LanceTransport {
   private static final List KINDS = Arrays.asList((Object[]) new String[] {"rows", "columns"});
   // The units whose classes executors need; the first says what it lacks.
   private static final String[] UNITS = {"LanceColumns", "LanceHeldColumns", "LanceColumnVector"};
+  // The one by which tasks write. Where it is missing they write Spark's way, and read as ever.
+  private static final String WRITING = "LanceRowBatches";
   // Types whose values stand in a batch as Spark reads them, beside arrays, maps and structs of them.
   private static final Set TYPES =
       new HashSet(
@@ -52,6 +58,7 @@ public final class LanceTransport {
   // Why the classes are of no use here, "" if they are; null before anybody has asked. It holds for one application.
   private static String verdict = null;
   private static String application = null;
+  private static boolean hasWriting = false;
 
   private LanceTransport() {}
 
@@ -71,6 +78,25 @@ public final class LanceTransport {
     boolean isolated = JobArtifactSet$.MODULE$.getCurrentJobArtifactState().isDefined();
     boolean large = settings.arrowUseLargeVarTypes();
     return asked.equals("columns") && !isolated && !large && isKnown(schema);
+  }
+
+  // Whether tasks shall put rows of these columns into batches before Spark's writer gets them. Large values, which
+  // binary columns are there for, are measured in no time beside what copying them once more costs.
+  public static boolean batches(StructType schema) {
+    return isWanted(schema) && !hasBytes(schema) && isUsable() && hasWriting;
+  }
+
+  // What they get rows as, and the factory around `own`, which is Spark's for such rows.
+  public static StructType batchSchema() {
+    try {
+      return (StructType) loaded(WRITING).getMethod("schema", new Class[0]).invoke(null, new Object[0]);
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  public static DataWriterFactory batchFactory(DataWriterFactory own, StructType schema) {
+    return (DataWriterFactory) made(WRITING + "$Factory", new Object[] {own, schema});
   }
 
   // The factory by which they read: the given one, which makes rows, or one around it, which makes batches.
@@ -100,6 +126,21 @@ public final class LanceTransport {
 
   private static Class loaded(String name) throws ClassNotFoundException {
     return Class.forName("spark_lance.sql." + name, true, LanceTransport.class.getClassLoader());
+  }
+
+  private static boolean hasBytes(DataType type) {
+    boolean any = type instanceof BinaryType;
+    if (type instanceof StructType) {
+      StructType struct = (StructType) type;
+      for (int i = 0; !any && i < struct.length(); i++) {
+        any = hasBytes(struct.fields()[i].dataType());
+      }
+    } else if (type instanceof ArrayType) {
+      any = hasBytes(((ArrayType) type).elementType());
+    } else if (type instanceof MapType) {
+      any = hasBytes(((MapType) type).keyType()) || hasBytes(((MapType) type).valueType());
+    }
+    return any;
   }
 
   private static boolean isKnown(DataType type) {
@@ -137,18 +178,20 @@ public final class LanceTransport {
 
   private static String problem(SparkContext context) {
     try {
-      Class[] units = new Class[UNITS.length];
-      for (int i = 0; i < units.length; i++) {
-        // The code of all classes is checked now, and not in a task.
-        units[i] = loaded(UNITS[i]);
-        Class[] inner = units[i].getDeclaredClasses();
-        for (int k = 0; k < inner.length; k++) {
-          Class.forName(inner[k].getName(), true, inner[k].getClassLoader());
-        }
+      List units = new ArrayList();
+      for (int i = 0; i < UNITS.length; i++) {
+        units.add(checked(UNITS[i]));
       }
-      Object missing = units[0].getMethod("missing", new Class[0]).invoke(null, new Object[0]);
+      Object missing = ((Class) units.get(0)).getMethod("missing", new Class[0]).invoke(null, new Object[0]);
       if (missing != null) {
         return (String) missing;
+      }
+      hasWriting = false;
+      try {
+        units.add(checked(WRITING));
+        hasWriting = true;
+      } catch (ClassNotFoundException problem) {
+        // The loader of units has said so.
       }
       return context.isLocal() ? "" : sent(context, units);
     } catch (ClassNotFoundException problem) {
@@ -164,18 +207,28 @@ public final class LanceTransport {
     }
   }
 
+  // A unit, with the code of all its classes checked now, and not in a task.
+  private static Class checked(String unit) throws ClassNotFoundException {
+    Class found = loaded(unit);
+    Class[] inner = found.getDeclaredClasses();
+    for (int i = 0; i < inner.length; i++) {
+      Class.forName(inner[i].getName(), true, inner[i].getClassLoader());
+    }
+    return found;
+  }
+
   // Sends the classes to the executors; returns why they cannot load them, "" if they can.
-  private static String sent(SparkContext context, Class[] units) throws IOException {
+  private static String sent(SparkContext context, List units) throws IOException {
     File jar = File.createTempFile("spark-lance-", ".jar");
     jar.deleteOnExit();
     ZipOutputStream out = new ZipOutputStream(Files.newOutputStream(jar.toPath()));
-    for (int i = 0; i < units.length; i++) {
-      add(units[i], out);
+    for (int i = 0; i < units.size(); i++) {
+      add((Class) units.get(i), out);
     }
     out.close();
     context.addJar(jar.getPath());
     // A class of Spark's, which all executors have, tells whether there is another.
-    String asks = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + units[0].getName() + "') as there";
+    String asks = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + ((Class) units.get(0)).getName() + "') as there";
     SparkSession session = (SparkSession) SparkSession$.MODULE$.active();
     List answers = session.range(0L, PROBES, 1L, (int) PROBES).selectExpr(new String[] {asks}).collectAsList();
     for (int i = 0; i < answers.size(); i++) {

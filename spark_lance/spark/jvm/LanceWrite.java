@@ -1,8 +1,8 @@
 // Writes that the driver's own Python plans and commits.
 //
 // Spark asks Python worker processes to plan a write and to commit it. Here the driver's Python does both, and tasks
-// are those of Spark's own writer of Python data sources, so executors need none of these classes. Where few rows are
-// written the driver does it itself: see LanceWriteRows.
+// are those of Spark's own writer of Python data sources, which gets rows in batches (LanceRowBatches) where that is of
+// use. Where few rows are written the driver does it itself: see LanceWriteRows.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -34,6 +34,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFac
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
+import org.apache.spark.sql.types.StructType;
 
 public final class LanceWrite {
   private LanceWrite() {}
@@ -121,18 +122,19 @@ public final class LanceWrite {
     }
 
     // A plan of Python: what tasks run, and the writer that commits; null if Spark's own way says what is wrong.
-    Map plan(boolean streams) {
+    Map plan(boolean streams, boolean batches) {
       Map question = question("plan_write");
       question.put("streams", Boolean.valueOf(streams));
+      question.put("batches", Boolean.valueOf(batches));
       return (Map) Bridge.ask(question, null);
     }
 
-    // Spark's own factory of the tasks' writers, for the plan.
-    Object factory(Class kind, Map plan, Object beside) {
+    // Spark's own factory of the tasks' writers, for the plan; `schema` is that of the rows that they get.
+    Object factory(Class kind, Map plan, StructType schema, Object beside) {
       List parts = new ArrayList();
       parts.add(source.source());
       parts.add(bytes(plan.get("function")));
-      parts.add(info.schema());
+      parts.add(schema);
       parts.add(part(beside, "jobArtifactUUID"));
       Constructor constructor = kind.getConstructors()[0];
       if (constructor.getParameterTypes().length > parts.size()) {
@@ -146,7 +148,7 @@ public final class LanceWrite {
     }
 
     // What Spark's own write holds by that name; nothing where it has no such thing.
-    private static Object part(Object beside, String name) {
+    static Object part(Object beside, String name) {
       try {
         Method[] methods = beside.getClass().getDeclaredMethods();
         for (int i = 0; i < methods.length; i++) {
@@ -208,11 +210,17 @@ public final class LanceWrite {
     }
 
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo physical) {
-      plan = write.plan(false);
+      StructType schema = write.info().schema();
+      boolean batches = LanceTransport.batches(schema);
+      plan = write.plan(false, batches);
       if (plan == null) {
         return own.createBatchWriterFactory(physical);
       }
-      return (DataWriterFactory) write.factory(PythonBatchWriterFactory.class, plan, own);
+      if (!batches) {
+        return (DataWriterFactory) write.factory(PythonBatchWriterFactory.class, plan, schema, own);
+      }
+      Object made = write.factory(PythonBatchWriterFactory.class, plan, LanceTransport.batchSchema(), own);
+      return LanceTransport.batchFactory((DataWriterFactory) made, schema);
     }
 
     public boolean useCommitCoordinator() {
@@ -247,12 +255,29 @@ public final class LanceWrite {
       this.own = own;
     }
 
+    // Plans a micro-batch of upserts before its rows are planned; returns how they are sent to tasks, null if anyhow.
+    Map route(Object epoch) {
+      if (plan != null || !(epoch instanceof Long) || !"upsert".equalsIgnoreCase(write.info.options().get("mode"))) {
+        return null;
+      }
+      Map question = write.question("plan_upserts");
+      question.put("epoch", epoch);
+      question.put("partitions", new Integer(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
+      plan = (Map) Bridge.ask(question, null);
+      return plan == null ? null : (Map) plan.get("route");
+    }
+
+    // Plans it anew when it is written, for rows that are sent anyhow.
+    void forget() {
+      plan = null;
+    }
+
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo physical) {
-      plan = write.plan(true);
+      plan = plan == null ? write.plan(true, false) : plan;
       if (plan == null) {
         return own.createStreamingWriterFactory(physical);
       }
-      return (StreamingDataWriterFactory) write.factory(PythonStreamingWriterFactory.class, plan, own);
+      return (StreamingDataWriterFactory) write.factory(PythonStreamingWriterFactory.class, plan, write.info().schema(), own);
     }
 
     public boolean useCommitCoordinator() {

@@ -13,13 +13,13 @@ import pyarrow as pa
 from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError
 from spark_lance.memwal.compact import (
-    GRACE,
     WalCollection,
     WalCompaction,
     collect_wal,
     compact_shard,
     shards_of,
 )
+from spark_lance.memwal.names import GRACE
 from spark_lance.memwal.staged import (
     Once,
     StagedPiece,

@@ -5,20 +5,21 @@
 `op` is the name of a predicate of Spark's connectors, `type` is the type of a literal as JSON, and `value` is
 its value in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for
 bytes. What has no such form is `{}`. A predicate is taken over under the conditions of `filters`.
+
+Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]}; see `json_conditions`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
+from collections.abc import Mapping
 from typing import Any
 
 import pyspark.sql.types as st
 
 from spark_lance.file.schema import Schema
 from spark_lance.spark.scan.filters import compared
+from spark_lance.spark.scan.json_conditions import condition_of
+from spark_lance.spark.scan.literals import NoValueError, literal_of
 from spark_lance.table.predicates.expressions import Call, Expression
 
 __all__ = ["expression_of"]
@@ -41,7 +42,6 @@ _TESTS = {
     "CONTAINS": "StringContains",
 }
 _MIRRORED = {"=": "=", "<=>": "<=>", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_EPOCH = datetime(1970, 1, 1)
 
 
 def expression_of(node: Node, schema: Schema, seen: st.StructType) -> Expression | None:
@@ -53,6 +53,8 @@ def expression_of(node: Node, schema: Schema, seen: st.StructType) -> Expression
         seen: the columns as Spark was told of them.
     """
     name, args = node.get("op", ""), node.get("args", [])
+    if name == "CANDIDATE":
+        return _candidate(args[0], schema, seen)
     if name in ("AND", "OR", "NOT"):
         parts = [expression_of(arg, schema, seen) for arg in args]
         known = tuple(part for part in parts if part is not None)
@@ -65,55 +67,26 @@ def expression_of(node: Node, schema: Schema, seen: st.StructType) -> Expression
     return _tested(name, args, schema, seen)
 
 
+def _candidate(node: Node, schema: Schema, seen: st.StructType) -> Expression | None:
+    """Return a condition that every row meets that meets another, as far as that is about documents."""
+    name = node.get("op", "")
+    if name not in ("AND", "OR"):
+        return condition_of(node, schema, seen) if name == "JSON" else expression_of(node, schema, seen)
+    parts = [_candidate(arg, schema, seen) for arg in node["args"]]
+    known = tuple(part for part in parts if part is not None)
+    if not known or (name == "OR" and len(known) < len(parts)):
+        return None
+    return known[0] if len(known) == 1 else Call(name.lower(), known)
+
+
 def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) -> Expression | None:
     if name not in _TESTS or not args or "path" not in args[0]:
         return None
     try:
-        values = [_value(arg) for arg in args[1:]]
-    except _NoValueError:
+        values = [literal_of(arg) for arg in args[1:]]
+    except NoValueError:
         return None
     if name != "IN" and len(values) > 1:
         return None
     value = values if name == "IN" else values[0] if values else None
     return compared(_TESTS[name], tuple(args[0]["path"]), value, schema, seen)
-
-
-class _NoValueError(Exception):
-    """Something is not a literal that has the same meaning here."""
-
-
-def _value(node: Node) -> Any:
-    if "type" not in node:
-        raise _NoValueError
-    kind, text = json.loads(node["type"]), node["value"]
-    if text is None:
-        return None
-    read = _DECIMAL if isinstance(kind, str) and kind.startswith("decimal") else _LITERALS.get(str(kind))
-    if read is None:
-        raise _NoValueError
-    try:
-        return read(text)
-    except OverflowError:  # Python's times end with the year 9999
-        raise _NoValueError from None
-
-
-def _moment(text: str) -> datetime:
-    return _EPOCH.replace(tzinfo=timezone.utc) + timedelta(microseconds=int(text))
-
-
-_DECIMAL: Callable[[str], Any] = Decimal
-# Type of a literal -> its value from text. Others, such as strings with a collation, stay with Spark.
-_LITERALS: dict[str, Callable[[str], Any]] = {
-    "boolean": lambda text: text == "true",
-    "byte": int,
-    "short": int,
-    "integer": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "string": str,
-    "binary": bytes.fromhex,
-    "date": lambda text: date(1970, 1, 1) + timedelta(days=int(text)),
-    "timestamp": _moment,
-    "timestamp_ntz": lambda text: _EPOCH + timedelta(microseconds=int(text)),
-}

@@ -9,8 +9,10 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql.datasource import WriterCommitMessage
@@ -29,17 +31,40 @@ class ArrowWriter(Protocol):
 
 @dataclass(frozen=True)
 class TaskWrite:
-    """Writes the rows of a task."""
+    """Writes the rows of a task.
+
+    Attributes:
+        writer: writes them.
+        packed: whether what comes are streams of Arrow, which `LanceRowBatches` made in Java, in one column.
+    """
 
     writer: ArrowWriter
+    packed: bool = False
 
     def batches(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write rows, and yield one row with one column, the pickled message."""
-        message = pickle.dumps(self.writer.write(iter(rows)), protocol=pickle.HIGHEST_PROTOCOL)
+        found = _unpacked(rows) if self.packed else iter(rows)
+        message = pickle.dumps(self.writer.write(found), protocol=pickle.HIGHEST_PROTOCOL)
         yield pa.record_batch([pa.array([message], pa.binary())], names=[_MESSAGE])
 
 
-def pickled_write(writer: ArrowWriter) -> bytes:
-    """Return what Spark's writer of partitions takes: a pickled function, and the type of what it yields."""
+def _unpacked(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of streams, which are views of the bytes that came."""
+    for batch in rows:
+        column = batch.column(0)
+        _, ends, data = column.buffers()
+        places = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
+        for start, stop in pairwise(places):
+            with pa.ipc.open_stream(data.slice(start, stop - start)) as reader:
+                yield from reader
+
+
+def pickled_write(writer: ArrowWriter, *, batches: bool = False) -> bytes:
+    """Return what Spark's writer of partitions takes: a pickled function, and the type of what it yields.
+
+    Args:
+        writer: writes the rows of a task.
+        batches: whether they come as `LanceRowBatches` in Java packs them.
+    """
     answer = st.StructType([st.StructField(_MESSAGE, st.BinaryType())])
-    return pickle.dumps((TaskWrite(writer).batches, answer), protocol=pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps((TaskWrite(writer, batches).batches, answer), protocol=pickle.HIGHEST_PROTOCOL)

@@ -54,6 +54,7 @@ VERBS = {
     "push_limit": "scans",
     "plan_scan": "scans",
     "plan_write": "writes",
+    "plan_upserts": "writes",
     "finish_write": "writes",
     "write_rows": "writes",
     "make_format": "made",

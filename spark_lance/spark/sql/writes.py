@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_lance.spark.streaming.upsert import UpsertStreamWriter
     from spark_lance.spark.streaming.write import LanceStreamWriter
 
-__all__ = ["finish_write", "plan_write", "write_rows"]
+__all__ = ["finish_write", "plan_upserts", "plan_write", "write_rows"]
 
 
 def plan_write(question: Question) -> dict[str, str] | None:
@@ -39,7 +39,27 @@ def plan_write(question: Question) -> dict[str, str] | None:
         writer = _writer(question.asked["write"], streams=question.asked["streams"])
     except (LanceError, OSError):
         return None
-    return {"writer": _text(pickle.dumps(writer)), "function": _text(pickled_write(writer))}
+    function = pickled_write(writer, batches=question.asked["batches"])
+    return {"writer": _text(pickle.dumps(writer)), "function": _text(function)}
+
+
+def plan_upserts(question: Question) -> dict[str, Any] | None:
+    """Return the plan of a micro-batch of upserts, and how its rows are to be sent to tasks (`route`).
+
+    `epoch` is the number of the micro-batch, `partitions` the tasks that it may have. Without a route any
+    task may have any row.
+    """
+    asked = question.asked
+    try:
+        writer = _writer(asked["write"], streams=True)
+        route = writer.by_route(asked["epoch"], asked["partitions"])  # type: ignore[union-attr]
+    except (LanceError, OSError):
+        return None
+    return {
+        "writer": _text(pickle.dumps(writer)),
+        "function": _text(pickled_write(writer)),
+        "route": None if route is None else route.described(),
+    }
 
 
 def finish_write(question: Question) -> None:

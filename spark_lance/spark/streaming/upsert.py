@@ -1,27 +1,38 @@
 """Streams of upserts: every micro-batch goes to the logs of the table's MemWAL, once.
 
+Where the driver's Python plans the write, Spark sends all rows of a shard to one task (see `routes`):
+
+    write()    task     reads all of its rows, and appends them to the logs of its shards
+    commit()   driver   records that all shards have the micro-batch
+
+Elsewhere, tasks have rows of any shard:
+
     write()    task     rows become a file for each shard that they go to
     commit()   driver   what the tasks left for a shard is appended to its log, by one thread for each shard;
                         then it is recorded that all shards have the micro-batch
 
 Readers see a micro-batch shard by shard, each as soon as its log has it. After a failure Spark repeats the
-last micro-batch with the same number; shards that have it are passed over.
+task, or the last micro-batch with the same number; shards that have it are passed over. A task that goes on
+although Spark has given its work to another is fenced by the claim of that one, or finds the log done.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyspark.sql.types as st
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.index.pruners import indexed_snapshot
-from spark_lance.io.store import open_store
+from spark_lance.io.store import Store, open_store
 from spark_lance.memwal.logged import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.staged import (
@@ -40,6 +51,7 @@ from spark_lance.spark.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.variants import with_variant_texts
+from spark_lance.spark.streaming.routes import Route, check_partition
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.versions.versions import load_latest
@@ -47,6 +59,8 @@ from spark_lance.table.versions.versions import load_latest
 __all__ = ["Staging", "UpsertMessage", "UpsertStreamWriter", "append_pieces"]
 
 _THREADS = 8
+# A task appends to the logs of so many of its shards at a time.
+_TASK_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,7 @@ class Staging:
         names: the table's name of each column of the rows.
         job: names what the tasks leave.
         deletes: whether the rows are keys of rows to delete.
+        route: by which rows come to tasks; None if a task may have rows of any shard.
     """
 
     snapshot: Snapshot
@@ -73,6 +88,7 @@ class Staging:
     names: tuple[str, ...]
     job: str
     deletes: bool = False
+    route: Route | None = None
 
     @classmethod
     def plan(cls, snapshot: Snapshot, columns: list[str], *, deletes: bool = False) -> Staging:
@@ -91,21 +107,63 @@ class Staging:
         return cls(snapshot, router, tuple(names), secrets.token_hex(8), deletes)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedPiece, ...]:
-        """Leave the rows of a task, and return what was left."""
+        """Leave the rows of a task beside the table, and return what was left."""
+        return self._stage(batches, self.snapshot.store, self.snapshot.root, None)
+
+    def _stage(
+        self, batches: Iterator[pa.RecordBatch], store: Store, root: str, partition: int | None
+    ) -> tuple[StagedPiece, ...]:
         at = self.snapshot
         logged = logged_keys if self.deletes else logged_rows
-        stage = Stage(at.store, at.root, self.router, self.job)
+        stage = Stage(store, root, self.router, self.job)
         documents = {field.name for field in at.schema.fields if field.is_json}
         try:
             for batch in batches:
                 if batch.num_rows:
                     named = with_variant_texts(batch.rename_columns(list(self.names)), documents)
                     reader = pa.RecordBatchReader.from_batches(named.schema, [named])
-                    stage.write(logged(at.schema, reader))
+                    rows = logged(at.schema, reader)
+                    if self.route is not None and partition is not None:
+                        check_partition(self.route, self.router, rows, partition)
+                    stage.write(rows)
             return tuple(stage.finish())
         except BaseException:
             stage.abort()
             raise
+
+    def append(self, batches: Iterator[pa.RecordBatch], query: str, partition: int) -> int:
+        """Append the rows of a task to the logs of its shards; return how many were appended.
+
+        All rows are read before the first log is written, into files of the task's own.
+
+        Args:
+            batches: the rows that came by the route.
+            query: the id of the stream.
+            partition: the number of the task's partition.
+
+        Raises:
+            SchemaError: a value does not fit its column, or must not be null; nothing was written.
+            CommitError, FormatError, OSError: see `append_staged`.
+        """
+        at, route = self.snapshot, self.route
+        assert route is not None  # the route tells that this task alone has rows of its shards
+        once = Once(query, route.epoch)
+        if has_epoch(at.store, at.root, once):
+            for _ in batches:  # Spark's worker wants its rows taken
+                pass
+            return 0
+        place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+        with tempfile.TemporaryDirectory(prefix="spark-lance-", dir=place or None) as folder:
+            store, root = open_store(folder)
+            pieces = pieces_by_value(self._stage(batches, store, root, partition))
+
+            def one(value: bytes, its: list[StagedPiece]) -> int:
+                shard = self.router.shard_for(at.store, at.root, value, route.shards)
+                return append_staged(at, shard, its, once, store=store)
+
+            with ThreadPoolExecutor(_TASK_THREADS) as pool:
+                calls = [pool.submit(one, value, its) for value, its in pieces.items()]
+                return sum(call.result() for call in calls)
 
 
 def append_pieces(snapshot: Snapshot, router: Router, pieces: list[StagedPiece], once: Once | None) -> int:
@@ -155,16 +213,35 @@ if DataSourceStreamArrowWriter is not None:
                     "option 'mergeSchema' does not go with upserts: add the columns to the table"
                 )
             self._query = query
+            self._schema = schema
             self._staging = Staging.plan(table_to_upsert(options), schema.fieldNames())
 
+        def by_route(self, epoch: int, most: int) -> Route | None:
+            """Let tasks append to the logs themselves, if Spark can send them the rows that way.
+
+            Args:
+                epoch: the number of the micro-batch.
+                most: tasks at most.
+            """
+            at = self._staging
+            route = Route.plan(at.snapshot, at.router, at.names, self._schema, epoch, most)
+            self._staging = replace(at, route=route)
+            return route
+
         def write(self, iterator: Iterator[pa.RecordBatch]) -> UpsertMessage:
-            """Leave the rows of one task for the shards.
+            """Append the rows of one task to logs, or leave them for the shards.
 
             Raises:
                 SchemaError: a value does not fit its column, or must not be null.
+                CommitError, FormatError, OSError: as `Staging.append`.
             """
             with one_line():
-                return UpsertMessage(self._staging.stage(iterator))
+                if self._staging.route is None:
+                    return UpsertMessage(self._staging.stage(iterator))
+                task = TaskContext.get()
+                assert task is not None  # routes are for Spark's tasks
+                self._staging.append(iterator, self._query, task.partitionId())
+                return UpsertMessage(())
 
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """Append what the tasks left to the logs, unless they have it; errors as `append_staged`."""

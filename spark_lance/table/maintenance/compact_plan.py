@@ -21,7 +21,7 @@ from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
-from spark_lance.table.writing.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
+from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
 __all__ = ["CONFIG_PREFIX", "CompactionOptions", "Group", "plan_groups", "read_options"]
 

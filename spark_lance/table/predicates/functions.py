@@ -18,6 +18,7 @@ from spark_lance.errors import ExpressionError
 from spark_lance.table.predicates.comparisons import equal, extreme, is_in, less, unsigned_nan
 from spark_lance.table.predicates.date_part import date_part
 from spark_lance.table.predicates.geo_functions import GEO_FUNCTIONS, as_geometry
+from spark_lance.table.predicates.json_candidates import CANDIDATE, json_candidate
 from spark_lance.table.predicates.json_functions import JSON_FUNCTIONS
 from spark_lance.table.predicates.list_functions import element, has, has_all, has_any, length, make_list
 from spark_lance.table.predicates.numbers import arithmetic, bits, divide, modulo, number, shift
@@ -283,6 +284,7 @@ FUNCTIONS: dict[str, Function] = {
     "element": Function(element, 2, 2),
     "array": Function(make_list, 0, _MANY),
     **{name: Function(compute, count, count) for name, (compute, count) in JSON_FUNCTIONS.items()},
+    CANDIDATE: Function(json_candidate, 4, _MANY),
     "geometry": Function(as_geometry, 2, 2),
     **{
         name: Function(compute, count, count, takes_geometries=True)

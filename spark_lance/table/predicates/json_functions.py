@@ -39,7 +39,7 @@ from spark_lance.file.json_values import (
 from spark_lance.table.predicates.json_path import Found, find, member, parse_path
 from spark_lance.table.predicates.values import Value, as_column, is_typed
 
-__all__ = ["JSON_FUNCTIONS", "is_item_key"]
+__all__ = ["JSON_FUNCTIONS", "documents_of", "is_item_key", "windows_of"]
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(
@@ -60,18 +60,23 @@ def _function(kind: pa.DataType, compute: Callable[..., pa.Array], by_path: bool
     """
 
     def function(documents: Value, where: Value, *rest: Value) -> Value:
-        column = _documents(documents)
+        column = documents_of(documents)
         where, rest = _text(where), tuple(map(_text, rest))
         if where is None or None in rest:
             return pa.chunked_array([pa.nulls(len(column), kind)])
         place = parse_path(where) if by_path else where
-        parts = [compute(JsonValues.of(part), place, *rest) for part in _windows(column)]
+        parts = [compute(JsonValues.of(part), place, *rest) for part in windows_of(column)]
         return pa.chunked_array(parts, kind)
 
     return function
 
 
-def _documents(value: Value) -> pa.ChunkedArray:
+def documents_of(value: Value) -> pa.ChunkedArray:
+    """Return a column of documents.
+
+    Raises:
+        ExpressionError: it is another one, or a constant.
+    """
     if not is_typed(value) or not (pa.types.is_large_binary(value.type) or pa.types.is_null(value.type)):
         told = value.type if is_typed(value) else f"the constant {value!r}"
         raise ExpressionError(f"functions of JSON take a JSON column or what json_get returns, not {told}")
@@ -79,7 +84,7 @@ def _documents(value: Value) -> pa.ChunkedArray:
     return column if pa.types.is_large_binary(column.type) else column.cast(pa.large_binary())
 
 
-def _windows(column: pa.ChunkedArray) -> list[pa.Array]:
+def windows_of(column: pa.ChunkedArray) -> list[pa.Array]:
     """Return the documents in parts of about `_WINDOW_BYTES`."""
     parts = []
     for chunk in column.chunks:

@@ -14,7 +14,7 @@ from typing import Any, Union
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import ExpressionError
+from spark_lance.errors import ExpressionError, OptionTypeError
 from spark_lance.file.arrays import kept_rows
 from spark_lance.file.json_binary import json_texts
 from spark_lance.file.json_columns import is_json_field
@@ -162,13 +162,16 @@ def compile_predicate(predicate: Predicate, schema: pa.Schema) -> Condition:
 
     Raises:
         ExpressionError: it is not a condition on these columns.
+        OptionTypeError: it is neither text nor an expression.
     """
     empty = _empty(schema)
     if isinstance(predicate, str):
         tree = bind(_parse_condition(predicate), schema)
         condition = Condition(predicate, columns(tree), _tree=tree)
-    else:
+    elif isinstance(predicate, pc.Expression):
         condition = Condition(str(predicate), (), _native=predicate)
+    else:
+        raise OptionTypeError(f"a condition is SQL text or an expression of pyarrow, not {predicate!r}")
     _checked(condition, empty)
     if not isinstance(predicate, str):
         return Condition(condition.text, _native_columns(predicate, empty), _native=predicate)

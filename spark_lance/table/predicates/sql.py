@@ -108,7 +108,7 @@ _ALIASES = {
 }
 
 # What no text can ask for.
-_INTERNAL = frozenset({"unsigned_nan", "element", "geometry"})
+_INTERNAL = frozenset({"unsigned_nan", "element", "geometry", "json_candidate"})
 _CONNECTIVES = frozenset({"and", "or", "not"})
 _CASTS = {"to_timestamp": pa.timestamp("us"), "to_date": pa.date32()}
 

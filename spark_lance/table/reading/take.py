@@ -49,7 +49,9 @@ def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
     ends = np.cumsum([scan.live_rows(fragment) for fragment in scan.fragments], dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
-        raise RowNotFoundError(f"row positions must be within 0 and {total - 1}")
+        wrong = int(wanted[(wanted < 0) | (wanted >= total)][0])
+        places = f"row positions must be within 0 and {total - 1}" if total else "the table has no rows"
+        raise RowNotFoundError(f"there is no row at position {wrong}: {places}")
     order, back = np.unique(wanted, return_inverse=True)
     homes = np.searchsorted(ends, order, side="right")
     parts = [_nothing(scan)]

@@ -13,13 +13,18 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-
-from fsspec.utils import tokenize
+from typing import TYPE_CHECKING
 
 from spark_lance.errors import FormatError
 from spark_lance.io.store import Store, StoredObject
+from spark_lance.late import late
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.paths import Naming
+
+if TYPE_CHECKING:
+    from fsspec.utils import tokenize
+else:
+    tokenize = late("fsspec.utils", "tokenize")
 
 __all__ = ["read_recent", "remember"]
 
@@ -126,4 +131,5 @@ def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
 
 
 def _key(store: Store, path: str, tag: str) -> _Key:
-    return tokenize(store.protocol, store.options), path, tag
+    options = tokenize(store.options) if store.options else ""
+    return f"{store.protocol} {options}", path, tag

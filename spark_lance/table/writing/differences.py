@@ -36,7 +36,9 @@ class TypeDifference:
         return f"column {self.path!r} is {source} in the data and {target} in the table"
 
     def __str__(self) -> str:
-        remedy = "; cast the data" if self.is_castable else ""
+        remedy = (
+            f"; cast it to {self.target}, or all by data.cast(dataset.schema)" if self.is_castable else ""
+        )
         return f"{self.told()}{remedy}"
 
     @property

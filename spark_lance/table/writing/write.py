@@ -22,6 +22,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.reading.blob_sources import BlobSources
+from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 from spark_lance.table.writing.references import bounded
 from spark_lance.table.writing.targets import FileTarget, own_target
 
@@ -34,9 +35,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-MAX_ROWS_PER_FILE = 1 << 20
-MAX_BYTES_PER_FILE = 90 << 30
 
 
 def write_fragments(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_lance import write_dataset
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.metadata import ARRAY_ENCODING_URL, ColumnMetadata, Page
-from spark_lance.file.schema import Schema
+from spark_lance.file.reader import FileReader
+from spark_lance.file.schema import Field, Schema
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_0 import ARRAY_ENCODINGS
 from spark_lance.file.v2_0.field_reader import FieldReader
@@ -294,3 +297,31 @@ def test_pages_beyond_32_bit_offsets_come_in_pieces(monkeypatch: pytest.MonkeyPa
         page_reader(pa.string(), binary(40), [u64(20), b"abcd" * 5], 1).read(0, 1)
     with pytest.raises(UnsupportedFormatError, match=r"row 1 .*large"):
         list_reader([6, 11]).read(0, 2)
+
+
+@pytest.mark.parametrize("kind", ["string", "binary", "large_string", "large_binary"])
+def test_strings_that_were_written_as_lists_of_bytes(kind: str, tmp_path: Path) -> None:
+    """As Lance 0.13 wrote them: the column after that of the lists has the bytes, and no field is theirs."""
+    arrow = pa.type_for_alias(kind)
+    texts = [None if n % 7 == 3 else f"\u00e9{n}" * (n % 5) for n in range(300)]
+    values = [None if text is None else text.encode() for text in texts]
+    lists = [None if value is None else list(value) for value in values]
+    rows = pa.table({"a": pa.array(lists, pa.list_(pa.uint8())), "n": range(300)})
+    write_dataset(rows, tmp_path / "t", data_storage_version="2.0")
+    (path,) = (tmp_path / "t" / "data").iterdir()
+    store, place = open_store(path)
+    field = Field(0, "a", kind)
+    file = FileReader(store, place, columns={0: 0, 2: 2})
+    expected = pa.array(values, pa.large_binary()).cast(arrow)
+    reader = file.open_field(field)
+    assert reader.read(0, 300).combine_chunks().equals(expected)
+    assert reader.read(41, 97).to_pylist() == expected.to_pylist()[41:97]
+    assert reader.read(5, 5).to_pylist() == []
+    with pytest.raises(FormatError, match="cannot be int64"):
+        file.open_field(Field(0, "a", "int64"))
+    if arrow == pa.string():
+        broken = pa.table({"a": pa.array([[0xFF]], pa.list_(pa.uint8()))})
+        write_dataset(broken, tmp_path / "u", data_storage_version="2.0")
+        (path,) = (tmp_path / "u" / "data").iterdir()
+        with pytest.raises(FormatError, match="UTF-8"):
+            FileReader(store, str(path), columns={0: 0}).open_field(field).read(0, 1)

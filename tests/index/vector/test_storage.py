@@ -10,7 +10,8 @@ import pytest
 from spark_lance import write_dataset
 from spark_lance.index.entries import segments_of
 from spark_lance.index.vector import storage
-from spark_lance.index.vector.create import VECTOR_LABEL, VECTOR_NEWEST, open_segment
+from spark_lance.index.vector.create import open_segment
+from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
 from tests.index.vectors import clustered, table_of
 
 

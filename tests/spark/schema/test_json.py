@@ -132,3 +132,28 @@ def test_changes_have_text(tmp_path: Path) -> None:
     reader = source.reader(source.schema())
     rows = pa.Table.from_batches([batch for part in reader.partitions() for batch in reader.read(part)])
     assert {*rows["j"].to_pylist()} == {'{"a":1}', "[2]", '{"b":2}'}
+
+
+def test_variants_are_merged(spark: SparkSession, tmp_path: Path) -> None:
+    """Into a column of variants, and as documents into one of JSON."""
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.sql("CREATE TABLE lance.v AS SELECT id, parse_json('{\"a\":1}') AS v FROM range(4)")
+    session.sql("CREATE TABLE lance.j (id BIGINT, v STRING) TBLPROPERTIES ('v.lance.json' = 'true')")
+    session.sql("""INSERT INTO lance.j SELECT id, '{"a": 1}' FROM range(4)""")
+    new = "(SELECT id, parse_json(concat('{\"b\": ', id, '}')) AS v FROM range(2, 5))"
+    for name, text in (("v", "to_json(v)"), ("j", "v")):
+        merge = (
+            f"MERGE INTO lance.{name} t USING {new} s ON t.id = s.id WHEN MATCHED AND s.id = 3 THEN DELETE"
+        )
+        session.sql(f"{merge} WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *")
+        found = session.sql(f"SELECT id, {text} AS v FROM lance.{name}").collect()
+        assert {row.id: row.v for row in found} == {
+            0: '{"a":1}',
+            1: '{"a":1}',
+            2: '{"b":2}',
+            4: '{"b":4}',
+        }
+    builder = LanceTable.forPath(session, str(tmp_path / "j.lance")).alias("t")
+    rows = session.sql("SELECT 0L AS id, parse_json('[1]') AS v").alias("s")
+    builder.merge(rows, "t.id = s.id").whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    assert session.sql("SELECT v FROM lance.j WHERE id = 0").collect()[0].v == "[1]"

@@ -7,6 +7,7 @@ import math
 import pickle
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_lance.errors import ExpressionError
+from spark_lance.errors import ExpressionError, OptionTypeError
 from spark_lance.table.predicates.predicate import compile_expression, compile_predicate
 
 DAY = datetime.datetime(2020, 6, 1)
@@ -300,3 +301,9 @@ def test_computed_columns_have_one_type_for_all_tables() -> None:
     case = compile_expression("case when n > 3 then n else 1.5 end", SCHEMA)
     assert case.type == pa.float64()
     assert case.evaluate(TABLE.slice(2, 3)).to_pylist() == [1.5, 1.5, 4.0]
+
+
+@pytest.mark.parametrize("given", [5, True, ["n > 1"], ("n", ">", 1)])
+def test_what_is_no_condition(given: Any) -> None:
+    with pytest.raises(OptionTypeError, match="SQL text or an expression of pyarrow"):
+        compile_predicate(given, pa.schema([("n", pa.int64())]))

@@ -24,10 +24,15 @@ def test_types_are_listed_with_the_cast(tmp_path: Path) -> None:
         spark_lance.write_dataset(other, tmp_path / "t", mode="append")
     assert str(caught.value).splitlines() == [
         "the data does not fit the table:",
-        "  - column 'a' is string in the data and int32 in the table; cast the data",
+        "  - column 'a' is string in the data and int32 in the table"
+        "; cast it to int32, or all by data.cast(dataset.schema)",
         "  - column 'b' is struct<x: int64> in the data and string in the table",
-        "  - column 'v[]' is double in the data and float in the table; cast the data",
+        "  - column 'v[]' is double in the data and float in the table"
+        "; cast it to float, or all by data.cast(dataset.schema)",
     ]
+    fitting = other.set_column(1, "b", pa.array(["y"]))
+    cast = fitting.cast(spark_lance.dataset(tmp_path / "t").schema)
+    assert spark_lance.write_dataset(cast, tmp_path / "t", mode="append").count_rows() == 2
     assert caught.value.differences[0] == TypeDifference("a", pa.string(), pa.int32())
 
 

@@ -1,0 +1,130 @@
+"""Documents in which what stands at a path may meet a comparison that another engine makes.
+
+Engines differ in how they turn JSON into types of their own: which texts are numbers, how numbers are
+written, what becomes null, what is an error. `json_candidate(j, path, kind, test, values...)` leaves out only
+those documents of which it is plain, so whoever asks has to apply its own comparison to the others.
+
+    kind      what the engine compares           what is left out
+    any       whether there is something    documents without anything at the path
+    text      text, by its bytes            other strings; of other values those that never have such a text
+    int8, int16, int32, int64               other whole numbers that are in the range of the type
+    double    numbers                       other numbers
+
+`test` is =, <, <=, > or >=; of several values (of = only) any may be met. JSON's null meets no comparison.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.file.json_binary import strings_of
+from spark_lance.file.json_numbers import numbers_of
+from spark_lance.file.json_values import CONTAINER, FALSE, NULL, NUMBER, STRING, TRUE, JsonValues
+from spark_lance.table.predicates.json_functions import documents_of, windows_of
+from spark_lance.table.predicates.json_path import find, parse_path
+from spark_lance.table.predicates.values import Value
+
+__all__ = ["CANDIDATE", "json_candidate"]
+
+CANDIDATE = "json_candidate"
+
+Bools = npt.NDArray[np.bool_]
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
+_TESTS: dict[str, Callable[[Any, Any], pa.Array]] = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def json_candidate(documents: Value, path: Value, kind: Value, test: Value, *wanted: Value) -> Value:
+    """Return which documents may meet a comparison; false for nulls. See above.
+
+    Raises:
+        ExpressionError: the path is none, or the first argument is no JSON column.
+        FormatError: a document is damaged.
+    """
+    steps = parse_path(str(path))
+    values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in wanted]
+    may = _KINDS[str(kind)]
+    parts = []
+    for part in windows_of(documents_of(documents)):
+        found = find(JsonValues.of(part), steps)
+        kept = np.zeros(len(part), np.bool_)
+        kept[found.owners[may(found.values, str(test), values)]] = True
+        parts.append(pa.array(kept))
+    return pa.chunked_array(parts, pa.bool_())
+
+
+def _meets(column: pa.Array, test: str, wanted: Sequence[Any]) -> Bools:
+    if test == "=":
+        found = pc.is_in(column, pa.array(wanted, column.type))
+    else:
+        found = _TESTS[test](column, pa.scalar(wanted[0], column.type))
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _texts(values: JsonValues, test: str, wanted: Sequence[str]) -> Bools:
+    kept: Bools = values.kinds != NULL
+    places = np.flatnonzero(values.kinds == STRING)
+    kept[places] = _meets(strings_of(values.take(places)), test, wanted)
+    if test == "=":
+        kept[values.kinds == TRUE] = "true" in wanted
+        kept[values.kinds == FALSE] = "false" in wanted
+        kept[values.kinds == CONTAINER] = any(text[:1] in ("{", "[") for text in wanted)
+        places = np.flatnonzero(values.kinds == NUMBER)
+        kept[places] = _written(values.take(places), wanted)
+    return kept
+
+
+def _written(values: JsonValues, wanted: Sequence[str]) -> Bools:
+    """Which numbers may be written as one of some texts, whatever the way of writing."""
+    doubles = numbers_of(values).as_doubles()
+    numbers = []
+    for text in wanted:
+        if _NUMBER.fullmatch(text) and any(letter.isdigit() for letter in text):
+            numbers.append(float(text))
+        elif "inf" in text.lower() or "nan" in text.lower():
+            return np.ones(len(values), np.bool_)
+    found: Bools = np.isin(doubles, numbers) | ~np.isfinite(doubles)
+    return found
+
+
+def _integers(bits: int) -> Callable[[JsonValues, str, Sequence[int]], Bools]:
+    limit = 1 << (bits - 1)
+
+    def may(values: JsonValues, test: str, wanted: Sequence[int]) -> Bools:
+        kept: Bools = values.kinds != NULL
+        places = np.flatnonzero(values.kinds == NUMBER)
+        numbers = numbers_of(values.take(places))
+        whole, outside = numbers.as_integers()
+        unclear = outside | (whole < -limit) | (whole > limit - 1) | ~np.isin(numbers.which, ("i", "u"))
+        kept[places] = unclear | _meets(pa.array(whole), test, wanted)
+        return kept
+
+    return may
+
+
+def _doubles(values: JsonValues, test: str, wanted: Sequence[float]) -> Bools:
+    kept: Bools = values.kinds != NULL
+    places = np.flatnonzero(values.kinds == NUMBER)
+    doubles = numbers_of(values.take(places)).as_doubles()
+    # Zeros of both signs are equal to engines, and not to each of Arrow's functions.
+    kept[places] = ~np.isfinite(doubles) | _meets(pa.array(doubles + 0.0), test, [v + 0.0 for v in wanted])
+    return kept
+
+
+_KINDS: dict[str, Callable[[JsonValues, str, Sequence[Any]], Bools]] = {
+    "any": lambda values, _test, _wanted: np.ones(len(values), np.bool_),
+    "text": _texts,
+    **{f"int{bits}": _integers(bits) for bits in (8, 16, 32, 64)},
+    "double": _doubles,
+}
