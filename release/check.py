@@ -25,9 +25,9 @@ WHEEL_HAS = (
     "pyspark_lance.py",
     "spark_lance/py.typed",
     "spark_lance/proto/table_pb2.py",
-    "spark_lance/proto/table_pb2.pyi",
     "spark_lance/spark/jvm/LancePruning.java",
 )
+SDIST_HAS = ("LICENSE", "README.md", "pyproject.toml", "spark_lance/proto/table_pb2.pyi", *WHEEL_HAS)
 TRY = """
 import sys, pyarrow as pa, spark_lance
 assert "site-packages" in spark_lance.__file__, spark_lance.__file__
@@ -91,9 +91,7 @@ def check_archives(wheel: Path, sdist: Path) -> Iterator[str]:
         yield f"{path.name}: {size:,} bytes"
     with tarfile.open(sdist) as archive:
         files = [name.partition("/")[2] for name in archive.getnames()]
-    if missing := [
-        name for name in ("LICENSE", "README.md", "pyproject.toml", *WHEEL_HAS) if name not in files
-    ]:
+    if missing := [name for name in SDIST_HAS if name not in files]:
         raise CheckError(f"the sdist lacks {', '.join(missing)}")
     for line in (
         "License-Expression: Apache-2.0",
