@@ -24,6 +24,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy;
 import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.IntegerType$;
 import scala.collection.immutable.Seq;
 
@@ -62,7 +63,7 @@ public final class LanceRoutes {
   // The value by which Spark sends a row to a partition; see spark/streaming/routes.py.
   private static Expression sentBy(Map route, LogicalPlan query) {
     if (route.get("column") == null) {
-      return Literal.apply(new Integer(0));
+      return new Literal(new Integer(0), DataTypes.IntegerType);
     }
     Expression column = (Expression) query.output().apply(((Number) route.get("column")).intValue());
     List values = (List) route.get("values");
@@ -74,8 +75,8 @@ public final class LanceRoutes {
       numbers[i] = ((Number) values.get(i)).intValue();
     }
     Expression hash = new Murmur3Hash((Seq) NONE.appended(column), 0);
-    Expression positive = new BitwiseAnd(hash, Literal.apply(new Integer(Integer.MAX_VALUE)));
-    Expression bucket = new Pmod(positive, Literal.apply(new Integer(numbers.length)));
+    Expression positive = new BitwiseAnd(hash, new Literal(new Integer(Integer.MAX_VALUE), DataTypes.IntegerType));
+    Expression bucket = new Pmod(positive, new Literal(new Integer(numbers.length), DataTypes.IntegerType));
     ArrayType type = new ArrayType(IntegerType$.MODULE$, false);
     return new GetArrayItem(new Literal(UnsafeArrayData.fromPrimitiveArray(numbers), type), bucket, false);
   }
