@@ -182,7 +182,7 @@ def test_as_what_each_column_is_read(tmp_path: Path, spark: SparkSession) -> Non
     assert read("c=none").columns == ["id", "a", "b"]
     for wrong, says in (
         ("d=bytes", "'d' is not a column of blobs; there are a, b, c"),
-        ("id=none", "no column"),
+        ("id=none", "not a column"),
     ):
         with pytest.raises(PySparkException, match=says):
             read(wrong).schema.simpleString()
