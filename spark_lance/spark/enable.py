@@ -6,6 +6,8 @@ This module stands to the right of all others of the Spark layer, as it brings b
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
@@ -62,10 +64,9 @@ def enable(
 
 def _register_blob_function(spark: SparkSession) -> None:
     """Give a session of Spark Connect the function `lance_blob`, which classic ones make at its first use."""
-    # Importing it takes as long as the rest of the call.
-    from spark_lance.spark.schema.blob_function import BLOB_FUNCTION, blob_function
-
-    spark.udf.register(BLOB_FUNCTION, blob_function())
+    # Not imported at the top: that takes as long as the rest of the call in a classic session.
+    module = import_module("spark_lance.spark.schema.blob_function")
+    spark.udf.register(module.BLOB_FUNCTION, module.blob_function())
 
 
 def _register_format(spark: SparkSession) -> None:
