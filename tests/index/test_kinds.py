@@ -24,6 +24,7 @@ TABLES = {
     "index/scalar/column_facts.py",
     # Which kinds name exactly the rows of a condition.
     "index/scalar/exact_rows.py",
+    "index/vector/label.py",
     "index/vector/quantizers/__init__.py",
     "index/vector/storage.py",
     # What manifests say of a kind, and who reads what they say.

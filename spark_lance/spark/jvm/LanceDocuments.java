@@ -56,7 +56,7 @@ public final class LanceDocuments {
   }
 
   private static boolean hasDocuments(Map told) {
-    if ("JSON".equals(told.get("op"))) {
+    if ("DOCUMENT".equals(told.get("op"))) {
       return true;
     }
     boolean found = false;
@@ -140,7 +140,7 @@ public final class LanceDocuments {
     }
     Map told = test == null ? null : access(tested);
     if (told != null) {
-      told.put("op", "JSON");
+      told.put("op", "DOCUMENT");
       told.put("test", test);
       told.put("values", values);
     }

@@ -1,6 +1,6 @@
 """Spark's conditions on what stands at a path of documents, as conditions that leave out documents.
 
-    {"op": "JSON", "function": "get_json_object", "column": "doc", "path": "$.a.b", "types": ["\\"long\\""],
+    {"op": "DOCUMENT", "function": "get_json_object", "column": "doc", "path": "$.a.b", "types": ["\\"long\\""],
      "test": ">", "values": [{"type": "\\"long\\"", "value": "5"}]}
 
 `function` is get_json_object or variant_get, `types` are the types to which its value is turned then, of

@@ -71,7 +71,7 @@ def _candidate(node: Node, schema: Schema, seen: st.StructType) -> Expression | 
     """Return a condition that every row meets that meets another, as far as that is about documents."""
     name = node.get("op", "")
     if name not in ("AND", "OR"):
-        return condition_of(node, schema, seen) if name == "JSON" else expression_of(node, schema, seen)
+        return condition_of(node, schema, seen) if name == "DOCUMENT" else expression_of(node, schema, seen)
     parts = [_candidate(arg, schema, seen) for arg in node["args"]]
     known = tuple(part for part in parts if part is not None)
     if not known or (name == "OR" and len(known) < len(parts)):
