@@ -5,7 +5,8 @@ What a release lacks beside the newest that is supported, 4.3:
     4.0    Filters do not reach a Python data source (`pushFilters`): only the option `filter` saves reading.
            Batches without columns lose their number of rows, so a query that needs no column reads one.
            Streams hand over no Arrow batches, so `writeStream` is refused. No types TIME, GEOMETRY and
-           GEOGRAPHY. Also what 4.1 lacks.
+           GEOGRAPHY. Sources in the JVM get no expressions of Spark's own, only predicates of connectors, so
+           conditions on JSON documents save no reading (`LanceScan`). Also what 4.1 lacks.
     4.1    Streams ask for offsets without limits and have no `Trigger.AvailableNow` for such sources: a
            micro-batch takes all there is.
     4.2    Nothing that is used here.

@@ -9,9 +9,11 @@
 
 package spark_lance.sql;
 
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -31,7 +33,9 @@ import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownOffset;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy$;
+import org.apache.spark.sql.execution.datasources.v2.PushDownUtils$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.internal.connector.SupportsPushDownCatalystFilters;
@@ -44,6 +48,7 @@ import scala.collection.immutable.Seq;
 public final class LanceScan {
   // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
   private static final String PLANS = "spark.lance.planInDriver";
+  private static Boolean takesExpressions = null;
 
   private LanceScan() {}
 
@@ -66,12 +71,37 @@ public final class LanceScan {
     }
     Map read = read(options, schema, token, null);
     read.put("pinned", pinned);
-    return new Builder(shown, read, schema, hidden, own);
+    return made(shown, read, schema, hidden, own);
   }
 
   // The same for a table by path, without hidden columns.
   public static ScanBuilder ofPath(String shown, Map read, StructType schema, ScanBuilder own) {
-    return new Builder(shown, read, schema, new StructType(), own);
+    return made(shown, read, schema, new StructType(), own);
+  }
+
+  private static ScanBuilder made(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+    return takesExpressions()
+        ? (ScanBuilder) new OfExpressions(shown, read, schema, hidden, own)
+        : new OfPredicates(shown, read, schema, hidden, own);
+  }
+
+  // Whether Spark gives any source its own expressions: Spark 4.0 gives them to files alone.
+  private static synchronized boolean takesExpressions() {
+    if (takesExpressions == null) {
+      Class asks = PushDownUtils$.class;
+      try {
+        InputStream code = asks.getResourceAsStream(asks.getSimpleName() + ".class");
+        try {
+          String names = new String(code.readAllBytes(), StandardCharsets.ISO_8859_1);
+          takesExpressions = Boolean.valueOf(names.indexOf("SupportsPushDownCatalystFilters") >= 0);
+        } finally {
+          code.close();
+        }
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+    return takesExpressions.booleanValue();
   }
 
   // Whether a session's reads are planned here.
@@ -94,10 +124,9 @@ public final class LanceScan {
   }
 
   /** Takes what Spark pushes down, and asks Python for the scan. */
-  public static final class Builder
+  public abstract static class Builder
       implements ScanBuilder,
           SupportsPushDownRequiredColumns,
-          SupportsPushDownCatalystFilters,
           SupportsPushDownAggregates,
           SupportsPushDownLimit,
           SupportsPushDownTopN,
@@ -132,43 +161,31 @@ public final class LanceScan {
       this.own = own;
     }
 
-    // Takes over the filters that are applied exactly as Spark would, and returns the others. Of those some tell of
-    // documents which rows cannot meet them.
-    public Seq pushFilters(Seq filters) {
+    // Takes over the predicates that are applied exactly as Spark would; says of each whether it is one. Conditions
+    // that only leave out rows follow them.
+    List take(List predicates, List candidates) {
       batch = true;
-      List predicates = new ArrayList();
-      List candidates = new ArrayList();
-      for (int i = 0; i < filters.size(); i++) {
-        scala.Option told = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
-        predicates.add(told.isEmpty() ? null : told.get());
-        Map candidate = told.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
-        if (candidate != null) {
-          candidates.add(candidate);
-        }
-      }
-      List plain = new ArrayList(predicates);
-      plain.removeAll(Collections.singleton(null));
-      List described = LancePushed.described((Predicate[]) plain.toArray(new Predicate[0]));
+      List described = LancePushed.described((Predicate[]) predicates.toArray(new Predicate[0]));
       described.addAll(candidates);
       List answers = described.isEmpty() ? described : asked(described);
       List taken = new ArrayList();
-      Seq left = (Seq) scala.collection.immutable.Nil$.MODULE$;
-      int which = 0;
       for (int i = 0; i < predicates.size(); i++) {
-        if (predicates.get(i) != null && ((Boolean) answers.get(which++)).booleanValue()) {
+        if (((Boolean) answers.get(i)).booleanValue()) {
           taken.add(predicates.get(i));
-        } else {
-          left = (Seq) left.appended(filters.apply(i));
         }
       }
       narrowed = new ArrayList();
       for (int i = 0; i < candidates.size(); i++) {
-        if (((Boolean) answers.get(which++)).booleanValue()) {
+        if (((Boolean) answers.get(predicates.size() + i)).booleanValue()) {
           narrowed.add(candidates.get(i));
         }
       }
       pushed = (Predicate[]) taken.toArray(new Predicate[0]);
-      return left;
+      return answers;
+    }
+
+    Predicate[] pushed() {
+      return pushed;
     }
 
     private List asked(List predicates) {
@@ -176,10 +193,6 @@ public final class LanceScan {
       question.put("read", read);
       question.put("predicates", predicates);
       return (List) Bridge.ask(question, null);
-    }
-
-    public Predicate[] pushedFilters() {
-      return pushed;
     }
 
     public boolean supportCompletePushDown(Aggregation aggregation) {
@@ -323,6 +336,64 @@ public final class LanceScan {
         ((SupportsPushDownRequiredColumns) own).pruneColumns(wanted);
       }
       return own.build();
+    }
+  }
+
+  /** Takes Spark's own expressions, some of which tell of documents which rows cannot meet them. */
+  public static final class OfExpressions extends Builder implements SupportsPushDownCatalystFilters {
+    OfExpressions(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+      super(shown, read, schema, hidden, own);
+    }
+
+    public Seq pushFilters(Seq filters) {
+      List predicates = new ArrayList();
+      List places = new ArrayList();
+      List candidates = new ArrayList();
+      for (int i = 0; i < filters.size(); i++) {
+        scala.Option told = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
+        Map candidate = told.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
+        if (!told.isEmpty()) {
+          predicates.add(told.get());
+          places.add(new Integer(i));
+        } else if (candidate != null) {
+          candidates.add(candidate);
+        }
+      }
+      List answers = take(predicates, candidates);
+      Seq left = (Seq) scala.collection.immutable.Nil$.MODULE$;
+      for (int i = 0; i < filters.size(); i++) {
+        int place = places.indexOf(new Integer(i));
+        if (place < 0 || !((Boolean) answers.get(place)).booleanValue()) {
+          left = (Seq) left.appended(filters.apply(i));
+        }
+      }
+      return left;
+    }
+
+    public Predicate[] pushedFilters() {
+      return pushed();
+    }
+  }
+
+  /** Takes predicates of connectors, where a release of Spark gives no other. */
+  public static final class OfPredicates extends Builder implements SupportsPushDownV2Filters {
+    OfPredicates(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+      super(shown, read, schema, hidden, own);
+    }
+
+    public Predicate[] pushPredicates(Predicate[] predicates) {
+      List answers = take(Arrays.asList((Object[]) predicates), new ArrayList());
+      List left = new ArrayList();
+      for (int i = 0; i < predicates.length; i++) {
+        if (!((Boolean) answers.get(i)).booleanValue()) {
+          left.add(predicates[i]);
+        }
+      }
+      return (Predicate[]) left.toArray(new Predicate[0]);
+    }
+
+    public Predicate[] pushedPredicates() {
+      return pushed();
     }
   }
 }
