@@ -10,13 +10,17 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+import spark_lance
 from spark_lance import LanceTable
+from spark_lance.spark.sink.task_write import pickled_write
 from tests.cluster.standalone import eventually
 
 if TYPE_CHECKING:
@@ -176,6 +180,38 @@ def troubled(frame: DataFrame, trouble: Trouble, marks: str) -> DataFrame:
         mark("done")
 
     return frame.mapInArrow(run, frame.schema)
+
+
+@dataclass(frozen=True)
+class TroubledWriter:
+    """Lets trouble happen to a task that has written its rows, and has not said so."""
+
+    writer: Any
+    trouble: Trouble
+    marks: str
+
+    def write(self, rows: Iterator[pa.RecordBatch]) -> Any:
+        """Write rows, then let trouble happen."""
+        message = self.writer.write(rows)
+        context = TaskContext.get()
+        assert context is not None
+        Path(self.marks, f"{context.partitionId()}.{context.attemptNumber()}.written").touch()
+        self.trouble(context.partitionId(), context.attemptNumber(), self.marks)
+        return message
+
+
+def upsert_stream(spark: SparkSession, path: str, folder: str, trouble: Trouble, marks: str) -> None:
+    """Let a stream upsert the Parquet files of a folder; tasks have trouble when the logs have their rows."""
+    spark_lance.enable(spark)
+
+    def troubled(writer: Any) -> bytes:
+        return pickled_write(TroubledWriter(writer, trouble, marks))
+
+    with patch("spark_lance.spark.sql.writes.pickled_write", troubled):
+        stream = spark.readStream.schema("id long, val string").parquet(f"{folder}/in")
+        out = stream.writeStream.format("lance").option("mode", "upsert").option("path", path)
+        out = out.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+        out.start().awaitTermination()
 
 
 def ids(spark: SparkSession, path: str) -> list[int]:

@@ -1,7 +1,7 @@
 """Spark's conditions on what stands at a path of documents, as conditions that leave out documents.
 
-    {"op": "DOCUMENT", "function": "get_json_object", "column": "doc", "path": "$.a.b", "types": ["\\"long\\""],
-     "test": ">", "values": [{"type": "\\"long\\"", "value": "5"}]}
+    {"op": "DOCUMENT", "function": "get_json_object", "column": "doc", "path": "$.a.b",
+     "types": ["\\"long\\""], "test": ">", "values": [{"type": "\\"long\\"", "value": "5"}]}
 
 `function` is get_json_object or variant_get, `types` are the types to which its value is turned then, of
 variant_get first its own, and `test` is a comparison with one of `values`, or IS_NOT_NULL. What comes back is

@@ -285,7 +285,12 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
         keys = [True, False]
     plans: list[Any] = []
     plan = writes.plan_upserts
-    monkeypatch.setattr(writes, "plan_upserts", lambda question: plans.append(plan(question)) or plans[-1])
+
+    def kept(question: Any) -> Any:
+        plans.append(plan(question))
+        return plans[-1]
+
+    monkeypatch.setattr(writes, "plan_upserts", kept)
     # The driver has nothing to append then.
     monkeypatch.setattr(upsert, "append_pieces", lambda _at, _router, pieces, _once: 1 / int(not pieces))
     for number in range(2):
