@@ -174,8 +174,10 @@ def history(path: Path, shards: dict[str, Any], seed: int, epochs: int) -> None:
 def resume(stopped: list[int], state: Rows, path: Path, part: Rows, batch: Rows) -> None:
     """Let a task go on that was thought dead; its rows may come now only if they are of the batch at work."""
     child = stopped.pop(0)
-    os.kill(child, signal.SIGCONT)
-    os.waitpid(child, 0)
+    status = None
+    while status is None or os.WIFSTOPPED(status):  # each of its threads may have stopped it
+        os.kill(child, signal.SIGCONT)
+        _, status = os.waitpid(child, os.WUNTRACED)
     now = seen(path)
     for key in range(30):
         assert now.get(key) == state.get(key) or (key in part and now.get(key) == batch[key]), key
