@@ -54,10 +54,15 @@ class _UnlikeError(ValueError):
 
 def _pairs(pairs: list[tuple[str, Any]]) -> _Container:
     keys = tuple(key for key, _ in pairs)
-    plain = not any(letter in '"\\' or letter < " " for key in keys for letter in key)
+    plain = not any(letter in '"\\' or letter < " " or _is_half(letter) for key in keys for letter in key)
     if len(set(keys)) < len(keys) or not plain:
         raise _UnlikeError
     return _Container(keys, tuple(_shape(value) for _, value in pairs))
+
+
+def _is_half(letter: str) -> bool:
+    """Return whether a letter is half of a surrogate pair, which no text that is stored has."""
+    return "\ud800" <= letter <= "\udfff"
 
 
 def _shape(value: Any) -> _Shape:
@@ -149,12 +154,17 @@ def _letters(column: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def _fit(column: pa.Array) -> Bools:
-    """Return which values of a column are stored as they are here: no numbers with too many digits."""
-    lengths = pc.binary_length(column).to_numpy()
-    fits = (lengths <= _MOST_DIGITS) | (_KINDS[_letters(column)] != NUMBER)
+    """Return which values of a column are stored as they are here: of numbers those of 64 bits."""
+    numbers = _KINDS[_letters(column)] == NUMBER
+    fits = ~numbers
+    if numbers.any():
+        # Without an exponent, a number of few digits is neither too large for 64 bits nor for a double.
+        short = pc.binary_length(column).to_numpy() <= _MOST_DIGITS
+        exponent = pc.or_(pc.match_substring(column, "e"), pc.match_substring(column, "E"))
+        fits |= short & ~exponent.to_numpy(zero_copy_only=False)
     if fits.all():
         return np.asarray(fits, np.bool_)
-    # Long numbers are mostly doubles.
+    # The others are mostly doubles.
     places = np.flatnonzero(~fits)
     long = column.take(pa.array(places))
     doubles = pc.match_substring_regex(long, "[.eE]").to_numpy(zero_copy_only=False)

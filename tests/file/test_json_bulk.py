@@ -137,6 +137,14 @@ def test_one_bad_text_is_told(bad: str) -> None:
         json_documents(pa.array(texts))
 
 
+@pytest.mark.parametrize("text", ['{"a": 1e400, "n": %d}', '{"a": -1E309, "n": %d}', '{"\\ud800": %d}'])
+def test_what_no_document_holds_is_refused_in_any_number(text: str) -> None:
+    usual = [f'{{"a": {n}, "n": {n}}}' for n in range(200)]
+    for texts in ([text % n for n in range(200)], [*usual, text % 7, *usual]):
+        with pytest.raises(SchemaError, match=r"beyond the range of doubles|half of a surrogate pair"):
+            json_documents(pa.array(texts))
+
+
 def test_most_texts_of_a_shape_are_encoded_together() -> None:
     texts = [json.dumps({"b": number, "a": [str(number), None], "c": {"x": 0.5}}) for number in range(1000)]
     found = encode_alike(pa.array(texts), texts[0])
