@@ -83,6 +83,22 @@ def test_a_catalog_without_root_has_paths_only(spark: SparkSession, tmp_path: Pa
     assert "set spark.sql.catalog.bare.root" in str(caught.value)
 
 
+def test_a_catalog_in_use_takes_another_root(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark_lance.enable(spark.newSession(), catalog="moving")
+    session.sql(f"CREATE TABLE moving.`{tmp_path}/t` AS SELECT 5 AS a").collect()
+    for place in ("one", "two"):
+        spark_lance.enable(session, catalog="moving", root=str(tmp_path / place))
+        session.sql(f"CREATE TABLE moving.t AS SELECT '{place}' AS place").collect()
+    session.conf.set("spark.sql.catalog.moving.root", str(tmp_path / "one"))
+    assert session.table("moving.t").collect() == [("one",)]
+    session.sql("DELETE FROM moving.t").collect()
+    session.conf.set("spark.sql.catalog.moving.root", str(tmp_path / "two"))
+    assert session.table("moving.t").collect() == [("two",)]
+    session.conf.unset("spark.sql.catalog.moving.root")
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        session.table("moving.t").collect()
+
+
 def test_what_is_written_in_place_of_other_statements_names_the_right_catalog(
     spark: SparkSession, tmp_path: Path
 ) -> None:

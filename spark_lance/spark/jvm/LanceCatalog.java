@@ -7,6 +7,7 @@ package spark_lance.sql;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -25,6 +26,8 @@ import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
@@ -34,6 +37,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   private static final Pattern UNCACHED =
       Pattern.compile("UNCACHE\\s+TABLE\\s+IF\\s+EXISTS\\s+$", Pattern.CASE_INSENSITIVE);
   private String name;
+  // As Spark found them when it first used the catalog.
   private Map options;
 
   public void initialize(String name, CaseInsensitiveStringMap options) {
@@ -50,17 +54,36 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     return new String[0];
   }
 
+  // What the session's settings say now: a root may be named after the first use.
+  private Map options() {
+    Map settings =
+        scala.jdk.javaapi.CollectionConverters.asJava(((SQLConf) SQLConf$.MODULE$.get()).getAllConfs());
+    String prefix = "spark.sql.catalog." + name;
+    if (!settings.containsKey(prefix)) {
+      return options; // another session's
+    }
+    Map found = new HashMap();
+    for (Iterator i = settings.entrySet().iterator(); i.hasNext(); ) {
+      Map.Entry setting = (Map.Entry) i.next();
+      String key = (String) setting.getKey();
+      if (key.startsWith(prefix + ".")) {
+        found.put(key.substring(prefix.length() + 1), setting.getValue());
+      }
+    }
+    return found;
+  }
+
   Map question(String verb) {
     Map question = Bridge.question(verb);
     question.put("catalog", name);
-    question.put("options", options);
+    question.put("options", options());
     return question;
   }
 
   Map question(String verb, String[] parts) {
     Map question = question(verb);
     question.put("name", Bridge.list(parts));
-    question.put("options", Bridge.optionsFor(parts, options));
+    question.put("options", Bridge.optionsFor(parts, options()));
     return question;
   }
 
