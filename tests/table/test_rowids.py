@@ -306,7 +306,7 @@ def test_places_count_the_ids_of_all_segments_before() -> None:
         Segment(range=Segment.Range(start=10, end=15)),
         Segment(array=u16(0, 3, 1)),
         Segment(range=Segment.Range(start=20, end=25)),
-        Segment(sorted_array=u16(0, 6, 9)),
+        Segment(sorted_array=u16(0, 6, 90)),
     )
     positions, places = locate_row_ids(data, 14, np.array([1, 6, 12, 22, 70], np.uint64))
     assert (positions.tolist(), places.tolist()) == ([2, 6, 9, 12], [2, 0, 3, 1])
