@@ -8,6 +8,11 @@ package index).
 Imports are rewritten from ``x.proto`` to ``spark_lance/proto/x.proto`` first, so that the modules
 import each other through the package and register their files under unambiguous names.
 
+What protoc writes is mostly one literal, the description of the messages with every byte that is not
+ASCII escaped, and offsets into it for runtimes without C. The descriptions are stored together as they
+are (``messages.binpb``, a ``FileDescriptorSet``), which is half as large in a wheel, and a module only
+says which of them is its own. The stubs are protoc's.
+
 Usage: ``python protos/generate.py`` writes the modules; with ``--check`` nothing is written and the
 exit status is 1 if the checked-in modules are not what the ``.proto`` files give.
 """
@@ -15,6 +20,7 @@ exit status is 1 if the checked-in modules are not what the ``.proto`` files giv
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import importlib.metadata
 import re
@@ -29,6 +35,15 @@ PACKAGE_DIR = "spark_lance/proto"
 SOURCE = Path(__file__).resolve().parent
 TARGET = SOURCE.parent / PACKAGE_DIR
 LOCAL_IMPORT = re.compile(r'^import "(\w+\.proto)";$', re.MULTILINE)
+# The imports in protoc's modules that descriptions rest on.
+NEEDED = re.compile(r"^from (google\.protobuf|spark_lance\.proto) import (\w+_pb2) as \w+$", re.MULTILINE)
+MESSAGES = "messages.binpb"
+MODULE = '''"""Messages of ``{name}.proto``, by ``protos/generate.py``; the stub says what they have."""
+
+{imports}
+
+DESCRIPTOR = define("{name}", globals())
+'''
 
 
 def has_pinned_tools() -> bool:
@@ -55,8 +70,8 @@ def protoc_python(scratch: Path) -> Path:
     return python
 
 
-def generate(python: Path, scratch: Path) -> dict[str, str]:
-    """Run protoc over a staged copy of the sources; return file name -> text."""
+def generate(python: Path, scratch: Path) -> dict[str, bytes]:
+    """Run protoc over a staged copy of the sources; return file name -> content."""
     staging = scratch / "staging"
     package = staging / PACKAGE_DIR
     package.mkdir(parents=True)
@@ -71,17 +86,54 @@ def generate(python: Path, scratch: Path) -> dict[str, str]:
     command += [f"--python_out={output}", f"--pyi_out={output}"]
     command += [f"{PACKAGE_DIR}/{name}" for name in names]
     subprocess.run(command, check=True, cwd=staging)
-    made = sorted((output / PACKAGE_DIR).iterdir())
-    return {path.name: path.read_text(encoding="utf-8") for path in made}
+    made = {path.name: path.read_bytes() for path in sorted((output / PACKAGE_DIR).iterdir())}
+    descriptions = b""
+    for name in [name for name in made if name.endswith("_pb2.py")]:
+        text = made[name].decode()
+        description = described(text)
+        descriptions += b"\x0a" + varint(len(description)) + description
+        made[name] = module(name.removesuffix("_pb2.py"), text).encode()
+    return {**made, MESSAGES: descriptions}
 
 
-def checked_in() -> dict[str, str]:
-    """Return file name -> text of the generated modules in the package."""
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(TARGET.glob("*_pb2.py*"))}
+def described(text: str) -> bytes:
+    """Return the ``FileDescriptorProto`` in a module that protoc wrote."""
+    (call,) = (
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "AddSerializedFile"
+    )
+    return bytes(ast.literal_eval(call.args[0]))
 
 
-def differences(expected: dict[str, str], found: dict[str, str]) -> list[str]:
-    """Return one line per module that is missing, left over or different."""
+def module(name: str, text: str) -> str:
+    """Return our module in place of one that protoc wrote."""
+    needed = {"google.protobuf": [], "spark_lance.proto": ["define"]}  # type: dict[str, list[str]]
+    for package, imported in NEEDED.findall(text):
+        needed[package].append(imported)
+    imports = [f"from {package} import {', '.join(names)}" for package, names in needed.items() if names]
+    return MODULE.format(name=name, imports="\n".join(imports))
+
+
+def varint(number: int) -> bytes:
+    """Return a number as protobuf writes lengths: seven bits in each byte, the lowest first."""
+    head = b""
+    while number > 127:
+        head += bytes([number & 127 | 128])
+        number >>= 7
+    return head + bytes([number])
+
+
+def checked_in() -> dict[str, bytes]:
+    """Return file name -> content of what is generated in the package."""
+    found = [*TARGET.glob("*_pb2.py*"), *TARGET.glob(MESSAGES)]
+    return {path.name: path.read_bytes() for path in sorted(found)}
+
+
+def differences(expected: dict[str, bytes], found: dict[str, bytes]) -> list[str]:
+    """Return one line per file that is missing, left over or different."""
     lines = []
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:
@@ -89,7 +141,7 @@ def differences(expected: dict[str, str], found: dict[str, str]) -> list[str]:
         elif name not in expected:
             lines.append(f"{name}: has no .proto file")
         elif expected[name] != found[name]:
-            before, after = found[name].splitlines(), expected[name].splitlines()
+            before, after = (files[name].decode("latin-1").splitlines() for files in (found, expected))
             diff = difflib.unified_diff(before, after, lineterm="", n=0)
             changed = [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")]
             added = sum(line.startswith("+") for line in changed)
@@ -102,8 +154,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Generate spark_lance/proto from the .proto files.")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 on any difference")
     check_only = parser.parse_args().check
-    with tempfile.TemporaryDirectory(prefix="spark-lance-proto-") as name:
-        scratch = Path(name)
+    with tempfile.TemporaryDirectory(prefix="spark-lance-proto-") as folder:
+        scratch = Path(folder)
         expected = generate(protoc_python(scratch), scratch)
     if check_only:
         problems = differences(expected, checked_in())
@@ -112,8 +164,8 @@ def main() -> int:
         return 1 if problems else 0
     for stale in checked_in().keys() - expected.keys():
         (TARGET / stale).unlink()
-    for module, text in expected.items():
-        (TARGET / module).write_text(text, encoding="utf-8")
+    for name, content in expected.items():
+        (TARGET / name).write_bytes(content)
     return 0
 
 

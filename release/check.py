@@ -3,6 +3,7 @@
 Wheel and sdist are built from a clean copy of the sources, looked into, installed into new environments of
 the oldest and the newest Python, and used there: the command line, a table without Spark, the demo on real
 data. Prints a line for each thing that was checked; exit code 1 if one failed or an interpreter is missing.
+`--keep FOLDER` keeps what passed, which is what to publish.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pack import pack
+
 ROOT = Path(__file__).resolve().parent.parent
 MOST_BYTES = 1_500_000
 WHEEL_HAS = (
     "pyspark_lance.py",
     "spark_lance/py.typed",
+    "spark_lance/proto/messages.binpb",
     "spark_lance/proto/table_pb2.py",
     "spark_lance/spark/jvm/LancePruning.java",
 )
@@ -62,7 +66,7 @@ def check_words() -> Iterator[str]:
 
 
 def built(folder: Path) -> tuple[Path, Path]:
-    """Build wheel and sdist of the committed sources; return both."""
+    """Build wheel and sdist of the committed sources, the wheel as small as it gets; return both."""
     source = folder / "source"
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(source)], check=True)
     command = [sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(source)]
@@ -71,6 +75,7 @@ def built(folder: Path) -> tuple[Path, Path]:
         raise CheckError(f"building failed: {done.stderr.strip()[-500:]}")
     (wheel,) = (folder / "dist").glob("*.whl")
     (sdist,) = (folder / "dist").glob("*.tar.gz")
+    pack(wheel)
     return wheel, sdist
 
 
@@ -149,6 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--python", action="append", help="interpreters; python3.10 and python3.13 by default"
     )
     parser.add_argument("--no-demo", action="store_true", help="leave out the demo, which downloads Spark")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="where to put the wheel and sdist that passed"
+    )
     arguments = parser.parse_args(argv)
     try:
         with tempfile.TemporaryDirectory() as name:
@@ -164,6 +172,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     raise CheckError(f"there is no {wanted}: name others with --python")
                 for line in check_install(wheel, sdist, python, folder, not arguments.no_demo):
                     print("ok  ", line, flush=True)
+            if arguments.keep:
+                arguments.keep.mkdir(parents=True, exist_ok=True)
+                for path in (wheel, sdist):
+                    shutil.copy(path, arguments.keep)
     except (CheckError, subprocess.CalledProcessError) as error:
         print("FAIL", error)
         return 1

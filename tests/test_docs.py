@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.test_layers import LAYERS, ROOMS
 
-FOLDERS = ("spark_lance", "protos", "tests", "benchmarks", "examples", "docs")
+FOLDERS = ("spark_lance", "protos", "tests", "benchmarks", "examples", "docs", "release")
 # What decisions name and the code does not: of others, and rejected.
 ELSEWHERE = {"RECORD", "RestNamespace", "SupportsRowLevelOperations"}
 

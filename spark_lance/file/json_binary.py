@@ -40,6 +40,8 @@ JSON_EXTENSION = "lance.json"
 _MAX_DEPTH = 128
 # Bytes of documents that are worked on at once, and of texts, whose marks take many times their bytes.
 _WINDOW_BYTES, _ENCODED_BYTES = 8 << 20, 2 << 20
+# Windows of this size, which few long texts make, are left to the decoder of single texts.
+_MOST_ENCODED = 256 << 20
 # Where so large a part of the first texts is distinct, equal ones are not looked for.
 _SAMPLE, _MOSTLY_DISTINCT = 1000, 0.9
 _NAMES = ("null", "false", "true", None)
@@ -219,7 +221,7 @@ def _documents(texts: pa.Array) -> pa.Array:
     """Return texts as documents: those that are like one of them together, the others one by one."""
     left = np.arange(len(texts))
     places, parts = [], []
-    scan = TextScan(texts) if len(texts) >= _LEAST_ALIKE else None
+    scan = TextScan(texts) if len(texts) >= _LEAST_ALIKE and texts.nbytes < _MOST_ENCODED else None
     for _ in range(_MOST_SHAPES):
         if scan is None or len(left) < _LEAST_ALIKE:
             break

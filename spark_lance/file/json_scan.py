@@ -55,20 +55,21 @@ class TextScan:
     """The marks of texts.
 
     Args:
-        texts: strings without nulls.
+        texts: strings without nulls, less than 2 GiB.
     """
 
     def __init__(self, texts: pa.Array) -> None:
         wide = pa.types.is_large_string(texts.type)
         offsets = np.frombuffer(texts.buffers()[1] or b"", np.int64 if wide else np.int32)
         offsets = offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-        self.data: Bytes = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-        self._starts, self._stops = offsets[:-1], offsets[1:]
         first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-        classes = _CLASSES[self.data[first:last]]
+        # Of the bytes of a long column only those of these texts, so that places in them are small numbers.
+        self.data: Bytes = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[first:last]
+        offsets -= first
+        self._starts, self._stops = offsets[:-1], offsets[1:]
+        classes = _CLASSES[self.data]
         places = np.flatnonzero(classes != _NONE)
         kinds = classes[places]
-        places += first
         bounds = np.searchsorted(places, offsets)
         quotes = np.zeros(len(places) + 1, np.int64)
         np.cumsum(kinds == _QUOTES, out=quotes[1:])

@@ -249,3 +249,15 @@ def test_nulls_and_no_texts() -> None:
     found = json_documents(pa.array(texts)).to_pylist()
     assert [document is None for document in found] == [text is None for text in texts]
     assert found[0] == one_by_one(["[0]"])[0]
+
+
+def test_texts_far_inside_a_long_column() -> None:
+    """Their places have more than 32 bits; the bytes before them are memory that nobody touches."""
+    texts = [f'{{"a": {number}}}' for number in range(100)]
+    begin = 2**32 + 5
+    data = np.zeros(begin + sum(map(len, texts)), np.uint8)
+    data[begin:] = np.frombuffer("".join(texts).encode(), np.uint8)
+    offsets = begin + np.cumsum([0, *map(len, texts)])
+    buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(data)]
+    column = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
+    assert json_documents(column).to_pylist() == one_by_one(texts)
