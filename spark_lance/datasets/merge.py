@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.spelling import both_spellings_of_methods
+from spark_lance.datasets.transaction import Transaction
 from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.table import transaction as stored
 from spark_lance.table.predicates.predicate import Predicate
-from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
+from spark_lance.table.rows.merge_insert import MergeRules, merge_rows, prepare_merge
 from spark_lance.table.rows.merge_source import SPILL_BYTES, source_rows
 from spark_lance.table.writing.inputs import as_reader
 
@@ -137,11 +139,7 @@ class MergeInsertBuilder(Generic[SameDataset]):
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table uses what is not written here, or has blobs in structs.
         """
-        rules = self._rules
-        if rules.matched == "keep" and not rules.insert and not rules.delete_missing:
-            raise OptionError(
-                "this merge would never change anything: say what is done when keys match or not"
-            )
+        rules = self._checked_rules()
         dataset = self._dataset
         reruns = RetryPolicy(attempts=self._retries + 1, total_seconds=self._timeout.total_seconds())
         with source_rows(as_reader(data, schema), self._limit) as rows:
@@ -149,3 +147,35 @@ class MergeInsertBuilder(Generic[SameDataset]):
         return MergeResult(
             dataset._at(done.manifest), done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows
         )
+
+    def execute_uncommitted(
+        self, data: Any, schema: pa.Schema | None = None
+    ) -> tuple[Transaction, dict[str, int]]:
+        """Write the files of the merge, and leave the commit to `LanceDataset.commit`.
+
+        Nothing is run again because of other writers: where they were in the way, the commit fails.
+
+        Args:
+            data, schema: see `execute`.
+
+        Returns:
+            The transaction, and how many rows it inserts, updates and deletes, as `num_inserted_rows` etc.
+
+        Raises:
+            OptionError, SchemaError, ExpressionError, MergeError, UnsupportedFormatError: see `execute`.
+        """
+        rules = self._checked_rules()
+        snapshot = self._dataset.snapshot
+        with source_rows(as_reader(data, schema), self._limit) as rows:
+            prepared = prepare_merge(snapshot, rows, rules)
+        message = stored.Transaction.new(prepared.operation, snapshot.version)
+        counts = ("num_inserted_rows", "num_updated_rows", "num_deleted_rows")
+        return Transaction.of(message), {name: getattr(prepared, name) for name in counts}
+
+    def _checked_rules(self) -> MergeRules:
+        rules = self._rules
+        if rules.matched == "keep" and not rules.insert and not rules.delete_missing:
+            raise OptionError(
+                "this merge would never change anything: say what is done when keys match or not"
+            )
+        return rules

@@ -160,6 +160,8 @@ class LanceOperation:
         fields_for_preserving_frag_bitmap: list[int] = field(default_factory=list)
         update_mode: str = ""
         updated_fragment_offsets: dict[int, bytes] | None = None
+        # Keys of inserted rows, so that another writer's insert of one of them is seen.
+        inserted_rows: pb.Transaction.KeyExistenceFilter | None = field(default=None, repr=False)
 
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
@@ -177,6 +179,7 @@ class LanceOperation:
                 fields_for_preserving_frag_bitmap=self.fields_for_preserving_frag_bitmap,
                 update_mode=modes[mode],
                 updated_fragment_offset_bitmaps=self.updated_fragment_offsets or {},
+                inserted_rows=self.inserted_rows,
             )
 
     @dataclass

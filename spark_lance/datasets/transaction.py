@@ -71,6 +71,7 @@ def _update(message: Any) -> Operation:
         list(message.fields_for_preserving_frag_bitmap),
         pb.Transaction.Update.UpdateMode.Name(message.update_mode).lower(),
         dict(message.updated_fragment_offset_bitmaps) or None,
+        message.inserted_rows if message.HasField("inserted_rows") else None,
     )
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.json_bulk import encode_alike, key_entries
 from spark_lance.file.json_numbers import numbers_of
+from spark_lance.file.json_scan import TextScan
 from spark_lance.file.json_shapes import Alike, alike
 from spark_lance.file.json_values import (
     ARRAY,
@@ -37,8 +38,12 @@ JSON_EXTENSION = "lance.json"
 
 # As deep as the usual parsers go.
 _MAX_DEPTH = 128
-# Bytes of documents that are worked on at once.
-_WINDOW_BYTES = 8 << 20
+# Bytes of documents that are worked on at once, and of texts, whose marks take many times their bytes.
+_WINDOW_BYTES, _ENCODED_BYTES = 8 << 20, 2 << 20
+# Windows of this size, which few long texts make, are left to the decoder of single texts.
+_MOST_ENCODED = 256 << 20
+# Where so large a part of the first texts is distinct, equal ones are not looked for.
+_SAMPLE, _MOSTLY_DISTINCT = 1000, 0.9
 _NAMES = ("null", "false", "true", None)
 _NAME_PLACES = {NULL: 0, FALSE: 1, TRUE: 2, MISSING: 3}
 # Containers of a shape are put together by columns if they are one of so many, for so many shapes at most.
@@ -57,12 +62,12 @@ def json_texts(array: pa.Array) -> pa.Array:
     return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 
 
-def _windows(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield an array in parts of about `_WINDOW_BYTES`."""
+def _windows(array: pa.Array, nbytes: int = _WINDOW_BYTES) -> Iterator[pa.Array]:
+    """Yield an array in parts of about as many bytes."""
     rows = len(array)
     if not rows:
         return
-    step = max(1, rows * _WINDOW_BYTES // max(1, array.nbytes))
+    step = max(1, rows * nbytes // max(1, array.nbytes))
     for start in range(0, rows, step):
         yield array.slice(start, step)
 
@@ -181,28 +186,44 @@ def _quoted(strings: pa.Array) -> pa.Array:
 
 
 def json_documents(texts: pa.Array) -> pa.Array:
-    """Return JSON texts as stored documents, a large_binary array; equal texts are encoded once.
+    """Return JSON texts as stored documents, a large_binary array.
 
     Raises:
         SchemaError: a text is not JSON, names a key of an object twice, has a number beyond the range of
-            doubles, or is nested too deeply.
+            doubles, is nested too deeply, or is not UTF-8.
     """
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"a text is not JSON that can be stored, it is not UTF-8: {error}") from None
+    if pc.count_distinct(texts.slice(0, _SAMPLE)).as_py() > _MOSTLY_DISTINCT * min(_SAMPLE, len(texts)):
+        return _encoded(texts) if not texts.null_count else _with_nulls(texts)
     encoded = texts.dictionary_encode()
-    distinct = encoded.dictionary
-    parts = [_documents(part) for part in _windows(distinct)]
-    documents = pa.concat_arrays(parts) if parts else pa.array([], pa.large_binary())
-    return documents.take(encoded.indices)
+    return _encoded(encoded.dictionary).take(encoded.indices)
+
+
+def _with_nulls(texts: pa.Array) -> pa.Array:
+    """Return texts, some of which are null, as documents."""
+    there = texts.is_valid()
+    places = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
+    return _encoded(texts.drop_null()).take(pc.if_else(there, pa.array(places), None))
+
+
+def _encoded(texts: pa.Array) -> pa.Array:
+    """Return texts without nulls as documents."""
+    parts = [_documents(part) for part in _windows(texts, _ENCODED_BYTES)]
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.large_binary())
 
 
 def _documents(texts: pa.Array) -> pa.Array:
     """Return texts as documents: those that are like one of them together, the others one by one."""
     left = np.arange(len(texts))
     places, parts = [], []
+    scan = TextScan(texts) if len(texts) >= _LEAST_ALIKE and texts.nbytes < _MOST_ENCODED else None
     for _ in range(_MOST_SHAPES):
-        if len(left) < _LEAST_ALIKE:
+        if scan is None or len(left) < _LEAST_ALIKE:
             break
-        some = texts if len(left) == len(texts) else texts.take(pa.array(left))
-        found = encode_alike(some, some[0].as_py())
+        found = encode_alike(scan, left, texts[int(left[0])].as_py())
         if found is None:
             break
         same, documents = found

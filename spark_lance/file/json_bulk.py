@@ -1,9 +1,9 @@
 """JSON texts of one shape as stored documents, by columns; `json_values` has the grammar of their bytes.
 
 Texts of a column are mostly alike: the same keys in the same order, arrays of the same length. The shape of
-one of them becomes a regular expression that takes all of that shape apart at once, and looks at the grammar
-of JSON on the way; what it finds is put together by columns, too. Texts that it does not match, and those
-with escapes or whole numbers beyond 18 digits, are left to whoever asks.
+one of them says which marks and keys a text has to have (`json_scan` finds them); the values of those that
+have them are looked at and encoded together, and put together by columns, too. Texts of other shapes, and
+those with escapes or whole numbers beyond 18 digits, are left to whoever asks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.file.json_scan import TextScan
 from spark_lance.file.json_values import ARRAY, CONTAINER, FALSE, NULL, NUMBER, OBJECT, SCALAR, STRING, TRUE
 
 __all__ = ["encode_alike", "key_entries"]
@@ -25,12 +26,16 @@ __all__ = ["encode_alike", "key_entries"]
 Bools = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint32]
 
+Places = npt.NDArray[np.int64]
+
 # Larger shapes are not worth it, or not possible.
-_MOST_VALUES, _MOST_DEPTH = 32, 24
+_MOST_VALUES, _MOST_DEPTH = 256, 24
 # More digits may not fit into 64 bits.
 _MOST_DIGITS = 18
-_SPACE = r"[ \t\n\r]*"
-_VALUE = r'"[^"\\\x00-\x1f]*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null'
+_QUOTE = ord('"')
+_INTEGER = r"\A-?(?:0|[1-9][0-9]*)\z"
+_DOUBLE = r"\A-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"
+_LITERALS = ((NULL, b"null"), (TRUE, b"true"), (FALSE, b"false"))
 _KINDS = np.full(256, NUMBER, np.uint32)
 for _letter, _kind in (('"', STRING), ("t", TRUE), ("f", FALSE), ("n", NULL)):
     _KINDS[ord(_letter)] = _kind
@@ -95,88 +100,83 @@ def _size(shape: _Shape) -> tuple[int, int]:
     return sum(values for values, _ in sizes) + 1, 1 + max([depth for _, depth in sizes], default=0)
 
 
-def _pattern(shape: _Shape, numbers: list[int]) -> str:
-    """Return the expression for a shape; its values are groups v0, v1, ... in their order."""
+def _outline(shape: _Shape, marks: bytearray, gaps: list[bytes | None]) -> None:
+    """Add the marks of a shape, and what is in the gaps between them: a key, nothing, or None for a value."""
     if shape is None:
-        numbers.append(len(numbers))
-        return f"(?P<v{numbers[-1]}>{_VALUE})"
-    parts = [_pattern(part, numbers) for part in shape.parts]
-    if shape.keys is not None:
-        parts = [
-            f'"{_literal(key)}"{_SPACE}:{_SPACE}{part}' for key, part in zip(shape.keys, parts, strict=True)
-        ]
-    inner = f"{_SPACE},{_SPACE}".join(parts)
-    opening, closing = (r"\[", r"\]") if shape.keys is None else (r"\{", r"\}")
-    return f"{opening}{_SPACE}{inner}{_SPACE}{closing}" if parts else f"{opening}{_SPACE}{closing}"
+        gaps.append(None)
+        return
+    gaps.append(b"")
+    marks += b"[" if shape.keys is None else b"{"
+    for number, part in enumerate(shape.parts):
+        if number:
+            marks += b","
+        if shape.keys is not None:
+            gaps.append(f'"{shape.keys[number]}"'.encode())
+            marks += b":"
+        _outline(part, marks, gaps)
+    if not shape.parts:
+        gaps.append(b"")
+    marks += b"]" if shape.keys is None else b"}"
+    gaps.append(b"")
 
 
-def _literal(text: str) -> str:
-    return "".join(letter if letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in text)
-
-
-def encode_alike(texts: pa.Array, like: str) -> tuple[Bools, pa.Array] | None:
+def encode_alike(scan: TextScan, rows: Places, like: str) -> tuple[Bools, pa.Array] | None:
     """Return which texts are of the shape of another, and these as stored documents; None if it has none.
 
     Args:
-        texts: strings without nulls, 2 GiB at most.
+        scan: of all texts.
+        rows: the numbers of those that are asked for, ascending.
         like: the text whose shape is looked for.
     """
     try:
         shape = _shape_of(like)
     except (ValueError, RecursionError):
         return None
-    numbers: list[int] = []
-    pattern = rf"\A{_SPACE}{_pattern(shape, numbers)}{_SPACE}\z"
-    if not numbers:
+    marks = bytearray()
+    wanted: list[bytes | None] = []
+    _outline(shape, marks, wanted)
+    own = [number for number, text in enumerate(wanted) if text is None]
+    if not own:
         return None
-    found = pc.extract_regex(texts.cast(pa.string()), pattern)
-    same = np.asarray(found.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-    found = found.filter(pa.array(same)) if not same.all() else found
-    columns = found.flatten()
-    fits = np.ones(len(found), np.bool_)
-    for column in columns:
-        fits &= _fit(column)
-    if not fits.all():
-        columns = [column.filter(pa.array(fits)) for column in columns]
-        same[np.flatnonzero(same)[~fits]] = False
-    words, data = _stored(shape, iter(columns), int(fits.sum()))
+    same, gaps = scan.gaps(rows, bytes(marks))
+    count = gaps.starts.shape[1]
+    fits = np.ones(count, np.bool_)
+    for number, text in enumerate(wanted):
+        if text is not None:
+            fits &= _are(scan, gaps.starts[number], gaps.stops[number], text)
+    fit, words, data = _stored_values(scan, gaps.starts[own], gaps.stops[own])
+    fits &= fit.all(axis=0)
+    # Keys and strings have a quote at each end; if a text has no others, there are none inside.
+    keys = sum(1 for text in wanted if text)
+    fits &= gaps.quotes == 2 * (keys + (words >> np.uint32(28) == STRING).sum(axis=0))
+    columns = ((words[number], data.slice(number * count, count)) for number in range(len(own)))
+    heads, data = _stored(shape, columns, count)
     if shape is None:
-        head = np.empty((len(data), 2), ">u4")
-        head[:, 0], head[:, 1] = SCALAR, words
+        head = np.empty((count, 2), ">u4")
+        head[:, 0], head[:, 1] = SCALAR, heads
         data = pc.binary_join_element_wise(_rows(head.view(np.uint8)), data, b"")
+    if not fits.all():
+        data = data.filter(pa.array(fits))
+        same[np.flatnonzero(same)[~fits]] = False
     return same, data.cast(pa.large_binary())
 
 
-def _letters(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the first byte of every text; none is empty."""
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column)]
-    return np.frombuffer(column.buffers()[2] or b"", np.uint8)[offsets]
-
-
-def _fit(column: pa.Array) -> Bools:
-    """Return which values of a column are stored as they are here: of numbers those of 64 bits."""
-    numbers = _KINDS[_letters(column)] == NUMBER
-    fits = ~numbers
-    if numbers.any():
-        # Without an exponent, a number of few digits is neither too large for 64 bits nor for a double.
-        short = pc.binary_length(column).to_numpy() <= _MOST_DIGITS
-        exponent = pc.or_(pc.match_substring(column, "e"), pc.match_substring(column, "E"))
-        fits |= short & ~exponent.to_numpy(zero_copy_only=False)
-    if fits.all():
-        return np.asarray(fits, np.bool_)
-    # The others are mostly doubles.
-    places = np.flatnonzero(~fits)
-    long = column.take(pa.array(places))
-    doubles = pc.match_substring_regex(long, "[.eE]").to_numpy(zero_copy_only=False)
-    finite = pc.is_finite(pc.cast(long, pa.float64())).to_numpy(zero_copy_only=False)
-    fits[places] = doubles & finite
-    return np.asarray(fits, np.bool_)
+def _are(scan: TextScan, starts: Places, stops: Places, text: bytes) -> Bools:
+    """Return between which places a text is."""
+    fits: Bools = stops - starts == len(text)
+    here = starts if fits.all() else starts[fits]
+    same = np.ones(len(here), np.bool_)
+    for number, letter in enumerate(text):
+        same &= scan.data[here + number] == letter
+    fits[fits] = same
+    return fits
 
 
 def _stored(shape: _Shape, columns: Any, count: int) -> tuple[Words, pa.Array]:
     """Return the entries and the bytes of values of a shape, which are in columns, in their order."""
     if shape is None:
-        return _stored_values(next(columns))
+        found: tuple[Words, pa.Array] = next(columns)
+        return found
     parts = [_stored(part, columns, count) for part in shape.parts]
     if shape.keys is None:
         head, texts = struct.pack(">I", ARRAY | len(parts)), b""
@@ -210,54 +210,78 @@ def _rows(matrix: npt.NDArray[np.uint8]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])
 
 
-def _stored_values(column: pa.Array) -> tuple[Words, pa.Array]:
-    """Return the entries and the bytes of the values that texts stand for."""
-    kinds = _KINDS[_letters(column)]
-    places, parts = [], []
-    for kind in np.unique(kinds).tolist():
-        here = np.flatnonzero(kinds == kind)
-        texts = column if len(here) == len(column) else column.take(pa.array(here))
-        places.append(here)
-        if kind == STRING:
-            parts.append(pc.binary_slice(texts.cast(pa.binary()), 1, -1))
-        elif kind == NUMBER:
-            parts.append(_stored_numbers(texts))
-        else:
-            parts.append(_rows(np.empty((len(here), 0), np.uint8)))
-    if not parts:
-        return np.empty(0, np.uint32), pa.array([], pa.binary())
-    data = parts[0]
-    if len(parts) > 1:
-        order = np.argsort(np.concatenate(places), kind="stable")
-        data = pa.concat_arrays(parts).take(pa.array(order))
-    words: Words = kinds << np.uint32(28) | pc.binary_length(data).to_numpy().astype(np.uint32)
-    return words, data
+def _stored_values(scan: TextScan, starts: Places, stops: Places) -> tuple[Bools, Words, pa.Array]:
+    """Return which values are stored as they are here, their entries, and their bytes.
+
+    Args:
+        scan: of the texts.
+        starts, stops: a row per place of the shape, a column per text.
+
+    Returns:
+        The first two as `starts` is, the last as one array of its rows. Of values that do not fit, the last
+        two mean nothing.
+    """
+    places, count = starts.shape
+    fits = starts < stops
+    kinds = np.full(starts.shape, NUMBER, np.uint32)
+    kinds[fits] = _KINDS[scan.data[starts[fits]]]
+    # What is not closed is nothing that JSON has, so it is no number, either.
+    strings = np.nonzero(kinds == STRING)
+    closed = (scan.data[stops[strings] - 1] == _QUOTE) & (stops[strings] - starts[strings] > 1)
+    kinds[strings] = np.where(closed, np.uint32(STRING), np.uint32(NUMBER))
+    for kind, text in _LITERALS:
+        here = np.nonzero(kinds == kind)
+        fits[here] &= _are(scan, starts[here], stops[here], text)
+    is_string = kinds == STRING
+    literal = ~is_string & (kinds != NUMBER)
+    inner = starts + is_string
+    slots = scan.slots(inner.T.ravel(), np.where(literal, inner, stops - is_string).T.ravel())
+    order = 2 * (np.arange(places)[:, None] + places * np.arange(count))
+    numbers = np.nonzero(kinds == NUMBER)
+    if len(numbers[0]):
+        fit, stored = _stored_numbers(slots.take(pa.array(order[numbers])).cast(pa.string()))
+        fits[numbers] &= fit
+        order[numbers] = len(slots) + np.arange(len(stored))
+        slots = pa.concat_arrays([slots, stored])
+    data = slots.take(pa.array(order.ravel()))
+    lengths = pc.binary_length(data).to_numpy().astype(np.uint32).reshape(starts.shape)
+    words: Words = kinds << np.uint32(28) | lengths
+    return fits, words, data
 
 
-def _stored_numbers(texts: pa.Array) -> pa.Array:
-    """Return numbers in their stored form: integers in as few bytes as they need, and doubles."""
+def _stored_numbers(texts: pa.Array) -> tuple[Bools, pa.Array]:
+    """Return which numbers fit into 64 bits as they are written, and their stored form.
+
+    That is, integers in as few bytes as they need, and doubles.
+    """
     count = len(texts)
-    double = pc.match_substring_regex(texts, "[.eE]").to_numpy(zero_copy_only=False)
+    whole = pc.match_substring_regex(texts, _INTEGER).to_numpy(zero_copy_only=False)
+    fits = np.array(whole)
     # A tag and 8 bytes for each, of which the last ones are kept.
-    rows = np.empty((count, 9), np.uint8)
-    widths = np.full(count, 8, np.int64)
-    for is_double in (True, False):
-        here = np.flatnonzero(double == is_double)
+    rows = np.zeros((count, 9), np.uint8)
+    widths = np.zeros(count, np.int64)
+    here = np.flatnonzero(~whole)
+    if len(here):
         some = texts if len(here) == count else texts.take(pa.array(here))
-        if is_double:
-            rows[here, 0] = 0x60
-            values = pc.cast(some, pa.float64()).to_numpy().astype(">f8")
-        else:
-            whole = pc.cast(some, pa.int64()).to_numpy()
-            rows[here, 0] = np.where(whole > 0, 0x50, np.where(whole < 0, 0x40, 0))
-            widths[here] = _widths(whole)
-            values = whole.astype(">i8")
-        rows[here, 1:] = values.view(np.uint8).reshape(-1, 8)
+        fit = pc.match_substring_regex(some, _DOUBLE)
+        values = pc.cast(pc.if_else(fit, some, "0"), pa.float64()).to_numpy()
+        fits[here] = fit.to_numpy(zero_copy_only=False) & np.isfinite(values)
+        rows[here, 0], widths[here] = 0x60, 8
+        rows[here, 1:] = values.astype(">f8").view(np.uint8).reshape(-1, 8)
+    short = pc.binary_length(texts).to_numpy() <= _MOST_DIGITS
+    fits &= short | ~whole
+    here = np.flatnonzero(whole & short)
+    if len(here):
+        some = texts if len(here) == count else texts.take(pa.array(here))
+        integers = pc.cast(some, pa.int64()).to_numpy()
+        rows[here, 0] = np.where(integers > 0, 0x50, np.where(integers < 0, 0x40, 0))
+        widths[here] = _widths(integers)
+        rows[here, 1:] = integers.astype(">i8").view(np.uint8).reshape(-1, 8)
     kept = np.arange(9) > 8 - widths[:, None]
     kept[:, 0] = True
     offsets = np.concatenate([[0], np.cumsum(1 + widths)]).astype(np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows[kept])]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
+    return fits, pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
 def _widths(whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

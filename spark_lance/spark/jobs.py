@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from spark_lance.errors import OptionError
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.interpreters import lacks_package
+from spark_lance.spark.workers import keep_worker_ready
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +60,7 @@ def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable
         with one_line():
             for answer in work(iter(batches)):
                 yield pa.record_batch([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ANSWER)
+            keep_worker_ready()
 
     try:
         with _waiting(frame.sparkSession):
@@ -153,6 +155,7 @@ def scatter(
             for batch in batches:
                 for task in batch["task"].to_pylist():
                     yield from work(pickle.loads(task))
+            keep_worker_ready()
 
     return _frame(spark, tasks).mapInArrow(run, schema)
 

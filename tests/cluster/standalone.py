@@ -98,7 +98,7 @@ class Cluster:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=10) as answer:
                 return dict(json.load(answer))
-        except OSError:  # not up yet
+        except (OSError, json.JSONDecodeError):  # not up yet, or only its page for people
             return {}
 
     def _start(self, processes: ExitStack, name: str, kind: str, *arguments: str) -> None:

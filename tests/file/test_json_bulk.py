@@ -16,6 +16,7 @@ from spark_lance.errors import SchemaError
 from spark_lance.file import json_binary
 from spark_lance.file.json_binary import json_documents, json_texts
 from spark_lance.file.json_bulk import encode_alike
+from spark_lance.file.json_scan import TextScan
 
 SPACES = ("", "", "", " ", "\n ", "\t\r\n")
 KEYS = ("a", "b", "key", "é", "日本", "two words", "x.y", "", "$", "}", ":,", "zz", "(?P<v0>", "\\", '"')
@@ -87,6 +88,10 @@ def texts_of(seed: int, count: int = 200) -> list[str]:
     return [a_text(draw.choice(shapes), draw, spaced) for _ in range(count)]
 
 
+def together(texts: list[str], like: str | None = None) -> tuple[Any, pa.Array] | None:
+    return encode_alike(TextScan(pa.array(texts)), np.arange(len(texts)), texts[0] if like is None else like)
+
+
 def one_by_one(texts: list[str]) -> list[bytes]:
     return [json_binary._document(text) for text in texts]
 
@@ -96,11 +101,77 @@ def test_bytes_are_those_of_single_documents(seed: int) -> None:
     texts = texts_of(seed)
     found = json_documents(pa.array(texts, pa.string() if seed % 2 else pa.large_string()))
     assert found.to_pylist() == one_by_one(texts)
-    together = encode_alike(pa.array(texts), texts[0])
-    if together is not None:
-        same, documents = together
+    alike = together(texts)
+    if alike is not None:
+        same, documents = alike
         wanted = [text for text, is_same in zip(texts, same, strict=True) if is_same]
         assert documents.to_pylist() == one_by_one(wanted)
+
+
+def one_or_none(text: str) -> bytes | None:
+    try:
+        return json_binary._document(text)
+    except SchemaError:
+        return None
+
+
+def changed(text: str, draw: random.Random) -> str:
+    """A text with a few letters put in, taken out or replaced."""
+    for _ in range(draw.choice((0, 1, 1, 2, 3))):
+        at = draw.randrange(len(text) + 1)
+        letter = draw.choice('{}[],:"\\ \n\x01\0' + "0123456789-+.eEtrufalsn")
+        text = text[:at] + draw.choice(("", letter)) + text[at + draw.choice((0, 0, 1)) :]
+    return text
+
+
+def check_changed(seed: int, count: int) -> None:
+    """Of texts that are mostly not JSON, those that are encoded together are JSON, and have its bytes."""
+    draw = random.Random(seed)
+    texts = texts_of(seed, count)
+    like = texts[0]
+    texts = [changed(text, draw) for text in texts]
+    alike = together(texts, like)
+    if alike is not None:
+        same, documents = alike
+        wanted = [one_or_none(text) for text, is_same in zip(texts, same, strict=True) if is_same]
+        assert documents.to_pylist() == wanted
+
+
+@pytest.mark.parametrize("seed", range(20000, 20060))
+def test_texts_that_were_changed_at_random(seed: int) -> None:
+    check_changed(seed, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(21000, 21600))
+def test_texts_that_were_changed_at_random_at_length(seed: int) -> None:
+    check_changed(seed, 400)
+
+
+def test_many_spaces_and_parts_of_arrays() -> None:
+    texts = [
+        f'{{{" " * (number % 200)}"a":{" " * number}{number},"b": "{" " * 99}"}}' for number in range(150)
+    ]
+    assert json_documents(pa.array(texts)).to_pylist() == one_by_one(texts)
+    for part in (pa.array(texts)[40:120], pa.array(texts, pa.large_string())[100:]):
+        assert json_documents(part).to_pylist() == one_by_one(part.to_pylist())
+
+
+def test_quotes_inside_of_strings() -> None:
+    alike = together(['{"a":"x","b":"y"}', '{"a":"x"y","b":1}', '{"a":"x"y"z","b":1}', '{"a":"x""y","b":2}'])
+    assert alike is not None
+    assert alike[0].tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_texts_that_are_not_utf8_are_told(count: int) -> None:
+    data = b'{"a":"\xff"}'
+    offsets = pa.array(range(0, (count + 1) * len(data), len(data)), pa.int32())
+    texts = pa.Array.from_buffers(
+        pa.string(), count, [None, offsets.buffers()[1], pa.py_buffer(data * count)]
+    )
+    with pytest.raises(SchemaError, match="UTF-8"):
+        json_documents(texts)
 
 
 @pytest.mark.slow
@@ -147,17 +218,17 @@ def test_what_no_document_holds_is_refused_in_any_number(text: str) -> None:
 
 def test_most_texts_of_a_shape_are_encoded_together() -> None:
     texts = [json.dumps({"b": number, "a": [str(number), None], "c": {"x": 0.5}}) for number in range(1000)]
-    found = encode_alike(pa.array(texts), texts[0])
+    found = together(texts)
     assert found is not None
     assert found[0].all()
     texts[10] = '{"b": 1}'
-    found = encode_alike(pa.array(texts), texts[0])
+    found = together(texts)
     assert found is not None
     assert np.flatnonzero(~found[0]).tolist() == [10]
-    assert encode_alike(pa.array(texts), '{"a":1,"a":2}') is None
-    assert encode_alike(pa.array(texts), "no json") is None
-    assert encode_alike(pa.array(texts), json.dumps(list(range(500)))) is None
-    assert encode_alike(pa.array(texts), "[" * 2000) is None
+    assert together(texts, '{"a":1,"a":2}') is None
+    assert together(texts, "no json") is None
+    assert together(texts, json.dumps(list(range(500)))) is None
+    assert together(texts, "[" * 2000) is None
 
 
 def test_nulls_and_no_texts() -> None:
@@ -166,3 +237,15 @@ def test_nulls_and_no_texts() -> None:
     found = json_documents(pa.array(texts)).to_pylist()
     assert [document is None for document in found] == [text is None for text in texts]
     assert found[0] == one_by_one(["[0]"])[0]
+
+
+def test_texts_far_inside_a_long_column() -> None:
+    """Their places have more than 32 bits; the bytes before them are memory that nobody touches."""
+    texts = [f'{{"a": {number}}}' for number in range(100)]
+    begin = 2**32 + 5
+    data = np.zeros(begin + sum(map(len, texts)), np.uint8)
+    data[begin:] = np.frombuffer("".join(texts).encode(), np.uint8)
+    offsets = begin + np.cumsum([0, *map(len, texts)])
+    buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(data)]
+    column = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
+    assert json_documents(column).to_pylist() == one_by_one(texts)

@@ -169,3 +169,19 @@ MERGE INTO lance.db.w t USING (SELECT 7L AS id) s
   ON t.v < (SELECT max(x) FROM lance.db.r WHERE r.k = s.id AND r.x > t.v)
   WHEN MATCHED THEN DELETE;
 ! the condition of MERGE takes no subquery
+MERGE INTO lance.db.w t USING (SELECT 7L AS id) s ON EXISTS (SELECT 1 FROM lance.db.r WHERE r.k = s.id AND r.x > t.v)
+  WHEN MATCHED THEN DELETE;
+! the condition of MERGE takes no subquery that names columns of both
+MERGE INTO lance.db.w t USING (SELECT 7L AS id) s ON t.id = s.id AND NOT t.id IN (SELECT k FROM lance.db.r WHERE r.x < s.id)
+  WHEN MATCHED THEN DELETE;
+! the condition of MERGE takes no subquery that names columns of both
+MERGE INTO lance.db.w t USING (SELECT 7L AS id UNION ALL SELECT 9L) s
+  ON t.id = s.id AND EXISTS (SELECT 1 FROM lance.db.r WHERE r.k = s.id) AND t.v IN (SELECT x - 21 FROM lance.db.r)
+  WHEN MATCHED AND EXISTS (SELECT 1 FROM lance.db.r WHERE r.k = s.id AND r.x > t.v) THEN UPDATE SET v = -7
+  WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, -9);
+SELECT * FROM lance.db.w ORDER BY id, v;
+> 0 | 1
+> 2 | 1
+> 7 | -7
+> 9 | -9
+> 9 | 2

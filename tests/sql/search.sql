@@ -80,8 +80,52 @@ SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id, 1), 
 ! no option 'ef'
 SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id, 1), r.id);
 ! takes constants
-SELECT * FROM range(2) r, LATERAL text_search('lance.s', 't', cast(r.id AS STRING), 3);
-! only the vector of vector_search
+SELECT q.w, count(*), min(s.id), count(_score) FROM VALUES ('fox'), ('sea'), (NULL), ('none of it') q(w),
+  LATERAL text_search('lance.s', 't', q.w, 100) s GROUP BY q.w ORDER BY q.w;
+> fox | 10 | 0 | 10
+> sea | 30 | 1 | 30
+SELECT q.w, s.id FROM VALUES ('fox'), (NULL), ('sea') q(w)
+  LEFT JOIN LATERAL text_search('lance.s', column => 't', query => q.w, k => 100, options => map('filter', 'id > 37')) s
+  ORDER BY q.w, s.id;
+> None | None
+> fox | None
+> sea | 38
+> sea | 39
+SELECT q.id, s.id FROM lance.s q, LATERAL text_search('lance.s', 't', concat('"', q.t, '"'), 50) s
+  WHERE q.id < 3 AND s.id < 4 ORDER BY q.id, s.id;
+> 0 | 0
+> 1 | 1
+> 1 | 2
+> 1 | 3
+> 2 | 1
+> 2 | 2
+> 2 | 3
+SELECT id FROM text_search('lance.s', 't', (SELECT t FROM lance.s WHERE id = 8), 50, map('operator', 'and')) WHERE id < 6
+  ORDER BY id;
+> 0
+> 4
+SELECT q.n, s.id, s._distance, s._score IS NULL FROM VALUES (1, array(39, 0), 'fox'), (2, array(36, 0), 'fox'), (3, NULL, 'fox'),
+  (4, array(0, 0), NULL) q(n, v, w), LATERAL hybrid_search('lance.s', 'v', q.v, 't', q.w, 1, map('text_weight', '0')) s ORDER BY q.n;
+> 1 | 39 | 0.0 | True
+> 2 | 36 | 0.0 | False
+SELECT q.w, count(*), count(s._relevance_score) FROM VALUES ('fox'), ('sea') q(w),
+  LATERAL hybrid_search('lance.s', 'v', array(0, 0), 't', q.w, 7) s GROUP BY q.w ORDER BY q.w;
+> fox | 7 | 7
+> sea | 7 | 7
+SELECT r.id, s.id FROM range(2) r, LATERAL hybrid_search('lance.s', 'v', array(r.id + 20, r.id), 't', 'fox', 1, map('text_weight', '0')) s
+  ORDER BY r.id;
+> 0 | 21
+> 1 | 21
+EXPLAIN SELECT s.id FROM lance.s q, LATERAL text_search('lance.s', 't', q.t, 2) s;
+~ LanceSearchEach [TextSearch t without an index k=2]
+SELECT * FROM range(2) r, LATERAL text_search('lance.s', 't', r.id, 3);
+! the query of text_search is a text, not BIGINT
+SELECT * FROM range(2) r, LATERAL text_search('lance.s', 't', cast(r.id AS STRING), 3, map('nprobes', '9'));
+! no option 'nprobes'
+SELECT * FROM range(2) r, LATERAL hybrid_search('lance.s', 'v', array(r.id), 't', 'fox', 3);
+! does not match index column size 2
+SELECT * FROM range(2) r, LATERAL text_search('lance.s', cast(r.id AS STRING), 'fox', 3);
+! only a vector or a query
 CALL lance.system.create_index(table => 's', column => 'v', type => 'IVF_FLAT', metric => 'cosine', partitions => 2);
 EXPLAIN SELECT * FROM vector_search('lance.s', 'v', array(7, 1), 3);
 ~ VectorSearch v k=3 metric=cosine by index v_idx (IVF_FLAT)

@@ -208,6 +208,73 @@ def test_other_formats_are_refused_but_the_one_that_writers_name_themselves(
     assert {row.tableName for row in session.sql("SHOW TABLES IN lance").collect()} == {"by_default", "made"}
 
 
+def test_a_branch_that_is_missing_is_no_table_and_its_name_is_none_for_a_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.sql("CREATE NAMESPACE lance.db").collect()
+    for table in ("lance.t", "lance.db.t"):
+        session.range(3).writeTo(table).create()
+        session.sql(f"CALL lance.system.create_branch('{table}', 'dev')").collect()
+        missing, there = f"{table[:-1]}`t@nope`", f"{table[:-1]}`t@dev`"
+        for sql in (
+            f"SELECT * FROM {missing}",
+            f"SELECT * FROM {missing} VERSION AS OF 1",
+            f"INSERT INTO {missing} VALUES (1)",
+            f"DELETE FROM {missing}",
+            f"DESCRIBE {missing}",
+        ):
+            with pytest.raises(PySparkException) as caught:
+                session.sql(sql).collect()
+            assert caught.value.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
+            (first, *_) = str(caught.value).splitlines()
+            assert "t@nope` (branch 'nope' of " in first
+            assert "does not exist; there are: main, dev)" in first
+        assert not session.catalog.tableExists(missing)
+        assert session.catalog.tableExists(there)
+        session.sql(f"DROP TABLE IF EXISTS {missing}").collect()
+        session.sql(f"UNCACHE TABLE IF EXISTS {missing}").collect()
+        for sql in (
+            f"DROP TABLE {missing}",
+            f"SELECT count(*) FROM vector_search('{missing}', 'v', array(1), 3)",
+        ):
+            with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
+                session.sql(sql).collect()
+        # A name that is mistyped makes no table of its own beside the branches.
+        for sql, verb, branch in (
+            (f"CREATE TABLE {missing} (a INT)", "create", "nope"),
+            (f"CREATE TABLE IF NOT EXISTS {missing} (a INT)", "create", "nope"),
+            (f"CREATE OR REPLACE TABLE {missing} AS SELECT 1 AS a", "create", "nope"),
+            (f"CREATE OR REPLACE TABLE {there} AS SELECT 1 AS a", "create", "dev"),
+            (f"DROP TABLE {there}", "drop", "dev"),
+        ):
+            with pytest.raises(PySparkException) as caught:
+                session.sql(sql).collect()
+            assert f"CALL lance.system.{verb}_branch('{table[6:]}', '{branch}')" in str(caught.value)
+        with pytest.raises(PySparkException, match="create_branch"):
+            session.range(1).write.saveAsTable(missing)
+        assert session.table(there).count() == 3
+    assert session.sql("SHOW TABLES IN lance").count() == session.sql("SHOW TABLES IN lance.db").count() == 1
+
+
+def test_the_catalog_lists_tables_where_it_is_the_current_one(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    session.sql("CREATE NAMESPACE lance.db").collect()
+    session.range(1).writeTo("lance.one").create()
+    session.range(1).writeTo("lance.db.two").create()
+    session.catalog.setCurrentCatalog("lance")
+
+    def listed(*namespace: str) -> list[tuple[str, list[str] | None]]:
+        return [(table.name, table.namespace) for table in session.catalog.listTables(*namespace)]
+
+    assert listed() == [("one", [])]
+    assert listed("db") == [("two", ["db"])]
+    session.catalog.setCurrentDatabase("db")
+    assert listed() == [("two", ["db"])]
+    with pytest.raises(PySparkException, match="PARSE_EMPTY_STATEMENT"):
+        session.table("")
+
+
 def test_there_are_no_partitions_to_overwrite(spark: SparkSession, tmp_path: Path) -> None:
     session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
     session.range(3).writeTo("lance.t").create()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_lance.datasets.transaction import Transaction
+
 __all__ = ["MergeInsertBuilder"]
 
 
@@ -73,3 +75,10 @@ class MergeInsertBuilder:
         self._dataset.value = done.dataset
         names = ("num_inserted_rows", "num_updated_rows", "num_deleted_rows")
         return {name: getattr(done, name) for name in names}
+
+    def execute_uncommitted(
+        self, data_obj: Any, *, schema: pa.Schema | None = None
+    ) -> tuple[Transaction, dict[str, int]]:
+        """Write the files of the merge, which `LanceDataset.commit` commits; tell how many rows."""
+        transaction, counts = self._builder.execute_uncommitted(data_obj, schema)
+        return transaction, counts

@@ -25,6 +25,7 @@ from spark_lance.index.text.inverted import (
     has_own_form,
     text_parts,
 )
+from spark_lance.index.text.lists import is_text, is_text_list
 from spark_lance.index.text.postings import BLOCK
 from spark_lance.index.text.remap import merge_inverted, remap_inverted
 from spark_lance.index.text.stop_words import LANGUAGES
@@ -66,12 +67,12 @@ class Inverted(ScalarIndex):
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
-        """Return whether values are text."""
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        """Return whether values are texts, or lists of such."""
+        return is_text(kind) or is_text_list(kind)
 
     @classmethod
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
-        """Return whether a column is text, or has JSON documents."""
+        """Return whether a column has texts, lists of texts, or JSON documents."""
         return field.is_json or cls.fits(kind)
 
     @classmethod

@@ -23,6 +23,7 @@ from spark_lance.index.entries import first_index, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
+from spark_lance.index.text.lists import is_text, is_text_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.similar import letters_by_length, similar_words
 from spark_lance.index.text.tokenizer import Tokenizer
@@ -171,7 +172,7 @@ class TextSearch:
 
     Args:
         snapshot: the version.
-        column: a column of text or of JSON documents; with dots, in a struct column.
+        column: a column of texts, of lists of texts, or of JSON documents; with dots, in a struct column.
 
     Raises:
         SchemaError: the column does not exist, or holds no text.
@@ -180,7 +181,7 @@ class TextSearch:
     def __init__(self, snapshot: Snapshot, column: str) -> None:
         field = leaf_field(snapshot.schema, column)
         kind = field.arrow_type()
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or field.is_json):
+        if not (is_text(kind) or is_text_list(kind) or field.is_json):
             raise ColumnTypeError(f"column {column!r} is {kind}: it holds no text")
         self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.text.json_words import document_triples, query_triples
+from spark_lance.index.text.lists import is_text, joined_texts
 from spark_lance.index.text.segmenters import SEGMENTERS, ngrams
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
 from spark_lance.proto import index_pb2
@@ -175,8 +176,10 @@ class Tokenizer:
         return message.SerializeToString()
 
     def cut(self, values: pa.Array) -> Tokens:
-        """Return the words of texts, or of JSON documents; nulls have none."""
-        return _tokens(*document_triples(values, self._words)) if self.documents else self._cut(values)
+        """Return the words of texts, lists of texts, or JSON documents; nulls have none."""
+        if self.documents:
+            return _tokens(*document_triples(values, self._words))
+        return self._cut(values if is_text(values.type) else joined_texts(values))
 
     def cut_query(self, query: str) -> Tokens:
         """Return the words that a query asks for.
@@ -222,7 +225,9 @@ class Tokenizer:
 
     def _treated(self, word: str) -> str | None:
         """Return a word as it is indexed; None if it is not."""
-        if not word or (self.max_length is not None and len(word.encode()) >= self.max_length):
+        if (not word and self.base != "raw") or (
+            self.max_length is not None and len(word.encode()) >= self.max_length
+        ):
             return None
         if self.lower:
             word = word.lower()

@@ -127,6 +127,9 @@ public final class Bridge {
     if (kind.equals("NoSuchTable")) {
       return new NoSuchTableException(identifier(name));
     }
+    if (kind.equals("NoSuchBranch")) {
+      return new NoSuchBranchException(identifier(name), message);
+    }
     if (kind.equals("TableExists")) {
       return new TableAlreadyExistsException(identifier(name));
     }
@@ -134,6 +137,22 @@ public final class Bridge {
       return new UnsupportedOperationException(message);
     }
     return new IllegalArgumentException(message);
+  }
+
+  /** There is the table, but not the branch of it that a name means; Spark's sentence has room for it beside the name. */
+  public static final class NoSuchBranchException extends NoSuchTableException {
+    final String reason;
+
+    NoSuchBranchException(Identifier identifier, String reason) {
+      super("TABLE_OR_VIEW_NOT_FOUND", told(identifier, reason), scala.Option.empty());
+      this.reason = reason;
+    }
+
+    private static scala.collection.immutable.Map told(Identifier identifier, String reason) {
+      scala.collection.immutable.Map told = new NoSuchTableException(identifier).messageParameters();
+      return (scala.collection.immutable.Map)
+          told.updated("relationName", told.apply("relationName") + " (" + reason + ")");
+    }
   }
 
   // Whether a class of Spark SQL whose name ends so stands among the callers.
@@ -162,10 +181,18 @@ public final class Bridge {
   }
 
   // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
-  public static AnalysisException missing(NoSuchTableException problem, String catalog, String table) {
+  public static AnalysisException missing(NoSuchTableException problem, String catalog, Identifier identifier) {
     scala.collection.immutable.Map told = problem.messageParameters();
+    String shown = quoted(catalog);
+    for (int i = 0; i < identifier.namespace().length; i++) {
+      shown += "." + quoted(identifier.namespace()[i]);
+    }
+    shown += "." + quoted(identifier.name());
+    if (problem instanceof NoSuchBranchException) {
+      shown += " (" + ((NoSuchBranchException) problem).reason + ")";
+    }
     Map whole = new LinkedHashMap();
-    whole.put("relationName", "`" + catalog + "`.`" + table.replace("`", "``") + "`");
+    whole.put("relationName", shown);
     whole.put("searchPath", "[`" + catalog + "`]");
     for (Iterator names = whole.keySet().iterator(); names.hasNext(); ) {
       Object name = names.next();
@@ -173,6 +200,10 @@ public final class Bridge {
       told = told.contains(name) ? (scala.collection.immutable.Map) told.updated(name, whole.get(name)) : told;
     }
     return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", told);
+  }
+
+  private static String quoted(String part) {
+    return "`" + part.replace("`", "``") + "`";
   }
 
   // Spark's source of the format, by whose name executors find it.

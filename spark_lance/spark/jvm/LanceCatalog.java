@@ -184,19 +184,21 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
 
   // Where the catalog is called like the format, a name of two parts that the analyzer does not find here is next
   // taken for a file of the format, which ends in an error that says nothing of a table. So the analyzer hears at once
-  // that there is none; whoever else asks, as writers do that make what is missing, gets the exception to catch.
+  // that there is none; whoever else asks, as writers do that make what is missing, gets the exception to catch. Of a
+  // branch that is missing the analyzer would not tell why, so it hears this, too, at once.
   private Table found(Identifier identifier, Map question) {
     try {
       return table(question);
     } catch (RuntimeException problem) {
       throw problem;
     } catch (Exception problem) {
-      boolean format = name.equalsIgnoreCase("lance") && identifier.namespace().length == 0;
-      if (format && problem instanceof NoSuchTableException && Bridge.isCalledBy("ResolveRelations")) {
+      boolean atOnce = problem instanceof Bridge.NoSuchBranchException
+          || (name.equalsIgnoreCase("lance") && identifier.namespace().length == 0);
+      if (atOnce && problem instanceof NoSuchTableException && Bridge.isCalledBy("ResolveRelations")) {
         if (UNCACHED.matcher(before()).find()) {
           return new Nothing(identifier.name());
         }
-        Platform.throwException(Bridge.missing((NoSuchTableException) problem, name, identifier.name()));
+        Platform.throwException(Bridge.missing((NoSuchTableException) problem, name, identifier));
       }
       Platform.throwException(problem);
       return null;

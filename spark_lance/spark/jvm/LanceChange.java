@@ -96,8 +96,8 @@ public final class LanceChange {
       others.put(((Attribute) source.output().apply(i)).exprId(), "c" + i);
     }
     question.put("source", names);
+    queries.refusePaired(merge.mergeCondition());
     question.put("condition", expression(merge.mergeCondition()));
-    queries.refusePaired();
     question.put("equal", equalities(merge.mergeCondition(), new ArrayList()));
     List clauses = new ArrayList();
     question.put("clauses", clauses);

@@ -1,9 +1,10 @@
-// vector_search for each row of another relation: FROM q, LATERAL vector_search('t', 'v', q.vector, k).
+// A search for each row of another relation: FROM q, LATERAL vector_search('t', 'v', q.vector, k), and so with the words
+// of text_search, and words, vector or both of hybrid_search.
 //
 // Spark resolves the call to a Generate, as it does with every table function in LATERAL, which its optimizer puts on
 // top of the rows that it is called for. The generator stands only for the search: the planner puts a node in its
-// place that hands the rows, with their vectors, to the driver's Python as a DataFrame, and gets one of the rows that
-// are found. Tasks are those of that DataFrame.
+// place that hands the rows, with what is searched for, to the driver's Python as a DataFrame, and gets one of the rows
+// that are found. Tasks are those of that DataFrame.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -12,6 +13,7 @@ package spark_lance.sql;
 import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.regex.Pattern;
@@ -66,12 +68,17 @@ public final class LanceLateral {
     return of instanceof NumericType || (of instanceof ArrayType && ((ArrayType) of).elementType() instanceof NumericType);
   }
 
-  // The relation of the rows that a search finds for a vector.
+  // The relation of the rows that a search finds for a row.
   //
-  // answer: what Python tells of the search; output: the columns of these rows.
-  public static LogicalPlan relation(Map answer, Expression vector, Seq output) {
+  // answer: what Python tells of the search; ofRow: name of an argument -> value of it; output: the columns that are found.
+  public static LogicalPlan relation(Map answer, Map ofRow, Seq output) {
     StructType schema = (StructType) DataType.fromJson((String) answer.get("schema"));
-    UserDefinedGenerator generator = new UserDefinedGenerator(schema, new Search(answer), (Seq) NONE.appended(vector));
+    Seq values = NONE;
+    for (Iterator i = ofRow.values().iterator(); i.hasNext(); ) {
+      values = (Seq) values.appended(i.next());
+    }
+    Search search = new Search(answer, new ArrayList(ofRow.keySet()));
+    UserDefinedGenerator generator = new UserDefinedGenerator(schema, search, values);
     LogicalPlan one = new OneRowRelation();
     if (mayBeOuter()) {
       one = new Project(NONE, Range$.MODULE$.apply(0L, 1L, 1L, 1));
@@ -89,13 +96,15 @@ public final class LanceLateral {
   /** What the generator is to find. It is never called: nothing runs that the planner has not replaced. */
   public static final class Search extends scala.runtime.AbstractFunction1 implements Serializable {
     final transient Map answer;
+    final transient List given;
 
-    Search(Map answer) {
+    Search(Map answer, List given) {
       this.answer = answer;
+      this.given = given;
     }
 
     public Object apply(Object row) {
-      throw new UnsupportedOperationException("vector_search for each row was not planned; use LanceTable.searchBatch");
+      throw new UnsupportedOperationException("a search for each row was not planned; use LanceTable.searchBatch");
     }
   }
 
@@ -128,15 +137,20 @@ public final class LanceLateral {
   }
 
   private static SparkPlan node(Generate generate, Seq wanted) {
-    Expression vector = (Expression) ((UserDefinedGenerator) generate.generator()).children().apply(0);
+    Search search = search(generate);
+    Seq values = ((UserDefinedGenerator) generate.generator()).children();
     Seq kept = generate.requiredChildOutput();
-    Object named = new Alias(vector, "vector", NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE);
-    LogicalPlan rows = new Project((Seq) kept.appended(named), generate.child());
-    Node.About about = new Node.About(search(generate).answer, kept, wanted);
-    return new Node(about, new PlanLater(rows));
+    Seq asked = kept;
+    for (int i = 0; i < values.size(); i++) {
+      String name = (String) search.given.get(i);
+      Expression value = (Expression) values.apply(i);
+      asked = (Seq) asked.appended(
+          new Alias(value, name, NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
+    }
+    return new Node(new Node.About(search, kept, wanted), new PlanLater(new Project(asked, generate.child())));
   }
 
-  /** Finds the rows nearest to the vector in the last column of its child's, behind the child's other columns. */
+  /** Finds rows for the values in the last columns of its child's, and puts them behind the child's other columns. */
   public static final class Node extends SparkPlan {
     private final About about;
     private final SparkPlan child;
@@ -146,20 +160,20 @@ public final class LanceLateral {
       this.child = child;
     }
 
-    /** A search: what Python tells of it, the columns that come along, and those that are wanted. */
+    /** A search, the columns that come along, and those that are wanted. */
     public static final class About {
-      final Map answer;
+      final Search search;
       final Seq kept;
       final Seq wanted;
 
-      About(Map answer, Seq kept, Seq wanted) {
-        this.answer = answer;
+      About(Search search, Seq kept, Seq wanted) {
+        this.search = search;
         this.kept = kept;
         this.wanted = wanted;
       }
 
       public String toString() {
-        return (String) answer.get("plan");
+        return (String) search.answer.get("plan");
       }
     }
 
@@ -171,7 +185,8 @@ public final class LanceLateral {
         fields[i] = new StructField("c" + i, column.dataType(), true, column.metadata());
       }
       Map question = Bridge.question("search_each");
-      question.put("search", about.answer.get("always"));
+      question.put("search", about.search.answer.get("always"));
+      question.put("given", about.search.given);
       List columns = new ArrayList();
       for (int i = 0; i < about.wanted.size(); i++) {
         columns.add(((Attribute) about.wanted.apply(i)).name());

@@ -1,7 +1,8 @@
 // What to write in place of statements of other table formats that are not in Spark's grammar, such as OPTIMIZE and VACUUM.
 //
 // The parser of a session stays what it is; only where it refuses such a statement, the error says what does the same
-// for a Lance table. A format that brings a grammar of its own is asked before.
+// for a Lance table. A format that brings a grammar of its own is asked before. And the empty name is the current
+// namespace for spark.catalog, whose listTables() fails otherwise at the root of a catalog.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -97,6 +98,9 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   public Object invoke(Object proxy, Method method, Object[] arguments) throws Throwable {
+    if (method.getName().equals("parseMultipartIdentifier") && "".equals(arguments[0]) && isForCatalog()) {
+      return scala.collection.immutable.Nil$.MODULE$;
+    }
     try {
       return method.invoke(parser, arguments);
     } catch (InvocationTargetException problem) {
@@ -109,6 +113,17 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       }
       throw cause;
     }
+  }
+
+  // Whether spark.catalog asks: it has the text of a namespace parsed, which is empty for the root of a catalog.
+  private static boolean isForCatalog() {
+    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
+    for (int i = 0; i < callers.length; i++) {
+      if (callers[i].getClassName().equals("org.apache.spark.sql.classic.Catalog")) {
+        return true;
+      }
+    }
+    return false;
   }
 
   private String help(String text) {

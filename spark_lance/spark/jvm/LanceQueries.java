@@ -16,7 +16,9 @@ import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.InSubquery;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.optimizer.RewriteCorrelatedScalarSubquery;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
@@ -106,14 +108,17 @@ public final class LanceQueries {
   }
 
   // Refuses what only joined rows could tell where it is to say which rows are joined.
-  public void refusePaired() {
-    for (int i = 0; i < queries.size(); i++) {
-      if (((Object[]) queries.get(i))[0].equals("pairs")) {
+  public void refusePaired(Expression condition) {
+    if (condition instanceof SubqueryExpression || condition instanceof InSubquery) {
+      if (!needed(condition, ofTable).isEmpty() && !needed(condition, ofSource).isEmpty()) {
         throw new UnsupportedOperationException(
-            "the condition of MERGE takes no subquery that gives a value and names columns of both the table and the "
-                + "source: let the source compute it, as in USING (SELECT s.*, (SELECT max(x) FROM r WHERE r.k = s.k) "
-                + "AS m FROM s) AS s, or write it into WHEN MATCHED AND ...");
+            "the condition of MERGE takes no subquery that names columns of both the table and the source: write it "
+                + "into WHEN MATCHED AND ..., or let the source compute its part, as in USING (SELECT s.*, (SELECT "
+                + "max(x) FROM r WHERE r.k = s.k) AS m FROM s) AS s");
       }
+    }
+    for (int i = 0; i < condition.children().size(); i++) {
+      refusePaired((Expression) condition.children().apply(i));
     }
   }
 

@@ -1,8 +1,9 @@
 // The table functions vector_search, text_search and hybrid_search: a call becomes a relation of the rows found.
 //
-// Arguments are constants, but for a vector of another table's rows (LanceLateral). What they mean is the business of the driver's Python, which answers with the schema, the
-// options of the read, and a line that says how the search is done. The read ends in Spark's own classes for Python
-// data sources; nothing of this is sent to executors. Filters above the relation are applied to what was found.
+// Arguments are constants, but for vectors and words of another table's rows (LanceLateral). What they mean is the
+// business of the driver's Python, which answers with the schema, the options of the read, and a line that says how the
+// search is done. The read ends in Spark's own classes for Python data sources; nothing of this is sent to executors.
+// Filters above the relation are applied to what was found.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -13,6 +14,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
@@ -67,17 +69,19 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     scala.collection.immutable.Seq expressions = (scala.collection.immutable.Seq) given;
     List values = new ArrayList();
     Map named = new HashMap();
-    Expression ofRow = null;
+    // What every row brings: name of the argument -> its value.
+    Map ofRow = new LinkedHashMap();
     for (int i = 0; i < expressions.size(); i++) {
       Expression expression = (Expression) expressions.apply(i);
       NamedArgumentExpression one =
           expression instanceof NamedArgumentExpression ? (NamedArgumentExpression) expression : null;
       Expression value = one == null ? expression : one.value();
-      boolean isVector = one == null ? i == 2 : one.key().equalsIgnoreCase("vector");
-      if (function.equals("vector_search") && isVector && LanceLateral.isOfRow(value)) {
-        ofRow = vector(value);
+      String asked = asked(one == null ? null : one.key(), i);
+      boolean each = asked != null && LanceLateral.isOfRow(value);
+      if (each) {
+        ofRow.put(asked, checked(asked, value));
       }
-      Object told = value == ofRow ? null : constant(value);
+      Object told = each ? null : constant(value);
       if (one == null) {
         values.add(told);
       } else {
@@ -92,16 +96,32 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     question.put("function", function);
     question.put("arguments", values);
     question.put("named", named);
-    question.put("each", Boolean.valueOf(ofRow != null));
+    question.put("each", new ArrayList(ofRow.keySet()));
     Map answer = (Map) Bridge.ask(question, null);
     DataSourceV2Relation found = relation(answer);
-    return ofRow == null ? found : (Object) LanceLateral.relation(answer, ofRow, found.output());
+    return ofRow.isEmpty() ? found : (Object) LanceLateral.relation(answer, ofRow, found.output());
   }
 
-  private Expression vector(Expression given) {
-    if (given.resolved() && !LanceLateral.isVector(given.dataType())) {
+  // What is searched for, if an argument is that: "vector" or "query"; null if it is another. By its name, or its place.
+  private String asked(String name, int place) {
+    boolean hybrid = function.equals("hybrid_search");
+    String first = function.equals("text_search") ? "query" : "vector";
+    if (name == null ? place == 2 : name.equalsIgnoreCase(first)) {
+      return first;
+    }
+    return hybrid && (name == null ? place == 4 : name.equalsIgnoreCase("query")) ? "query" : null;
+  }
+
+  private Expression checked(String asked, Expression given) {
+    if (!given.resolved()) {
+      return given;
+    }
+    if (asked.equals("vector") && !LanceLateral.isVector(given.dataType())) {
       throw new IllegalArgumentException(
           "the vector of " + function + " is an array of numbers, not " + given.dataType().sql());
+    }
+    if (asked.equals("query") && !(given.dataType() instanceof StringType)) {
+      throw new IllegalArgumentException("the query of " + function + " is a text, not " + given.dataType().sql());
     }
     return given;
   }
@@ -165,7 +185,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     if (!expression.foldable()) {
       throw new IllegalArgumentException(
           function + " takes constants, not " + expression.sql()
-              + ": only the vector of vector_search may be of another table's rows, as in FROM q, LATERAL "
+              + ": only a vector or a query may be of another table's rows, as in FROM q, LATERAL "
               + "vector_search('t', 'v', q.v, 5)");
     }
     DataType type = expression.dataType();

@@ -153,13 +153,14 @@ class Indexing(TableBase):
             column: a column, or with dots a field in a struct column.
             indexType: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
                 NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
-                values), JSON (values in documents), RTREE (geometries) or INVERTED (words, for
-                `textSearch`).
+                values), JSON (values in documents), RTREE (geometries) or INVERTED (words of texts and of
+                lists of texts, for `textSearch`).
             name: of the index, `{column}_idx` by default.
             replace: whether an index of the name may be replaced.
             numSegments: pieces of the index; by default one per 16 million rows.
-            options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
-                `max_token_length` (40), `lower_case` (True), `stem` (False), `remove_stop_words` (False),
+            options: of INVERTED: `base_tokenizer` ("simple", "whitespace", "raw", "ngram" or a model such as
+                "jieba/default"), `language` ("English"), `max_token_length` (40), `lower_case` (True),
+                `stem` and `remove_stop_words` (True, but for runs of letters),
                 `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
                 phrases only in an index with positions).
 

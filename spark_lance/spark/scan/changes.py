@@ -22,7 +22,7 @@ from spark_lance.spark.scan.change_columns import ChangeColumns, described_chang
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.session.planner_marks import PlannerMarks
-from spark_lance.spark.session.workers import freeze_loaded_modules
+from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.versions.resolve import VersionRef, version_at
 from spark_lance.table.versions.walk import Walk, version_from
 
@@ -42,7 +42,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         TableNotFoundError, SchemaError, FormatError, UnsupportedFormatError: see `read.describe`.
     """
     check_no_version(options)
-    freeze_loaded_modules()
+    keep_worker_ready()
     ref = pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
     walk = Walk(store, ref.root)
@@ -54,7 +54,7 @@ def reader(
     options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool
 ) -> ChangeFeedReader:
     """Return the reader of the columns of `schema`; filters stay with Spark."""
-    freeze_loaded_modules()
+    keep_worker_ready()
     return ChangeFeedReader(options, schema, ref)
 
 

@@ -26,7 +26,7 @@ from spark_lance.spark.schema.convert import BatchConverter, rows_without_column
 from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
-from spark_lance.spark.session.workers import freeze_loaded_modules
+from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.versions.resolve import VersionRef
 
@@ -55,7 +55,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> FreshReader:
     """Return the reader of the columns of `schema`; Spark applies filters itself."""
-    freeze_loaded_modules()
+    keep_worker_ready()
     ref = rows.pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
     fresh = open_fresh(store, ref.root)
@@ -71,7 +71,7 @@ class FreshTaskRows(TaskRows):
             yield from super().read(partition)
             return
         with one_line():
-            freeze_loaded_modules()
+            keep_worker_ready()
             target = arrow_schema(self.schema)
             convert: BatchConverter | None = None
             tables = partition.rows.tables(self.condition, self.batch_bytes)

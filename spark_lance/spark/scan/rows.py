@@ -36,7 +36,7 @@ from spark_lance.spark.scan.partitions import (
 from spark_lance.spark.scan.task_rows import LancePartition, Piece, TaskRows, live_rows, without_first
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.session.planner_marks import PlannerMarks
-from spark_lance.spark.session.workers import freeze_loaded_modules
+from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
 from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
@@ -90,7 +90,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         UnsupportedFormatError: the table needs a feature that is not read here.
         SchemaError: a column does not exist, or Spark has no type for it.
     """
-    freeze_loaded_modules()
+    keep_worker_ready()
     ref, snapshot = opened(options, ref)
     return ref, described(snapshot, options)
 
@@ -106,7 +106,7 @@ def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> LanceReader:
     """Return the reader of the columns of `schema`, which takes filters if Spark offers them (`pushes`)."""
-    freeze_loaded_modules()
+    keep_worker_ready()
     return (PushdownReader if pushes else LanceReader)(options, schema, ref)
 
 

@@ -34,7 +34,7 @@ from spark_lance.spark.schema.blobs import ALL_BINARY, LEFT_OUT, taken_with_sour
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of, without_places
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.session.workers import freeze_loaded_modules
+from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
@@ -58,7 +58,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         OptionError: the search does not fit the table.
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError, SchemaError: see `read.describe`.
     """
-    freeze_loaded_modules()
+    keep_worker_ready()
     ref = pin(options) if ref is None else ref
     manifest = _manifest(options, ref)
     _check(options, manifest)
@@ -86,7 +86,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> SearchReader:
     """Return the reader of the columns of `schema`; Spark applies filters, which come after a search."""
-    freeze_loaded_modules()
+    keep_worker_ready()
     return SearchReader(options, schema, pin(options) if ref is None else ref)
 
 
@@ -179,7 +179,7 @@ class SearchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of at most `batch_size` rows."""
         with one_line():
-            freeze_loaded_modules()
+            keep_worker_ready()
             found = self._found()
             if not self._names:
                 yield rows_without_columns(found.num_rows)

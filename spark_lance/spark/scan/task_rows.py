@@ -19,7 +19,7 @@ from spark_lance.file.schema import Field
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.session.workers import freeze_loaded_modules
+from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import physical_rows
 from spark_lance.table.predicates.predicate import Condition
@@ -94,7 +94,6 @@ class TaskRows:
         if not isinstance(partition, LancePartition):
             raise TypeError(f"{type(partition).__name__} is not a partition of these rows")
         with one_line():
-            freeze_loaded_modules()
             left = self.limit
             for batch in without_first(self.batches(partition), self.skip):
                 if left is not None:
@@ -102,7 +101,8 @@ class TaskRows:
                     left -= batch.num_rows
                 yield batch
                 if left == 0:
-                    return
+                    break
+            keep_worker_ready()
 
     def batches(self, partition: LancePartition) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a partition that meet the condition."""

@@ -69,6 +69,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (errors.NamespaceNotFoundError, "NoSuchNamespace"),
     (errors.NamespaceExistsError, "NamespaceExists"),
     (errors.NamespaceInUseError, "NamespaceInUse"),
+    (errors.BranchNotFoundError, "NoSuchBranch"),
     (errors.VersionNotFoundError, "Refused"),
     (errors.TableNotFoundError, "NoSuchTable"),
     (errors.TableExistsError, "TableExists"),

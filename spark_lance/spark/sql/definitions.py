@@ -20,7 +20,7 @@ from spark_lance.spark.options.options import write_options
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
 from spark_lance.spark.sql.properties import PRIMARY_KEY, TABLE_OPTIONS, key_options
-from spark_lance.spark.sql.tables import load_table
+from spark_lance.spark.sql.tables import check_no_branch, load_table
 
 __all__ = ["abort_staged", "commit_staged", "create_table", "stage_table"]
 
@@ -100,6 +100,7 @@ def _place(question: Question, *, replaces: bool) -> str:
 
     Raises:
         OptionError: the statement asks for another format, or another place than the table's name.
+        UnsupportedFormatError: the name is that of a branch.
     """
     catalog, name = question.catalog, question.name
     _check_format(question)
@@ -123,6 +124,7 @@ def _place(question: Question, *, replaces: bool) -> str:
             return catalog.uri(name)
         except TableNotFoundError:
             pass
+    check_no_branch(catalog, name, "create")
     return catalog.names.place(name)
 
 

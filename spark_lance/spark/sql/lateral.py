@@ -1,13 +1,13 @@
-"""`vector_search` in LATERAL: a search for the vector of each row of another relation.
+"""Searches in LATERAL: one for the vector, the words, or both, of each row of another relation.
 
-When a statement is analysed, the vectors are not known; the search is checked and explained with one that
-stands in for them. When it runs, Java hands over the rows, and gets a DataFrame of the rows that are found.
+When a statement is analysed, these are not known; the search is checked and explained with values that
+stand in for them. When it runs, Java hands over the rows, and gets a DataFrame of the rows that are found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.functions as F
 import pyspark.sql.types as st
@@ -15,27 +15,31 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic import dataframe
 
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.hybrid import HybridQuery
 from spark_lance.datasets.index import DISTANCE
 from spark_lance.errors import OptionError
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search_tasks import plan_search
 from spark_lance.io.store import open_store
 from spark_lance.spark.lance_table.batch_search import any_vector, nearest_to_each
+from spark_lance.spark.lance_table.batch_words import WordsPlan, answers_to_each
 from spark_lance.spark.lance_table.expressions import quoted
 from spark_lance.spark.lance_table.found_rows import shown_columns
 from spark_lance.spark.options.options import ReadOptions, read_options
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
-__all__ = ["opened", "search_each", "stand_in"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["opened", "search_each", "stand_ins"]
 
 # What a search for each row takes: keys of searches, and options of reads.
-_OPTIONS = (
-    *("metric", "nprobes", "refine_factor", "use_index", "fast_search"),
-    *("filter", "columns", "version", "tag", "asof"),
-)
+_OF_VECTORS = ("metric", "nprobes", "refine_factor", "use_index", "fast_search")
+_OF_READS = ("filter", "columns", "version", "tag", "asof")
 # A row that is searched for, with a number that tells it from others.
 _ROW, _NUMBER = "__lance_row", "number"
 # Types whose values have no order.
@@ -52,37 +56,66 @@ def opened(options: ReadOptions, ref: VersionRef) -> LanceDataset:
     return LanceDataset(options.path, store, ref.root, load_version(store, ref.root, ref.version))
 
 
-def stand_in(reads: Mapping[str, str], column: str, given: Collection[str]) -> list[float]:
-    """Return a vector that stands in for those of the rows.
+def stand_ins(
+    function: str,
+    reads: Mapping[str, str],
+    arguments: Mapping[str, Any],
+    each: Collection[str],
+    given: Collection[str],
+) -> dict[str, Any]:
+    """Return values that stand in for those of the rows.
 
     Args:
+        function: the search.
         reads: options that lead to the table.
-        column: the column that is searched.
+        arguments: the other arguments of the search.
+        each: the arguments that every row brings: `vector`, `query`, or both.
         given: the options that the search was given.
 
     Raises:
         OptionError: one has no meaning for many searches at once.
         SchemaError: there is no such column.
     """
-    strange = [name for name in given if name not in _OPTIONS and not name.startswith("storage.")]
+    keys = _OF_VECTORS if function == "vector_search" else SEARCH_FUNCTIONS[function].keys
+    known = (*keys, *_OF_READS)
+    strange = [name for name in given if name not in known and not name.startswith("storage.")]
     if strange:
         raise OptionError(
-            f"vector_search for each row has no option {strange[0]!r}: there are {', '.join(_OPTIONS)}"
+            f"{function} for each row has no option {strange[0]!r}: there are {', '.join(known)}"
         )
-    options = read_options(reads)
-    return any_vector(opened(options, pin(options)).manifest, column)
+    found: dict[str, Any] = {"query": ""} if "query" in each else {}
+    if "vector" in each:
+        options = read_options(reads)
+        column = arguments["column" if "column" in arguments else "vector_column"]
+        found["vector"] = any_vector(opened(options, pin(options)).manifest, column)
+    return found
 
 
 def search_each(question: Question) -> None:
     """Put a DataFrame of what a search finds for each of many rows into the question's subject, as `found`.
 
-    Its columns are those of the rows but the last, which is the vector, and `columns` of what is found.
+    Its columns are those of the rows but the last, which are `given` to the search, and `columns` of what is
+    found.
     """
     asked, subject = question.asked, question.subject
     spark = SparkSession(question.spark._sc, subject["session"])
     rows = dataframe.DataFrame(subject["rows"], spark)
     options = read_options(asked["search"])
     dataset = opened(options, pin(options))
+    along = rows.schema.fields[: -len(asked["given"])]
+    if options.nearest is not None:
+        found = _nearest(dataset, options, rows, asked["columns"])
+    else:
+        found = _answers(dataset, options, rows, asked["columns"], tuple(asked["given"]))
+    shown: Any = found.select(
+        *(F.col(f"{_ROW}.{field.name}") for field in along),
+        *(F.col(quoted(name)) for name in asked["columns"]),
+    )
+    subject["found"] = shown._jdf
+
+
+def _nearest(dataset: LanceDataset, options: ReadOptions, rows: DataFrame, columns: list[str]) -> DataFrame:
+    """Return what is nearest to the vector in the last column of each row; `_ROW` holds the other columns."""
     plan = plan_search(dataset.snapshot, VectorQuery.parse(options.nearest or {}), options.filter)
     *along, vector = rows.schema.fields
     # In an order of their own, so that rows of a task that is run again get the numbers that they had.
@@ -90,13 +123,32 @@ def search_each(question: Question) -> None:
     number = F.monotonically_increasing_id().alias(_NUMBER)
     row = F.struct(number, *(F.col(field.name) for field in along)).alias(_ROW)
     queries = rows.sortWithinPartitions(*order).select(row, vector.name)
-    schema = shown_columns(dataset.manifest, asked["columns"], DISTANCE)
-    found = nearest_to_each(plan, dataset.manifest, schema, queries, f"{_ROW}.{_NUMBER}")
-    shown: Any = found.select(
-        *(F.col(f"{_ROW}.{field.name}") for field in along),
-        *(F.col(quoted(name)) for name in asked["columns"]),
-    )
-    subject["found"] = shown._jdf
+    schema = shown_columns(dataset.manifest, columns, DISTANCE)
+    return nearest_to_each(plan, dataset.manifest, schema, queries, f"{_ROW}.{_NUMBER}")
+
+
+def _answers(
+    dataset: LanceDataset, options: ReadOptions, rows: DataFrame, columns: list[str], given: tuple[str, ...]
+) -> DataFrame:
+    """Return what answers the words, the vector or both in the last columns of each row; see `_nearest`."""
+    text, both = options.full_text_query, options.hybrid_search
+    k = text["k"] if text is not None else HybridQuery.parse(dataset.manifest, both or {}).k
+    words = None if text is None else {name: value for name, value in text.items() if name != "k"}
+    plan = WordsPlan(dataset.snapshot.ref(), words, both, k, options.filter, given)
+    along, values = rows.schema.fields[: -len(given)], rows.schema.fields[-len(given) :]
+    # A struct has fields, also where nothing comes along.
+    row = F.struct(F.lit(0).alias(_NUMBER), *(F.col(field.name) for field in along)).alias(_ROW)
+    queries = rows.select(row, *(_as_doubles(field) for field in values))
+    return answers_to_each(plan, shown_columns(dataset.manifest, columns, *plan.measures), queries)
+
+
+def _as_doubles(given: st.StructField) -> Any:
+    """Return a vector, or a list of vectors, as numbers that Python compares with; text as it is."""
+    kind = given.dataType
+    if not isinstance(kind, st.ArrayType):
+        return F.col(given.name)
+    many = isinstance(kind.elementType, st.ArrayType)
+    return F.col(given.name).cast("array<array<double>>" if many else "array<double>").alias(given.name)
 
 
 def _has_order(kind: st.DataType) -> bool:

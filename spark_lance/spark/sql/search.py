@@ -20,7 +20,7 @@ from spark_lance.index.vector.search import VectorSearch
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, read_options
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.sql.catalogs import Question
-from spark_lance.spark.sql.lateral import opened, stand_in
+from spark_lance.spark.sql.lateral import opened, stand_ins
 from spark_lance.spark.sql.search_functions import HYBRID_KEYS, SEARCH_FUNCTIONS, TEXT_KEYS, VECTOR_KEYS
 from spark_lance.spark.sql.tables import resolve_table
 from spark_lance.table.indices.describe import describe_indices
@@ -41,8 +41,8 @@ def search(question: Question) -> dict[str, Any]:
     if metadata:
         raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be searched")
     keys, reads = _split(asked["function"], arguments.get("options") or {})
-    if asked["each"]:
-        arguments["vector"] = stand_in({**always, **reads}, arguments["column"], {*keys, *reads})
+    if each := asked["each"]:
+        arguments |= stand_ins(asked["function"], {**always, **reads}, arguments, each, {*keys, *reads})
     wanted = {**always, **reads, **_SEARCHES[asked["function"]](arguments, keys)}
     return _relation(f"{question.catalog.name}.{shown(question.name)}", wanted, arguments["k"])
 
@@ -76,15 +76,17 @@ def _relation(name: str, wanted: dict[str, str], rows: int) -> dict[str, Any]:
     }
 
 
-def _arguments(function: str, given: Sequence[Any], named: Mapping[str, Any], each: bool) -> dict[str, Any]:
-    """Return the arguments by name; if `each`, the vector is one of every row and comes later.
+def _arguments(
+    function: str, given: Sequence[Any], named: Mapping[str, Any], each: Sequence[str]
+) -> dict[str, Any]:
+    """Return the arguments by name; those of `each` are values of every row, and come later.
 
     Raises:
         OptionError: one is missing, or there are too many.
     """
     about = SEARCH_FUNCTIONS[function]
     found = dict(zip(about.parameters, given, strict=False)) | {key.lower(): v for key, v in named.items()}
-    found |= {"vector": []} if each else {}
+    found |= {name: [] for name in each}
     missing = [name for name in about.parameters[: -about.optional] if found.get(name) is None]
     strange = sorted(set(found) - set(about.parameters))
     if len(given) > len(about.parameters) or missing or strange:

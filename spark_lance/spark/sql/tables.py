@@ -37,6 +37,7 @@ from spark_lance.table.metadata import METADATA_TABLES
 
 __all__ = [
     "alter_table",
+    "check_no_branch",
     "check_options",
     "delete_where",
     "drop_table",
@@ -149,7 +150,11 @@ def table_at(question: Question, name: Name | None = None) -> LanceTable:
 
 
 def drop_table(question: Question) -> bool:
-    """Drop a table with its files; False if there is none. Tables by path stay: their name is their place."""
+    """Drop a table with its files; False if there is none.
+
+    Raises:
+        UnsupportedFormatError: it is a path, which is its place and not a name, or a branch.
+    """
     if is_path(question.name):
         raise UnsupportedFormatError(
             f"{question.name[0]} is a path, not a name of the catalog: delete its folder, "
@@ -158,6 +163,7 @@ def drop_table(question: Question) -> bool:
     try:
         question.catalog.names.drop(question.name)
     except (TableNotFoundError, NamespaceNotFoundError):
+        check_no_branch(question.catalog, question.name, "drop")
         return False
     return True
 
@@ -312,10 +318,42 @@ def _options(catalog: OpenCatalog, name: Name) -> dict[str, str]:
     try:
         return catalog.reads(name)
     except (TableNotFoundError, OptionError):
-        head, mark, branch = name[-1].rpartition(_BRANCH)
-        if not mark or not head:
+        found = _branch(name)
+        if found is None:
             raise
-    return {**catalog.reads((*name[:-1], head)), "branch": branch}
+    table, branch = found
+    return {**catalog.reads(table), "branch": branch}
+
+
+def _branch(name: Name) -> tuple[Name, str] | None:
+    """Return the table and the branch that a name stands for, if there is no table of the whole name."""
+    head, mark, branch = name[-1].rpartition(_BRANCH)
+    return ((*name[:-1], head), branch) if mark and head else None
+
+
+def check_no_branch(catalog: OpenCatalog, name: Name, verb: str) -> None:
+    """Refuse a name for a table that is that of a branch.
+
+    Args:
+        catalog: the catalog, which has no table of this name.
+        name: the name.
+        verb: what was to be done, by the procedure that does it: create or drop.
+
+    Raises:
+        UnsupportedFormatError: what stands before the @ is a table.
+    """
+    found = _branch(name)
+    if found is None:
+        return
+    try:
+        catalog.reads(found[0])
+    except (TableNotFoundError, NamespaceNotFoundError, OptionError):
+        return
+    table, branch = shown(found[0]), found[1]
+    raise UnsupportedFormatError(
+        f"{shown(name)} is the name of branch {branch!r} of table {table}: write "
+        f"CALL {catalog.name}.system.{verb}_branch('{table}', '{branch}')"
+    )
 
 
 def _hidden() -> st.StructType:

@@ -27,8 +27,8 @@ from spark_lance.spark.scan.change_columns import ChangeColumns
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.changes import check_no_version
 from spark_lance.spark.scan.rows import pin
-from spark_lance.spark.session.workers import freeze_loaded_modules
 from spark_lance.spark.streaming.position import Budget, Position
+from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import latest_version
@@ -57,7 +57,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check(options)
         self._options = options
         self._schema = schema
-        freeze_loaded_modules()
+        keep_worker_ready()
         ref = pin(options) if ref is None else ref
         store, _ = open_store(options.path, options.storage)
         self._walk = Walk(store, ref.root)

@@ -20,7 +20,7 @@ from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.proto import index_pb2
+from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
 from spark_lance.table.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
@@ -39,6 +39,7 @@ from spark_lance.table.rows.row_rewrites import (
     CarriedRowIds,
     check_movable,
     commit_moves,
+    prepare_moves,
     whole_rows,
     write_moved,
 )
@@ -46,7 +47,7 @@ from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.targets import choose_targets
 
-__all__ = ["MergeRules", "Merged", "merge_rows"]
+__all__ = ["MergeRules", "Merged", "PreparedMerge", "merge_rows", "prepare_merge"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -89,6 +90,16 @@ class Merged:
     num_deleted_rows: int
 
 
+@dataclass(frozen=True)
+class PreparedMerge:
+    """The operation of a merge whose files are written, and how many rows it inserts, updates and deletes."""
+
+    operation: transaction_pb2.Transaction.Update
+    num_inserted_rows: int
+    num_updated_rows: int
+    num_deleted_rows: int
+
+
 def merge_rows(
     snapshot: Snapshot,
     source: pa.Table | SourceRows,
@@ -120,12 +131,50 @@ def merge_rows(
     rows = source if isinstance(source, SourceRows) else SourceRows.of(source)
 
     def attempt(base: Snapshot) -> Merged:
-        check_movable(base.manifest)
         merge = _Merge.plan(base, rows, rules)
-        merge.match()
-        return merge.commit(env, compacted)
+        written = merge.write()
+        fields = sorted(node.id for node in base.schema.walk())
+        committed = commit_moves(
+            written.changes, written.added, fields, env, written.inserted_keys, compacted=compacted
+        )
+        return Merged(committed, *merge.counts(written))
 
     return retry_operation(snapshot, attempt, reruns, env)
+
+
+def prepare_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> PreparedMerge:
+    """Write the files of a merge, and leave the commit to somebody else.
+
+    Args:
+        snapshot: the version that the source is compared with, which the commit names as the one it read.
+        source: see `merge_rows`.
+        rules: what to do.
+
+    Raises:
+        SchemaError, ExpressionError, MergeError, UnsupportedFormatError: see `merge_rows`.
+    """
+    merge = _Merge.plan(snapshot, source, rules)
+    written = merge.write()
+    fields = sorted(node.id for node in snapshot.schema.walk())
+    operation = prepare_moves(written.changes, written.added, fields, written.inserted_keys)
+    return PreparedMerge(operation, *merge.counts(written))
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a merge has to commit.
+
+    Attributes:
+        changes: the rows to delete, those that were updated among them.
+        added: the fragments of new rows.
+        inserted: how many of these are inserted.
+        inserted_keys: their keys, if the rules insert.
+    """
+
+    changes: RowChanges
+    added: Sequence[table_pb2.DataFragment]
+    inserted: int
+    inserted_keys: KeyFilter | None
 
 
 @dataclass
@@ -154,6 +203,7 @@ class _Merge:
     @classmethod
     def plan(cls, at: Snapshot, source: SourceRows, rules: MergeRules) -> _Merge:
         """Fit source and rules to a version."""
+        check_movable(at.manifest)
         base = at.manifest
         keys = _key_fields(base.schema, rules.on)
         aligner = _aligner(source.schema, base.schema, keys, rules.insert)
@@ -238,12 +288,12 @@ class _Merge:
         row = int(np.flatnonzero(self.index.codes == code)[0])
         return ", ".join(f"{key.name} = {self.source.held[key.name][row].as_py()!r}" for key in self.keys)
 
-    def commit(self, env: CommitEnv, compacted: Sequence[index_pb2.CompactedSsTable]) -> Merged:
-        """Write what was found to change, and commit it."""
-        codes = self.index.codes
+    def write(self) -> _Written:
+        """Find what is to be changed, and write it."""
+        self.match()
         inserted = np.empty(0, np.int64)
         if self.rules.insert:
-            inserted = np.flatnonzero(~np.append(self.seen, False)[codes])
+            inserted = np.flatnonzero(~np.append(self.seen, False)[self.index.codes])
         rows = {number: offsets for number, (offsets, _) in self.updates.items()}
         for number, offsets in self.deletes.items():
             rows[number] = np.union1d(rows[number], offsets) if number in rows else offsets
@@ -251,20 +301,13 @@ class _Merge:
         rules = self.rules
         targets = choose_targets(self.at.bases, rules.target_bases, rules.target_all_bases)
         added = write_moved(self.at, self._new_rows(inserted, ids), ids, targets=targets)
-        committed = commit_moves(
-            RowChanges(self.at, rows),
-            added,
-            sorted(node.id for node in self.base.schema.walk()),
-            env,
-            self._filter(inserted) if self.rules.insert else None,
-            compacted=compacted,
-        )
-        return Merged(
-            committed,
-            len(inserted),
-            sum(len(offsets) for offsets, _ in self.updates.values()),
-            sum(len(offsets) for offsets in self.deletes.values()),
-        )
+        keys = self._filter(inserted) if rules.insert else None
+        return _Written(RowChanges(self.at, rows), added, len(inserted), keys)
+
+    def counts(self, written: _Written) -> tuple[int, int, int]:
+        """Return how many rows are inserted, updated and deleted."""
+        updated = sum(len(offsets) for offsets, _ in self.updates.values())
+        return written.inserted, updated, sum(len(offsets) for offsets in self.deletes.values())
 
     def _new_rows(self, inserted: Int64Array, ids: CarriedRowIds) -> Iterator[pa.Table]:
         """Yield the updated rows in the order of the table, then the inserted ones in that of the source."""

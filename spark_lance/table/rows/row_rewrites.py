@@ -6,7 +6,8 @@ fragments name the ids of the changed rows, which come before the inserted ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +30,7 @@ from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.writing.targets import FileTarget
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
-__all__ = ["CarriedRowIds", "check_movable", "commit_moves", "whole_rows", "write_moved"]
+__all__ = ["CarriedRowIds", "check_movable", "commit_moves", "prepare_moves", "whole_rows", "write_moved"]
 
 UInt64Array = npt.NDArray[np.uint64]
 KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
@@ -169,14 +170,36 @@ def commit_moves(
             are deleted, unless the outcome is not known.
     """
 
-    source = changes.source
-
     def message(outcome: Outcome) -> Message:
         return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows, compacted)
+
+    with _discarding_added(changes, added):
+        return commit_row_changes(changes, message, properties=properties, env=env)
+
+
+def prepare_moves(
+    changes: RowChanges,
+    added: Sequence[table_pb2.DataFragment],
+    field_ids: Iterable[int],
+    inserted_rows: KeyFilter | None = None,
+) -> transaction_pb2.Transaction.Update:
+    """Return the operation that `commit_moves`, whose arguments these are, would commit.
+
+    Raises:
+        FormatError: a present deletion file is damaged. All files written for the operation are deleted.
+    """
+    with _discarding_added(changes, added), discarding(changes.discard):
+        outcome = changes.apply()
+        return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
+
+
+@contextmanager
+def _discarding_added(changes: RowChanges, added: Sequence[table_pb2.DataFragment]) -> Iterator[None]:
+    source = changes.source
 
     def discard() -> None:
         written = [fragment.SerializeToString() for fragment in added]
         delete_fragment_files(source.store, source.root, written, source.bases)
 
     with discarding(discard):
-        return commit_row_changes(changes, message, properties=properties, env=env)
+        yield

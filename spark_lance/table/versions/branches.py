@@ -35,6 +35,8 @@ __all__ = ["BRANCHES_DIR", "TREE_DIR", "Branches", "branch_root"]
 BRANCHES_DIR = "_refs/branches"
 TREE_DIR = "tree"
 _SUFFIX = ".json"
+# Branches that an error names.
+_TOLD = 20
 _KINDS: Kinds = {
     "parentBranch": (str, None),
     "identifier": (dict, None),
@@ -71,13 +73,8 @@ class Branches:
         Raises:
             FormatError: a branch is damaged.
         """
-        names = sorted(
-            unquote(name.removesuffix(_SUFFIX))
-            for name in self.store.list(join(self.main, BRANCHES_DIR))
-            if name.endswith(_SUFFIX) and _fault(unquote(name.removesuffix(_SUFFIX))) is None
-        )
         branches = {}
-        for name in names:
+        for name in self._names():
             try:
                 branches[name] = self.get(name)
             except BranchNotFoundError:
@@ -160,7 +157,7 @@ class Branches:
         root = branch_root(self.main, branch)
         known = self.store.exists(path)
         if not known and not self.store.list(join(root, VERSIONS_DIR)):
-            raise BranchNotFoundError(f"branch {branch!r} of {self.main} does not exist")
+            raise self._missing(branch)
         users = [f"branch {name}" for name, b in self.list().items() if b["parent_branch"] == branch]
         tags = list_tags(self.store, self.main)
         users += [f"tag {name}" for name, tag in tags.items() if tag["branch"] == branch]
@@ -184,7 +181,23 @@ class Branches:
         try:
             return read_ref(self.store, self._path(branch), _KINDS, "branch")
         except FileNotFoundError:
-            raise BranchNotFoundError(f"branch {branch!r} of {self.main} does not exist") from None
+            raise self._missing(branch) from None
+
+    def _names(self) -> tuple[str, ...]:
+        names = (
+            unquote(name.removesuffix(_SUFFIX))
+            for name in self.store.list(join(self.main, BRANCHES_DIR))
+            if name.endswith(_SUFFIX)
+        )
+        return tuple(sorted(name for name in names if _fault(name) is None))
+
+    def _missing(self, branch: str) -> BranchNotFoundError:
+        there = self._names()
+        told = ", ".join(("main", *there[:_TOLD]))
+        more = f" and {len(there) - _TOLD} more" if len(there) > _TOLD else ""
+        return BranchNotFoundError(
+            f"branch {branch!r} of {self.main} does not exist; there are: {told}{more}"
+        )
 
 
 def _fault(branch: str) -> str | None:

@@ -183,6 +183,12 @@ def resume(stopped: list[int], state: Rows, path: Path, part: Rows, batch: Rows)
         assert now.get(key) == state.get(key) or (key in part and now.get(key) == batch[key]), key
 
 
+@pytest.fixture(autouse=True)
+def files_of_tasks_that_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks leave their files in a folder of the test, as those of a cluster do in one of the application."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+
+
 @pytest.mark.parametrize("shards", SHARDS)
 def test_tasks_that_die_and_come_back(tmp_path: Path, shards: str) -> None:
     history(tmp_path / "t", SHARDS[shards], list(SHARDS).index(shards), 4)

@@ -1,0 +1,44 @@
+"""What Spark's Python worker processes need, which serve many queries one after the other."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from functools import cache
+from zipimport import zipimporter
+
+__all__ = ["keep_worker_ready"]
+
+# What runs in the processes that Spark forks its workers from.
+_DAEMONS = ("pyspark.daemon", "spark_lance.spark.daemon")
+# How many modules there were when they were last kept from garbage collection.
+_FROZEN = [0]
+
+
+def keep_worker_ready() -> None:
+    """Let pieces of work begin and end quickly in this process, if it is one of Spark's workers.
+
+    After each one, be it as small as planning a count, these collect garbage, and look at all objects of all
+    modules for that: some 30 ms of processor time. So what has been loaded is kept out of it.
+    Before each one, releases of Spark before 4.3 let Python look anew for what could be imported. Up to
+    Python 3.12 that reads the lists of pyspark.zip and of a jar of Spark's, once for each package that was
+    looked for there: 100 ms. So Python forgets the objects that do so, and makes others from the lists it has
+    when something is imported. Archives that came later than the process, which may change, are left alone.
+    """
+    if not _is_worker():
+        return
+    if len(sys.modules) > _FROZEN[0]:
+        gc.collect()
+        gc.freeze()
+        _FROZEN[0] = len(sys.modules)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    for path, importer in list(sys.path_importer_cache.items()):
+        if isinstance(importer, zipimporter) and importer.archive in given:
+            sys.path_importer_cache.pop(path, None)
+
+
+@cache
+def _is_worker() -> bool:
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return main is not None and main.name in _DAEMONS
