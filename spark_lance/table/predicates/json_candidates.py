@@ -10,7 +10,8 @@ those documents of which it is plain, so whoever asks has to apply its own compa
     int8, int16, int32, int64               other whole numbers that are in the range of the type
     double    numbers                       other numbers
 
-`test` is =, <, <=, > or >=; of several values (of = only) any may be met. JSON's null meets no comparison.
+`test` is =, <, <=, > or >=; of several values (of = only) any may be met. JSON's null meets no comparison but
+of text: Spark's `get_json_object` makes null of members that are null, and the text "null" of items.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ def _meets(column: pa.Array, test: str, wanted: Sequence[Any]) -> Bools:
 
 
 def _texts(values: JsonValues, test: str, wanted: Sequence[str]) -> Bools:
-    kept: Bools = values.kinds != NULL
+    kept = np.ones(len(values), np.bool_)
     places = np.flatnonzero(values.kinds == STRING)
     kept[places] = _meets(strings_of(values.take(places)), test, wanted)
+    kept[values.kinds == NULL] = _meets(pa.array(["null"]), test, wanted)[0]
     if test == "=":
         kept[values.kinds == TRUE] = "true" in wanted
         kept[values.kinds == FALSE] = "false" in wanted

@@ -268,6 +268,45 @@ def test_paths(path: str, names: tuple[str, ...] | None) -> None:
     assert (None if found is None else names_of_path(found)) == names
 
 
+def test_items_that_are_null_are_texts_to_spark(driver: SparkSession, tmp_path: Path) -> None:
+    """What `get_json_object` makes of a null item is the text "null", of a null member it is null."""
+    texts = [
+        "[null]",
+        '{"a":null}',
+        '{"a":[1,null]}',
+        "null",
+        "[[null]]",
+        '["null"]',
+        '[{"a":null}]',
+        "[]",
+        "[1]",
+    ]
+    table = pa.table({"i": range(len(texts)), "j": pa.array(texts, pa.json_())})
+    spark_lance.write_dataset(table, tmp_path / "t")
+    frame = driver.read.format("lance").load(str(tmp_path / "t"))
+    plain = driver.createDataFrame(list(enumerate(texts)), "i bigint, j string")
+    paths = ("$[0]", "$.a", "$.a[1]", "$[0][0]", "$[0].a", "$['a']")
+    tests = (
+        "= 'null'",
+        "in ('x', 'null')",
+        "< 'x'",
+        ">= 'n'",
+        "<=> 'null'",
+        "is not null",
+        "<> '1'",
+        "= '1'",
+    )
+    asked = [
+        f"get_json_object(j, '{path.replace(chr(39), chr(92) + chr(39))}') {test}"
+        for path in paths
+        for test in tests
+    ]
+    wanted = expected(plain, asked)
+    assert wanted[0] == [0, 5]
+    for condition, ids in zip(asked, wanted, strict=True):
+        assert sorted(row.i for row in frame.where(condition).select("i").collect()) == ids, condition
+
+
 def test_documents_with_damage_are_told(driver: SparkSession, tmp_path: Path) -> None:
     stored = pa.field("j", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"})
     table = pa.table([pa.array([b"\x40\x00\x00\x09"], pa.large_binary())], schema=pa.schema([stored]))
