@@ -207,7 +207,6 @@ def test_most_operations_pass_through_pylance(world: World) -> None:
         "reserve_fragments",
         "update_bases",
         "update_mem_wal_state",
-        "data_overlay",
         "clone",
     }
     assert len(missing) < len(CASES) / 2
