@@ -59,7 +59,7 @@ def shared(asked: settings, profile: str = PROFILE) -> settings:
 def interpreted(session: SparkSession) -> SparkSession:
     """Let a session that answers hundreds of queries over few rows interpret them, but in a long run.
 
-    Compiling such a query takes several times as long as running it.
+    Compiling such a query takes longer than running it.
     """
     if PROFILE != "full":
         session.conf.set("spark.sql.codegen.wholeStage", "false")
