@@ -243,7 +243,7 @@ def test_fragments_without_rows_go_though_others_were_first(
     else:
         table.delete(ours)
     newest = load_latest(table.store, table.root)
-    operation = read_transaction(table.store, table.root, newest).operation
+    operation: Any = read_transaction(table.store, table.root, newest).operation
     gone = [1] if rival == "a = 1" else [0, 1]
     told = operation.removed_fragment_ids if update else operation.deleted_fragment_ids
     assert sorted(told) == gone
