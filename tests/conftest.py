@@ -56,6 +56,16 @@ def shared(asked: settings, profile: str = PROFILE) -> settings:
     return settings(asked, max_examples=min(count, max(FEWEST, round(count * SHARES.get(profile, 1.0)))))
 
 
+def interpreted(session: SparkSession) -> SparkSession:
+    """Let a session that answers hundreds of queries over few rows interpret them, but in a long run.
+
+    Compiling such a query takes longer than running it.
+    """
+    if PROFILE != "full":
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+    return session
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give a random test fewer examples, unless it is a long one that runs by itself."""
     if item.get_closest_marker("slow") or item.get_closest_marker("reference_full"):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import interpreted
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
 # This always runs as a program, as it needs no Spark.
@@ -35,7 +37,7 @@ def test_steps_of_an_example_pass(
     """A process with a JVM takes longer than the steps: here they run in the session that the tests share."""
     pytest.importorskip("sklearn")
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
-    monkeypatch.setattr(SparkSession, "_instantiatedSession", spark.newSession())
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", interpreted(spark.newSession()))
     monkeypatch.setattr(sys, "argv", [str(program), "--dir", str(tmp_path)])
     monkeypatch.syspath_prepend(str(program.parent))
     monkeypatch.delitem(sys.modules, "_steps", raising=False)  # it counts what failed of one program

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import interpreted
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -27,7 +29,7 @@ def blocks_of(text: str) -> list[str]:
 @pytest.fixture
 def spark(later_sessions: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """A session that pages get when they ask for one, and change as they like."""
-    own = later_sessions.newSession()
+    own = interpreted(later_sessions.newSession())
     monkeypatch.setattr(type(own), "_instantiatedSession", own)
     return own
 

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 import spark_lance
 from spark_lance.spark.lance_table import merging
+from tests.conftest import interpreted
 
 SCHEMA = pa.schema(
     [
@@ -344,7 +345,7 @@ def in_order(rows: list[Row]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    found = spark_lance.enable(spark.newSession(), root=str(tmp_path_factory.mktemp("root")))
+    found = spark_lance.enable(interpreted(spark.newSession()), root=str(tmp_path_factory.mktemp("root")))
     found.udf.register("odd", lambda v: None if v is None else v % 2 == 1, "boolean")
     return found
 

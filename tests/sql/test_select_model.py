@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_lance
+from tests.conftest import interpreted
 from tests.sql.random_queries import INDICES, SCHEMA, Queries, rows
 
 ROWS = 300
@@ -77,7 +78,7 @@ def told(session: SparkSession, query: str, in_order: bool) -> list[str] | str:
 
 def opened(spark: SparkSession, root: str, seed: int, draw: random.Random) -> tuple[SparkSession, str]:
     """Return a session with a table, its name or that of a view, and `plain`, its rows in Spark's memory."""
-    session = spark_lance.enable(spark.newSession(), root=root)
+    session = spark_lance.enable(interpreted(spark.newSession()), root=root)
     session.conf.set("spark.sql.ansi.enabled", "false")
     for name, values in SETTINGS.items():
         session.conf.set(name, draw.choice(values))

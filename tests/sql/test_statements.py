@@ -12,6 +12,7 @@ from pyspark.sql import datasource
 
 import spark_lance
 from spark_lance.spark.sql import register as register_module
+from tests.conftest import interpreted
 from tests.spark.session.test_threads import foreign_launcher, plainly
 from tests.sql.answers import ALL_FILES, reason_to_skip, wrong_answers
 
@@ -36,7 +37,7 @@ SESSIONS = [
 def session_of(kind: str, spark: SparkSession, root: str) -> SparkSession:
     """Return a session with a catalog of its own."""
     if kind == "enabled":
-        return spark_lance.enable(spark.newSession(), root=root)
+        return spark_lance.enable(interpreted(spark.newSession()), root=root)
     spark_lance.enable(spark.newSession(), new_sessions=True, root=root)
     return spark.newSession()
 

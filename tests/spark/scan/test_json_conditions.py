@@ -17,6 +17,7 @@ import spark_lance
 from spark_lance.spark.scan import json_conditions, predicates
 from spark_lance.spark.scan.json_conditions import path_of
 from spark_lance.table.predicates.json_path import names_of_path
+from tests.conftest import interpreted
 
 PLANS, ANSI = "spark.lance.planInDriver", "spark.sql.ansi.enabled"
 KEYS = ("a", "b", "two words", "é", "x.y", "0", "k-1")
@@ -137,7 +138,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def driver(spark: SparkSession, root: str) -> Iterator[SparkSession]:
-    session = spark.newSession()
+    session = interpreted(spark.newSession())
     session.conf.set(ANSI, "false")
     yield spark_lance.enable(session, root=root)
     spark.newSession()

@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StructType
 
 import spark_lance
 from spark_lance.spark.session.enable import enable
+from tests.conftest import interpreted
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 from tests.spark.scan.test_pruning import scans
 
@@ -40,7 +41,7 @@ ALL_BY_OPTION = {
 
 @pytest.fixture(scope="module")
 def enabled(spark: SparkSession) -> Iterator[SparkSession]:
-    session = spark.newSession()
+    session = interpreted(spark.newSession())
     session.conf.set("spark.sql.adaptive.enabled", "false")
     enable(session)
     yield session

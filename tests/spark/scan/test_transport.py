@@ -175,7 +175,9 @@ def read(session: SparkSession, path: str, **options: str) -> DataFrame:
     return session.read.format("lance").options(**options).load(path)
 
 
-@pytest.mark.parametrize("size", ["1", "37", "100000"])
+@pytest.mark.parametrize(
+    "size", ["5", "100000", *(pytest.param(size, marks=pytest.mark.slow) for size in ("1", "37"))]
+)
 def test_all_types(session: SparkSession, path: str, size: str) -> None:
     found = each_way(session, lambda: texts(read(session, path, batch_size=size).orderBy("id")))
     assert len(found) == lance.dataset(path).count_rows()

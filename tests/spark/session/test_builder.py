@@ -24,9 +24,10 @@ def test_a_builder_has_the_settings_and_takes_others() -> None:
 
 def test_a_session_without_them_is_told_once(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     builder._tell.cache_clear()
+    own = spark.newSession()
     with caplog.at_level("INFO", builder.__name__):
         for _ in range(3):
-            enable(spark)
+            enable(own)
     (record,) = caplog.records
     for name, (value, _) in FAST_SETTINGS.items():
         assert f"{name}={value}" in record.getMessage()

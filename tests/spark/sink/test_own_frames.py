@@ -175,12 +175,11 @@ def test_names_that_differ_in_case_alone(spark: SparkSession, tmp_path: Path) ->
         builder.addColumn("a", "int").addColumn("A", "int").execute()
     assert not (tmp_path / "t").exists()
     write(two, tmp_path / "t", caseSensitive=True)
-    before = str(spark.conf.get("spark.sql.caseSensitive"))
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         row = read(spark, str(tmp_path / "t")).select("A", "a").collect()[0]
     finally:
-        spark.conf.set("spark.sql.caseSensitive", before)
+        spark.conf.unset("spark.sql.caseSensitive")
     assert tuple(row) == (3, 1)
     table = LanceTable.forPath(spark, make(tmp_path / "c"))
     for change in (

@@ -42,6 +42,9 @@ APART = {
     ("index of reuse", "rewrite 0"),
     ("index of reuse", "rewrite 1 2"),
     ("index of reuse", "rewrite all with index"),
+    # Ours runs again whatever columns they laid values over: it then finds a table that it does not write to.
+    ("update column a of 0", "overlay b of 0"),
+    ("update column b of 1 2", "overlay c of 1 2"),
 }
 
 
@@ -207,7 +210,6 @@ def test_most_operations_pass_through_pylance(world: World) -> None:
         "reserve_fragments",
         "update_bases",
         "update_mem_wal_state",
-        "data_overlay",
         "clone",
     }
     assert len(missing) < len(CASES) / 2
