@@ -466,12 +466,18 @@ def workers_of(process: int) -> list[int]:
     return [one for one in daemons if parents[one] in daemons]
 
 
+def busy_workers_of(process: int) -> list[int]:
+    """Those of a query that has begun: Spark 4.1 has memory of Arrow some seconds before it has a worker."""
+    assert eventually(lambda: bool(workers_of(process)))
+    time.sleep(0.5)
+    return workers_of(process)
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
 def test_a_killed_worker_is_an_error(session: SparkSession, long_path: str) -> None:
     session.conf.set(TRANSPORT, "columns")
     query = Slow(session, long_path)
-    killed = workers_of(os.getpid())
-    assert killed
+    killed = busy_workers_of(os.getpid())
     for one in killed:
         os.kill(one, signal.SIGKILL)
     query.join(60)
@@ -694,8 +700,7 @@ def test_a_task_that_fails_after_some_batches_is_repeated(long_path: str, tmp_pa
         try:
             told = next((line for line in done.stdout if line.startswith("reading")), None)
             assert told is not None, log.read_text()
-            killed = workers_of(done.pid)
-            assert killed
+            killed = busy_workers_of(done.pid)
             for one in killed:
                 os.kill(one, signal.SIGKILL)
             found = next((line for line in done.stdout if line.startswith("found")), "")
