@@ -163,10 +163,10 @@ class _Facts:
         if batches is None:
             return None
         for batch in batches:
-            for one, path in zip(wanted, paths, strict=True):
+            for aggregate, path in zip(wanted, paths, strict=True):
                 values = None if path is None else _inner(batch.column(path[0]), path[1:])
-                one.add(values, batch.num_rows)
-        ends = [(one.kind, values) for one in wanted if (values := one.value()) is not None]
+                aggregate.add(values, batch.num_rows)
+        ends = [(end.kind, values) for end in wanted if (values := end.value()) is not None]
         return ends if len(ends) == len(wanted) else None
 
     def _counted(self, one: Mapping[str, Any]) -> _Found | None:

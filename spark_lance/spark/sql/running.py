@@ -32,7 +32,9 @@ _MOST_ROWS = 10**_MORE_DIGITS
 class Running(Protocol):
     """An aggregate of the rows so far."""
 
-    kind: st.DataType
+    @property
+    def kind(self) -> st.DataType:
+        """Spark's type of it."""
 
     def add(self, values: pa.Array | None, rows: int, /) -> None:
         """Take the values of further rows: of its column, None for all rows."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,7 @@ def rows(seed: int) -> pa.Table:
     """Rows with numbers of all widths."""
     draw = random.Random(seed)
     table = values(seed)
-    extra = {
+    extra: dict[str, tuple[pa.DataType, list[Any]]] = {
         "small": (pa.int16(), [-(2**15), 2**15 - 1, 7]),
         "tiny": (pa.int8(), [-128, 127]),
         "big": (pa.int64(), [2**52, -(2**52), 2**53 + 1, 5]),
