@@ -60,7 +60,7 @@ def driver(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     spark.newSession()
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
 def place(
     driver: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Path:
