@@ -23,8 +23,9 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.harness import RESULTS, Record, read_results  # noqa: E402
 from spark_lance import errors  # noqa: E402
+from spark_lance.cli.commands import COMMANDS, COMMON, Command  # noqa: E402
 from spark_lance.cli.engines import ENGINES  # noqa: E402
-from spark_lance.cli.main import COMMANDS, COMMON, Command, command_line  # noqa: E402
+from spark_lance.cli.main import command_line  # noqa: E402
 from spark_lance.spark.options.options import option_table  # noqa: E402
 from spark_lance.spark.schema.types import type_table  # noqa: E402
 from spark_lance.table.features import feature_names  # noqa: E402
@@ -97,22 +98,23 @@ def commands() -> Iterator[str]:
         for name, each in group.items():
             found = program.commands[name]
             if isinstance(each, Command):
-                yield from _command(name, each.help, found)
+                yield from _command(name, each, found)
             else:
                 assert isinstance(found, click.Group)
                 for part, command in each.commands.items():
-                    yield from _command(f"{name} {part}", command.help, found.commands[part])
+                    yield from _command(f"{name} {part}", command, found.commands[part])
 
 
-def _command(name: str, text: str, command: click.Command) -> Iterator[str]:
+def _command(name: str, told: Command, command: click.Command) -> Iterator[str]:
     arguments = [p.make_metavar(_CONTEXT) for p in command.params if isinstance(p, click.Argument)]
     yield ""
     yield f"### `{name}`"
     yield ""
-    yield text
+    yield told.help
     yield ""
     yield "```"
     yield " ".join(["spark-lance", name, *arguments, "[OPTIONS]"])
+    yield f"spark-lance {told.example}"
     yield "```"
     yield ""
     options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden and p not in COMMON]

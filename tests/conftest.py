@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import untouched
 from tests.recording import Recorder
 
 if TYPE_CHECKING:
@@ -66,10 +67,29 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         test._given_share = True  # type: ignore[union-attr]
 
 
+# What takes longest, the first the longest: files, and then folders whose files need the session.
+LONGEST = (
+    "test_examples.py",
+    "spark/scan/test_transport.py",
+    "sql/test_statements.py",
+    "spark/scan/test_driver_aggregates.py",
+    "spark/test_connect.py",
+    "spark/lance_table/test_evolving_columns.py",
+    "test_readme.py",
+    "sql",
+    "spark",
+    "compatibility",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes longest first, so that two processes end at about the same time."""
-    spark = ROOT / "tests" / "spark"
-    items.sort(key=lambda item: (item.path.name != "test_examples.py", spark not in item.path.parents))
+    ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(LONGEST)}
+
+    def rank(item: pytest.Item) -> int:
+        return min(ranks.get(path, len(ranks)) for path in (item.path, *item.path.parents))
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,6 +120,34 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if wrong := wrong_counts():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         sys.stderr.write(f"\nGAPS in tests/stores/services.py is not true: {'; '.join(wrong)}\n")
+
+
+# The session of the process, once a test has asked for it, and the state it began with.
+_SHARED: list[SparkSession] = []
+_BEGAN_WITH: list[dict[str, str]] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail the tests of a file that leave the shared session, the environment or the folder changed."""
+    had = list(_SHARED)
+    before = untouched.state(*had or (None,))
+    yield
+    after = untouched.state(*_SHARED or (None,))
+    if _SHARED:
+        untouched.make_active(_SHARED[0])
+        if not had:
+            # The file's first test has made the session, which sets the environment.
+            before = _BEGAN_WITH[0]
+    if changed := untouched.changes(before, after):
+        pytest.fail(f"what all tests share was changed, and not taken back: {'; '.join(changed)}")
+
+
+@pytest.fixture
+def later_sessions(spark: SparkSession) -> Iterator[SparkSession]:
+    """The shared session, for a test after which later sessions are as they were."""
+    with untouched.restored_for_later_sessions(spark):
+        yield spark
 
 
 @pytest.fixture(scope="session")
@@ -157,5 +205,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
+    _SHARED.append(session)
+    _BEGAN_WITH.append(untouched.state(session))
     yield session
+    _SHARED.clear()
     session.stop()

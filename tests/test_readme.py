@@ -24,6 +24,14 @@ def blocks_of(text: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
+@pytest.fixture
+def spark(later_sessions: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """A session that pages get when they ask for one, and change as they like."""
+    own = later_sessions.newSession()
+    monkeypatch.setattr(type(own), "_instantiatedSession", own)
+    return own
+
+
 def test_the_first_page_stays_a_page() -> None:
     assert len(README.encode()) < README_BYTES
     assert "\nmake demo " in README

@@ -153,9 +153,9 @@ def _short_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     is_vector = pa.types.is_fixed_size_list(kind)
     inner = kind.value_type if is_vector else kind
-    if not (pa.types.is_float32(inner) or pa.types.is_float16(inner)) or column.null_count:
+    if not (pa.types.is_float32(inner) or pa.types.is_float16(inner)) or column.null_count or not len(column):
         return column
-    values = pa.concat_arrays([chunk.flatten() if is_vector else chunk for chunk in column.chunks] or [])
+    values = pa.concat_arrays([chunk.flatten() if is_vector else chunk for chunk in column.chunks])
     if values.null_count:
         return column
     texts = values.to_numpy(zero_copy_only=False).astype(str).astype(np.float64)

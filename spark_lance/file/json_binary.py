@@ -196,6 +196,8 @@ def json_documents(texts: pa.Array) -> pa.Array:
         texts.validate(full=True)
     except pa.ArrowInvalid as error:
         raise SchemaError(f"a text is not JSON that can be stored, it is not UTF-8: {error}") from None
+    if pa.types.is_string_view(texts.type):
+        texts = texts.cast(pa.large_string())
     if pc.count_distinct(texts.slice(0, _SAMPLE)).as_py() > _MOSTLY_DISTINCT * min(_SAMPLE, len(texts)):
         return _encoded(texts) if not texts.null_count else _with_nulls(texts)
     encoded = texts.dictionary_encode()

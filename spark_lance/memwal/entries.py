@@ -110,7 +110,7 @@ def pack_entry(
     epoch: int,
     generation: int,
     metadata: Mapping[str, str] | None = None,
-) -> bytes:
+) -> pa.Buffer:
     """Return the bytes of an entry.
 
     Args:
@@ -125,7 +125,7 @@ def pack_entry(
     with pa.ipc.new_stream(sink, schema.with_metadata(own)) as writer:
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
             writer.write_batch(batch.replace_schema_metadata(own))
-    return bytes(sink.getvalue())
+    return sink.getvalue()
 
 
 def pack_sentinel(epoch: int, mark: str) -> bytes:

@@ -294,7 +294,8 @@ class ShardWriter:
         logged = pa.Table.from_arrays(rows.columns, schema=self._arrow)
         data = pack_entry(logged, self._arrow, self._epoch, self._memtable.generation, metadata)
         try:
-            self._append(data)
+            # A disk takes the buffer as it is.
+            self._append(data if self._store.is_local else data.to_pybytes())
         except Exception as error:
             # Whether or not it is written: only a replay tells, so nothing may come after it.
             self._failure = error
@@ -302,7 +303,7 @@ class ShardWriter:
         self.stats.put_count += 1
         self.stats.put_rows += rows.num_rows
         self.stats.wal_entries += 1
-        self.stats.wal_bytes += len(data)
+        self.stats.wal_bytes += data.size
         table = self._memtable
         table.add(rows, self._next - 1)
         config = self._config

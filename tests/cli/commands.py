@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from spark_lance.cli.main import COMMANDS, Command
+from spark_lance.cli.commands import COMMANDS, Command
 
 # What commands need beside a table.
 NEEDED = {

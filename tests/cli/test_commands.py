@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +14,22 @@ import click
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import spark_lance
-from spark_lance.cli.main import COMMANDS, Command, main
+from spark_lance.cli.commands import COMMANDS, Command
+from spark_lance.cli.main import main
 from spark_lance.cli.output import as_json
 from spark_lance.cli.transfer_formats import FORMATS
+from spark_lance.memwal.names import GRACE
+from spark_lance.table.maintenance.compact_plan import CompactionOptions
+from spark_lance.table.versions.auto_cleanup import parse_duration
+from spark_lance.table.versions.cleanup import DEFAULT_AGE
+from spark_lance.table.writing.limits import MAX_ROWS_PER_FILE
 from tests.cli.commands import OTHERS, command_names, every_command
 from tests.conftest import ROOT
+from tests.memwal.tables import make
 
 Captured = pytest.CaptureFixture[str]
 ROWS = 200
@@ -64,6 +74,72 @@ def test_every_command_has_its_function_and_says_what_it_does() -> None:
                 assert command.help.endswith(".")
                 options = [option for option in command.parameters if isinstance(option, click.Option)]
                 assert all(option.help or option.hidden for option in options)
+
+
+def all_commands() -> dict[str, Command]:
+    """Return the commands by name, with that of their group."""
+    found = {}
+    for commands in COMMANDS.values():
+        for name, each in commands.items():
+            parts = {name: each} if isinstance(each, Command) else each.commands
+            found.update({part if part == name else f"{name} {part}": one for part, one in parts.items()})
+    return found
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the examples of commands name."""
+    folder = tmp_path_factory.mktemp("examples")
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(60, dtype=np.float32)), 3)
+    columns = {"id": range(20), "carrier": ["UA", "AA"] * 10, "delay": [float(n) for n in range(20)]}
+    rows = pa.table({**columns, "vector": vectors})
+    made = spark_lance.write_dataset(rows.slice(0, 15), folder / "flights.lance")
+    made = spark_lance.write_dataset(rows.slice(15), folder / "flights.lance", mode="append")
+    made.create_scalar_index("carrier", "BITMAP")
+    made.tags.create("good", 1)
+    made.create_branch("trial", 1)
+    make(folder / "bookings.lance", (1, "a"))
+    (folder / "flights_parquet").mkdir()
+    for file in ("more.parquet", "flights_parquet/part.parquet"):
+        pq.write_table(rows, folder / file)
+    return folder
+
+
+@pytest.mark.parametrize("name", all_commands())
+def test_the_example_in_a_command_s_help_works(
+    name: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    command = all_commands()[name]
+    assert main([*name.split(), "--help"]) == 0
+    told = capsys.readouterr().out
+    assert f"Exit codes:\n  {command.codes}\n" in told
+    shown = " ".join(told.partition("\nExample:\n")[2].partition("\nExit codes:")[0].split())
+    assert shown.endswith(command.example)
+    words = shlex.split(command.example)
+    assert " ".join(words).startswith(f"{name} ")
+    monkeypatch.chdir(shutil.copytree(world, tmp_path / "world"))
+    assert main(words) == 0, capsys.readouterr().err
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_said_of_defaults_is_so() -> None:
+    """Those that the library has; click tells its own."""
+    told = {
+        option.name: option.show_default
+        for command in all_commands().values()
+        for option in command.parameters
+        if isinstance(option, click.Option) and isinstance(option.show_default, str)
+    }
+    assert told["max_rows_per_file"] == told["target_rows"] == str(MAX_ROWS_PER_FILE)
+    assert CompactionOptions().target_rows_per_fragment == MAX_ROWS_PER_FILE
+    vacuum, logs = (all_commands()[name].parameters for name in ("vacuum", "wal compact"))
+    ages = {
+        parse_duration(str(option.show_default)): age
+        for options, age in ((vacuum, DEFAULT_AGE), (logs, GRACE))
+        for option in options
+        if isinstance(option, click.Option) and option.name == "older_than"
+    }
+    assert ages == {DEFAULT_AGE: DEFAULT_AGE, GRACE: GRACE}
 
 
 def test_formats_are_those_of_the_parameters() -> None:

@@ -19,6 +19,12 @@ SCHEMA = (
 
 
 @pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    """A session that may be enabled and changed."""
+    return spark.newSession()
+
+
+@pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "t")
 

@@ -231,6 +231,18 @@ def test_most_texts_of_a_shape_are_encoded_together() -> None:
     assert together(texts, "[" * 2000) is None
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("count", [0, 3, 1500])
+@pytest.mark.parametrize("distinct", [3, 1500])
+def test_all_types_of_text(kind: pa.DataType, count: int, distinct: int) -> None:
+    """Whether or not most texts are distinct, with nulls and without, whole arrays and parts."""
+    texts = [f'{{"a":{number % distinct},"b":"{"x" * (number % 5)}"}}' for number in range(count)]
+    assert json_documents(pa.array(texts, kind)).to_pylist() == one_by_one(texts)
+    some = [None if number % 7 == 2 else text for number, text in enumerate(texts)]
+    found = json_documents(pa.array(some, kind)[1:-1]).to_pylist()
+    assert found == [None if text is None else one_by_one([text])[0] for text in some[1:-1]]
+
+
 def test_nulls_and_no_texts() -> None:
     assert json_documents(pa.array([], pa.string())).to_pylist() == []
     texts = [None if number % 3 else f"[{number}]" for number in range(200)]

@@ -110,6 +110,8 @@ def test_a_reader_never_sees_half_a_write(spark: SparkSession, tmp_path: Path) -
     assert counts == {100}
 
 
+# In a JVM of its own; test_jobs.py has tasks that fail, table/commits/test_crash.py writers that die.
+@pytest.mark.slow
 def test_a_killed_job_leaves_the_table_readable(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     spark.range(5).selectExpr("id", "'x' AS s").write.format("lance").mode("append").save(str(path))

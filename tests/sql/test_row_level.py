@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +22,7 @@ from spark_lance.spark.lance_table import row_commits
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.sql import register as register_module
 from spark_lance.spark.sql import row_level
+from tests.conftest import ROOT
 from tests.spark.java_sources import changed_sources
 from tests.spark.session.test_threads import foreign_launcher, plainly
 
@@ -205,12 +209,60 @@ def test_sessions_change_one_table_at_once(
     assert rows(session) == [(i, 2) for i in range(10)]
 
 
-def test_a_name_of_a_session_that_was_made_later_is_changed(spark: SparkSession, tmp_path: Path) -> None:
-    spark_lance.enable(spark.newSession(), new_sessions=True, catalog="late", root=str(tmp_path))
-    later = spark.newSession()
+def test_a_name_of_a_session_that_was_made_later_is_changed(
+    later_sessions: SparkSession, tmp_path: Path
+) -> None:
+    spark_lance.enable(later_sessions.newSession(), new_sessions=True, catalog="late", root=str(tmp_path))
+    later = later_sessions.newSession()
     later.range(5).writeTo("late.t").create()
     later.sql("DELETE FROM late.t WHERE id IN (SELECT id FROM range(3))")
     assert rows(later, "late.t") == [(3,), (4,)]
+
+
+def test_sessions_of_a_context_that_came_later_change_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """A driver that stops its session and makes another keeps its classes, not the rules of the first."""
+    spark_lance.enable(spark.newSession())
+    jvm: Any = spark._jvm
+    # With extensions of its own, as the first session of a context has them.
+    other = type(spark)(spark.sparkContext, jvm.org.apache.spark.sql.classic.SparkSession.builder().create())
+    spark_lance.enable(other, root=str(tmp_path))
+    other.range(5).selectExpr("id", "id AS v").writeTo("lance.t").create()
+    other.sql("UPDATE lance.t SET v = 9 WHERE id = 1")
+    other.sql("DELETE FROM lance.t WHERE id IN (SELECT id FROM range(3, 9))")
+    assert rows(other) == [(0, 0), (1, 9), (2, 2)]
+
+
+AGAIN = """
+import sys
+from spark_lance.spark.java import prepare_environment
+prepare_environment()
+import spark_lance
+from pyspark.sql import SparkSession
+for name in ("one", "two"):
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = spark_lance.enable(builder.getOrCreate(), new_sessions=True, root=sys.argv[1])
+    later = spark.newSession()
+    later.sql(f"CREATE TABLE lance.{name} AS SELECT id, id AS v FROM range(5)")
+    later.sql(f"UPDATE lance.{name} SET v = 9 WHERE id = 1")
+    source = "(SELECT 2 AS id) s"
+    later.sql(f"MERGE INTO lance.{name} t USING {source} ON t.id = s.id WHEN MATCHED THEN DELETE")
+    print([tuple(row) for row in later.sql(f"SELECT * FROM lance.{name} ORDER BY id").collect()])
+    try:
+        later.sql(f"OPTIMIZE lance.{name}")
+    except Exception as error:
+        print("CALL lance.system.compact" in str(error))
+    spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_that_stops_its_session_and_makes_another(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", AGAIN, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [line for line in done.stdout.splitlines() if line.startswith(("[(", "True", "False"))]
+    assert told == ["[(0, 0), (1, 9), (3, 3), (4, 4)]", "True"] * 2
 
 
 def test_a_unit_that_does_not_fit_leaves_its_statements_to_spark(

@@ -42,11 +42,11 @@ def session_of(kind: str, spark: SparkSession, root: str) -> SparkSession:
 
 
 @pytest.mark.parametrize(("kind", "file"), SESSIONS)
-def test_statements(spark: SparkSession, kind: str, file: Path, tmp_path: Path) -> None:
+def test_statements(later_sessions: SparkSession, kind: str, file: Path, tmp_path: Path) -> None:
     if reason := reason_to_skip(file):
         pytest.skip(reason)
     text = file.read_text().replace("{root}", str(tmp_path / "paths"))
-    assert not wrong_answers(session_of(kind, spark, str(tmp_path / "root")), text)
+    assert not wrong_answers(session_of(kind, later_sessions, str(tmp_path / "root")), text)
 
 
 def test_catalogs_have_roots_options_and_no_paths_if_told_so(spark: SparkSession, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_catalog_in_use_takes_another_root(spark: SparkSession, tmp_path: Path
 
 
 def test_what_is_written_in_place_of_other_statements_names_the_right_catalog(
-    spark: SparkSession, tmp_path: Path
+    later_sessions: SparkSession, tmp_path: Path
 ) -> None:
     """The table's own catalog; else that of the newest call, in sessions that are there and in later ones."""
 
@@ -109,11 +109,13 @@ def test_what_is_written_in_place_of_other_statements_names_the_right_catalog(
             session.sql(f"OPTIMIZE {table}")
         return str(caught.value).partition("CALL ")[2].partition(".")[0]
 
-    first = spark_lance.enable(spark.newSession(), new_sessions=True, catalog="first", root=str(tmp_path))
+    first = spark_lance.enable(
+        later_sessions.newSession(), new_sessions=True, catalog="first", root=str(tmp_path)
+    )
     assert (told(first, "t"), told(first, "first.t"), told(first, "other.t")) == ("first", "first", "first")
     for name in ("second", "third"):
         spark_lance.enable(first, new_sessions=True, catalog=name, root=str(tmp_path))
-        for session in (first, spark.newSession()):
+        for session in (first, later_sessions.newSession()):
             answers = [
                 told(session, table) for table in ("t", "db.t", "first.t", "`first`.db.`t`", f"{name}.t")
             ]

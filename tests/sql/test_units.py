@@ -52,11 +52,13 @@ print("all save modes work")
 """
 
 
+# Each compiles all units in a JVM of its own; test_row_level.py leaves one out in the session of all tests.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "lines"),
     [
         pytest.param("LanceColumns", ["are read row by row"], id="rows in place of columns"),
-        pytest.param("LanceScan", [], id="workers plan", marks=pytest.mark.slow),
+        pytest.param("LanceScan", [], id="workers plan"),
     ],
 )
 def test_where_a_unit_is_missing_there_is_one_warning_and_the_rest_works(

@@ -35,6 +35,7 @@ from spark_lance.table.rowids import (
     pack_row_ids,
     pack_row_versions,
     row_id_bounds,
+    spilled_fields,
 )
 from spark_lance.table.versions.versions import list_versions, load_version
 
@@ -298,6 +299,53 @@ def test_segments_without_ids_are_passed_over() -> None:
     assert (positions.tolist(), places.tolist()) == ([1, 2], [0, 1])
     found = locate_among(np.array([3, 4]), np.array([], np.int64))
     assert [part.tolist() for part in found] == [[], []]
+
+
+def test_places_count_the_ids_of_all_segments_before() -> None:
+    data = sequence(
+        Segment(range=Segment.Range(start=10, end=15)),
+        Segment(array=u16(0, 3, 1)),
+        Segment(range=Segment.Range(start=20, end=25)),
+        Segment(sorted_array=u16(0, 6, 90)),
+    )
+    positions, places = locate_row_ids(data, 14, np.array([1, 6, 12, 22, 70], np.uint64))
+    assert (positions.tolist(), places.tolist()) == ([2, 6, 9, 12], [2, 0, 3, 1])
+
+
+def test_a_segment_too_many_is_told_before_it_is_read() -> None:
+    first = Segment(range=Segment.Range(start=0, end=4))
+    more = "gives 4 values where at most 0 rows are left"
+    for second in (Segment(range=Segment.Range(start=4, end=8)), Segment(array=u16(4, 0, 1, 2, 3))):
+        for wanted in ([5], [90]):
+            with pytest.raises(FormatError, match=more):
+                locate_row_ids(sequence(first, second), 4, np.array(wanted, np.uint64))
+        with pytest.raises(FormatError, match=more):
+            count_row_ids(sequence(first, second), 4)
+        with pytest.raises(FormatError, match=more):
+            row_id_bounds(sequence(first, second), 4)
+
+
+def test_the_first_row_of_a_table_has_bounds() -> None:
+    assert row_id_bounds(sequence(Segment(range=Segment.Range(start=0, end=1))), 1) == (0, 0)
+
+
+def test_damage_is_not_taken_for_a_sequence_without_ids() -> None:
+    for data in (b"\x0a\x7f", b"\x0b"):
+        with pytest.raises(FormatError, match="undecodable"):
+            decode_row_ids(data, 0)
+        with pytest.raises(FormatError, match="undecodable"):
+            decode_row_versions(data, 0)
+        with pytest.raises(FormatError, match="undecodable"):
+            append_row_ids(data, 0, 1)
+
+
+def test_fragments_tell_what_their_data_files_hold() -> None:
+    fragment = table_pb2.DataFragment(id=4, physical_rows=3)
+    assert spilled_fields(fragment) == set()
+    fragment.column_row_ids.SetInParent()
+    assert spilled_fields(fragment) == {ROW_ID_FIELD}
+    fragment.column_last_updated_at_versions.SetInParent()
+    assert spilled_fields(fragment) == {ROW_ID_FIELD, UPDATED_AT_FIELD}
 
 
 def test_ranges_are_not_written_out() -> None:

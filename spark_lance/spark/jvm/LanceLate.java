@@ -102,14 +102,14 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
 
   // Gives every session of the driver the rule, from its next query on.
   public static final class ForSessions extends scala.runtime.AbstractFunction1 {
-    private static boolean given = false;
+    // Extensions that have it: all sessions of a context share them, and they are gone with it.
+    private static final Map GIVEN = new WeakHashMap();
 
     // Gives them the rule, if they have not got it before: it cannot be taken back.
     public void inject(SparkSessionExtensions extensions) {
       synchronized (ForSessions.class) {
-        if (!given) {
+        if (GIVEN.put(extensions, Boolean.TRUE) == null) {
           extensions.injectOptimizerRule(this);
-          given = true;
         }
       }
     }

@@ -14,6 +14,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.util.Map;
+import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -38,8 +39,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       "CALL %1$s.system.create_tag('%2$s', 'tag', 'version')"},
   };
   private static final String CATALOG = "spark_lance.sql.LanceCatalog";
-  // The catalog of sessions that are made from now on; null as long as they get none.
+  // The catalog of sessions that are made from now on.
   private static String later = null;
+  // Extensions that give it to them.
+  private static final Map INJECTED = new WeakHashMap();
 
   private final Object parser;
   private final String catalog;
@@ -73,7 +76,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
 
   private static void inject(SparkSessionExtensions extensions, String catalog) {
     synchronized (LanceParser.class) {
-      if (later == null) {
+      if (INJECTED.put(extensions, Boolean.TRUE) == null) {
         extensions.injectParser(new LanceParser(null, catalog));
       }
       later = catalog;

@@ -3,7 +3,7 @@
 // Spark resolves these statements for every table, and then refuses them where a source has no row-level operations
 // of its own, as those of Python have none. The optimizer rule here puts a node of ours in the place of such a
 // statement, and the strategy plans that node. Both are asked at every planning, also in sessions that are older than
-// they are; there is no way to withdraw them, so this is done once per driver.
+// they are; there is no way to withdraw them, so this is done once for the extensions that sessions of a context share.
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
 // the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
@@ -15,6 +15,8 @@
 package spark_lance;
 
 import java.lang.reflect.InvocationTargetException;
+import java.util.Map;
+import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
@@ -40,7 +42,8 @@ public final class LanceStatements {
   private static final String SEARCHES = "spark_lance.sql.LanceLateral";
   private static final String STREAM = "spark_lance.sql.LanceWrite$Stream";
   private static final String ROUTES = "spark_lance.sql.LanceRoutes";
-  private static boolean entered = false;
+  // Extensions that have them; those of a context that was stopped are gone with its sessions.
+  private static final Map ENTERED = new WeakHashMap();
 
   private LanceStatements() {}
 
@@ -58,8 +61,7 @@ public final class LanceStatements {
 
   private static void enter(SparkSessionExtensions extensions) {
     synchronized (LanceStatements.class) {
-      if (!entered) {
-        entered = true;
+      if (ENTERED.put(extensions, Boolean.TRUE) == null) {
         extensions.injectOptimizerRule(new Rules());
         extensions.injectPlannerStrategy(new Strategies());
       }

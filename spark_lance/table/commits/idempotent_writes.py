@@ -162,7 +162,7 @@ class AppliedWrites:
         floor = self._merge(AppliedWrites.parse(latest), self.through)
         if floor < latest.version:
             self._take_in(store, root, latest)
-            floor = self._read_older(store, root, latest.version, floor)
+            self._read_older(store, root, latest.version, floor)
         self.through = latest.version
 
     def text(self) -> str:
@@ -175,7 +175,7 @@ class AppliedWrites:
         """Return the record of the version that brings a pair."""
         return AppliedWrites({**self.numbers, once.key: (once.number, version)}, version)
 
-    def _read_older(self, store: Store, root: str, newest: int, floor: int) -> int:
+    def _read_older(self, store: Store, root: str, newest: int, floor: int) -> None:
         """Read versions before the newest, newest first, down to where a record is complete."""
         older = [file for file in reversed(list_versions(store, root)) if floor < file.version < newest]
         with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
@@ -183,7 +183,7 @@ class AppliedWrites:
                 group = older[start : start + _READ_AT_ONCE]
                 for manifest in pool.map(lambda file: read_manifest(store, file.path, file.naming), group):
                     if manifest.version <= floor:
-                        return floor
+                        return
                     try:
                         floor = self._merge(AppliedWrites.parse(manifest), floor)
                     except FormatError as error:
@@ -191,7 +191,6 @@ class AppliedWrites:
                         logger.warning("%s", error)
                     if manifest.version > floor:
                         self._take_in(store, root, manifest)
-        return floor
 
     def _take_in(self, store: Store, root: str, manifest: Manifest) -> None:
         try:

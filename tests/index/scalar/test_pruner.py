@@ -152,3 +152,27 @@ def test_the_newest_index_of_a_kind_answers_alone(table: spark_lance.LanceDatase
     assert known(table, "a = 5") == {0: [5]}
     table = table.create_scalar_index("a", "ZONEMAP", name="zones")
     assert known(table, "a = 5") == {0: [5]}
+
+
+A_5, B_IS_1 = ("a = 5", "a_idx", "BTREE"), ("b = 1", "b_idx", "BITMAP")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("c = 9 and a = 5", [A_5]),
+        ("a + 1 = 9 or (b = 1 and (c > 3 or s.d = 0))", [B_IS_1, ("s.d = 0", "s.d_idx", "BITMAP")]),
+        ("a = 5 and b = 1 and a > 3", [A_5, B_IS_1, ("a > 3", "a_idx", "BTREE")]),
+        ("c = 9 or a + 1 = 9", []),
+        ("true", []),
+    ],
+)
+def test_what_is_told_of_indices(
+    table: spark_lance.LanceDataset, text: str, expected: list[tuple[str, str, str]]
+) -> None:
+    assert ScalarPruner(table.snapshot).explain(condition(table, text)) == expected
+
+
+def test_nothing_is_told_without_indices(tmp_path: Path) -> None:
+    plain = spark_lance.write_dataset(rows(0, 5), tmp_path / "plain")
+    assert ScalarPruner(plain.snapshot).explain(condition(plain, "a = 1")) == []

@@ -76,7 +76,9 @@ def plain(session: SparkSession, place: Path) -> DataFrame:
     """The rows in Spark's memory."""
     session.conf.set("spark.lance.planInDriver", "false")
     frame = session.read.format("lance").load(str(place))
-    found = session.createDataFrame(frame.collect(), frame.schema)
+    # Held by the JVM: hundreds of queries would each take them from Python again. A cache would leave out NaN
+    # where `<=>` asks for it.
+    found = session.createDataFrame(frame.collect(), frame.schema).coalesce(1).localCheckpoint()
     session.conf.set("spark.lance.planInDriver", "true")
     return found
 
@@ -131,16 +133,19 @@ WHERE = (
 )  # fmt: skip
 
 
+# Each condition is asked of one kind of index, and of the other by the slow tests.
 @pytest.mark.parametrize(
-    ("kind", "seed", "stable"),
+    ("kind", "seed", "stable", "conditions"),
     [
-        ("BTREE", 21, True),
-        pytest.param("BTREE", 22, False, marks=pytest.mark.slow),
-        ("BITMAP", 23, False),
+        pytest.param("BTREE", 21, True, WHERE[::2], id="BTREE"),
+        pytest.param("BITMAP", 23, False, WHERE[1::2], id="BITMAP"),
+        pytest.param("BTREE", 22, False, WHERE, id="all-BTREE", marks=pytest.mark.slow),
+        pytest.param("BTREE", 21, True, WHERE[1::2], id="others-BTREE", marks=pytest.mark.slow),
+        pytest.param("BITMAP", 23, False, WHERE[::2], id="others-BITMAP", marks=pytest.mark.slow),
     ],
 )
 def test_answers_about_some_rows_are_those_of_these_rows(
-    driver: SparkSession, tmp_path: Path, kind: str, seed: int, stable: bool
+    driver: SparkSession, tmp_path: Path, kind: str, seed: int, stable: bool, conditions: tuple[str, ...]
 ) -> None:
     place = tmp_path / "t.lance"
     made(place, seed, kind, stable=stable)
@@ -148,7 +153,7 @@ def test_answers_about_some_rows_are_those_of_these_rows(
     driver.read.format("lance").load(str(place)).createOrReplaceTempView("table_rows")
     draw = random.Random(seed)
     answered = 0
-    for condition in WHERE:
+    for condition in conditions:
         column, group = draw.choice(COLUMNS), draw.choice(GROUPS)
         queries = [
             f"SELECT count(*) FROM {{rows}} WHERE {condition}",
@@ -165,7 +170,7 @@ def test_answers_about_some_rows_are_those_of_these_rows(
         assert [str(row.c).replace("-0.0", "0.0") for row in got] == [
             str(row.c).replace("-0.0", "0.0") for row in expected
         ], tail
-    assert answered >= {"BTREE": 15, "BITMAP": 30}[kind]
+    assert answered >= {"BTREE": 15, "BITMAP": 30}[kind] * len(conditions) // len(WHERE)
 
 
 def test_answers_about_some_rows_read_no_data(driver: SparkSession, tmp_path: Path, reads: list[str]) -> None:

@@ -101,6 +101,7 @@ def test_versions_tags_times_and_branches(spark: SparkSession, path: str) -> Non
 
 
 def test_a_view_of_a_metadata_table(spark: SparkSession, path: str) -> None:
+    spark = spark.newSession()
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW past USING lance "
         f"OPTIONS (path '{path}', `table` 'fragments', columns 'id, rows, columns')"

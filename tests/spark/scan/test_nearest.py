@@ -89,7 +89,7 @@ def test_words(path: str) -> None:
 
 
 def test_spark_asks_for_less(spark: SparkSession, path: str) -> None:
-    for session in (spark, spark_lance.enable(spark.newSession())):
+    for session in (spark.newSession(), spark_lance.enable(spark.newSession())):
         found = load(session, path, nearest=nearest(20))
         assert [tuple(row) for row in found.select("s.a", "id").limit(2).collect()] == [
             (600, 600),

@@ -107,6 +107,7 @@ def test_both_sides_of_a_self_join_see_one_version(spark: SparkSession, path: st
 
 
 def test_a_temporary_view_serves_sql(spark: SparkSession, path: str) -> None:
+    spark = spark.newSession()
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW numbers USING lance OPTIONS (path '{path}', columns 'id,half')"
     )

@@ -54,6 +54,12 @@ def cut(blob: bytes | None, offset: int | None, length: int | None) -> bytes | N
     return blob[offset : offset + length]
 
 
+@pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    """A session that may be enabled and changed."""
+    return spark.newSession()
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_random_ranges(tmp_path: Path, spark: SparkSession, version: str) -> None:
     path, blobs = made(tmp_path, version)

@@ -28,6 +28,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarni
 Work = Callable[[], None]
 
 
+@pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    """A session that may be enabled and changed."""
+    return spark.newSession()
+
+
 def in_pool(*works: Work) -> None:
     with ThreadPoolExecutor(len(works)) as pool:
         for future in [pool.submit(work) for work in works]:

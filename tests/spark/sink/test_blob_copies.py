@@ -98,6 +98,7 @@ def test_a_table_over_itself_and_a_union_of_two(tmp_path: Path, spark: SparkSess
 
 
 def test_sql_append_replace_and_merged_schemas(tmp_path: Path, spark: SparkSession) -> None:
+    spark = spark.newSession()
     rng = random.Random(1)
     source, target, third = (str(tmp_path / name) for name in ("s", "t", "u"))
     blobs, others = make(source, rng, "2.2"), make(target, rng, "2.2", 1000)

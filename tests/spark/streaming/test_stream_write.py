@@ -188,8 +188,8 @@ def test_a_query_that_fails_in_a_commit_goes_on_where_it_was(
 ) -> None:
     from tests.spark.streaming.faulty_source import FaultySource
 
-    # Spark looks for Python sources in the active session, which other tests may have changed.
-    spark_lance.enable(spark)
+    # Spark looks for Python sources in the active session.
+    spark = spark_lance.enable(spark.newSession())
     spark.dataSource.register(FaultySource)
     frame = spark.readStream.format("lance").option("maxFilesPerTrigger", 1).load(source)
     fault = {"fault.place": place, "fault.batch": "1", "fault.marker": str(tmp_path / "marker")}

@@ -192,6 +192,20 @@ def replacement(field: int, *numbers: int) -> Case:
     return build
 
 
+def overlay(field: int, *numbers: int) -> Case:
+    """New values for the first row of a column, beside the fragments' files."""
+
+    def build(base: Manifest) -> Message:
+        groups = []
+        for number in numbers:
+            file = table_pb2.DataOverlayFile(data_file=_column_file(base, field), committed_version=0)
+            file.shared_offset_bitmap = BitMap([0]).serialize()
+            groups.append(pb.DataOverlayGroup(fragment_id=number, overlays=[file]))
+        return pb.DataOverlay(groups=groups)
+
+    return build
+
+
 def just(message: Message) -> Case:
     return lambda base: message
 
@@ -255,6 +269,8 @@ CASES: dict[str, Case] = {
     "replace b of 0": replacement(1, 0),
     "replace b of 1 2": replacement(1, 1, 2),
     "replace c of 0": replacement(2, 0),
+    "overlay b of 0": overlay(1, 0),
+    "overlay c of 1 2": overlay(2, 1, 2),
     "base x": base_path("/x", "x"),
     "base y": base_path("/y", "y"),
     "base y as x": base_path("/y", "x"),

@@ -313,6 +313,34 @@ def test_pairs_of_other_connectors_count(path: str) -> None:
     assert write(path, IdempotentWrite("q", 6, "stream"), 4) is not None
 
 
+def test_what_was_learned_is_not_read_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        lance.write_dataset(rows(number), path, mode="append" if number else "create")
+    store, root = open_store(path)
+    known = AppliedWrites()
+    known.learn(store, root, load_latest(store, root))
+    assert known.through == 3
+    lance.write_dataset(rows(9), path, mode="append")
+    reads: list[str] = []
+    monkeypatch.setattr(once_module, "read_manifest", lambda *asked: reads.append(asked[1]))
+    known.learn(store, root, load_latest(store, root))
+    assert (known.through, reads) == (4, [])
+
+
+@pytest.mark.parametrize("later", [0, 1, 12])
+def test_a_pair_that_made_the_table_counts(path: str, later: int) -> None:
+    """Written by a connector that keeps no record, as version 1; others have committed since."""
+    store, root = open_store(path)
+    plan = plan_write(store, root, find_latest(store, root), rows().schema, "append")
+    properties = {"lance.streaming.queryId": "q", "lance.streaming.epochId": "0"}
+    fragments = write_fragments(rows(1).to_batches(), store, root, plan.schema, version=plan.version)
+    assert commit_write(store, root, plan, fragments, properties) == 1
+    for number in range(later):
+        lance.write_dataset(rows(10 + number), path, mode="append")
+    assert write(path, IdempotentWrite("q", 0, "stream"), 1) is None
+    assert write(path, IdempotentWrite("q", 1, "stream"), 2) == later + 2
+
+
 def test_jobs_that_did_not_commit_for_long_are_forgotten(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(once_module, "_MOST_APPLICATIONS", 3)
     for number in range(5):

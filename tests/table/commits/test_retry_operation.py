@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.errors import IncompatibleConflictError, RetryableConflictError
+from spark_lance.errors import IncompatibleConflictError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits.commit import CommitEnv
 from spark_lance.table.commits.commit_options import commit_options
@@ -77,6 +77,44 @@ def test_time_is_bounded(path: str) -> None:
     policy = RetryPolicy(attempts=100, base_seconds=8, cap_seconds=8, total_seconds=12)
     assert tried(path, policy, clock) == [1, 2, 3]
     assert clock.now == 112
+
+
+def test_no_later_wait_is_looked_at(path: str) -> None:
+    """A wait that is too long ends it, also if the next one, which is drawn anew, would be short enough."""
+    clock, drawn = Clock(), iter([1.0, 0.0, 0.0])
+    env = CommitEnv(lambda: 1, lambda: clock.now, clock.sleep, lambda: next(drawn))
+    calls: list[int] = []
+
+    def attempt(at: Snapshot) -> None:
+        calls.append(at.version)
+        raise RetryableConflictError("taken")
+
+    policy = RetryPolicy(attempts=3, base_seconds=8, cap_seconds=8, total_seconds=6)
+    with pytest.raises(RetryableConflictError):
+        retry_operation(spark_lance.dataset(path).snapshot, attempt, policy, env)
+    assert (calls, clock.now) == ([1], 100)
+
+
+def test_a_version_that_cannot_be_written_upon_ends_it(path: str) -> None:
+    calls: list[int] = []
+
+    def attempt(at: Snapshot) -> None:
+        calls.append(at.version)
+        # Another writer is first, with a feature that is not written here.
+        spark_lance.write_dataset(pa.table({"a": [2]}), path, mode="append")
+        manifest = spark_lance.dataset(path).manifest
+        old = manifest.message.SerializeToString()
+        manifest.message.writer_feature_flags |= 1 << 40
+        new = manifest.message.SerializeToString()
+        file = Path(manifest.path)
+        data = file.read_bytes()
+        start = data.index(len(old).to_bytes(4, "little") + old)
+        file.write_bytes(data[:start] + len(new).to_bytes(4, "little") + new + data[-16:])
+        raise RetryableConflictError("taken")
+
+    with pytest.raises(UnsupportedFormatError, match="flag"):
+        retry_operation(spark_lance.dataset(path).snapshot, attempt, RetryPolicy(attempts=5), Clock().env())
+    assert calls == [1]
 
 
 def test_other_errors_end_it(path: str) -> None:

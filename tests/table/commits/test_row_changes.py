@@ -228,3 +228,27 @@ def test_bitmaps_of_rows_give_their_offsets() -> None:
     assert (list(rows), len(rows)) == ([3, 5], 2)
     assert rows[3].tolist() == [1, 7]
     assert rows[3].dtype == rows[5].dtype == np.uint32
+
+
+@pytest.mark.parametrize("rival", ["a = 1", "a in (1, 2, 3)"], ids=["some rows", "what ours leave"])
+@pytest.mark.parametrize("update", [False, True], ids=["delete", "update"])
+def test_fragments_without_rows_go_though_others_were_first(
+    table: spark_lance.LanceDataset, rival: str, update: bool
+) -> None:
+    """Ours takes all rows of fragment 1, and with what the rival took perhaps all of fragment 0."""
+    spark_lance.dataset(table.root).delete(rival)
+    ours = "a = 0 or a >= 4"
+    if update:
+        table.update({"b": "'new'"}, where=ours)
+    else:
+        table.delete(ours)
+    newest = load_latest(table.store, table.root)
+    operation = read_transaction(table.store, table.root, newest).operation
+    gone = [1] if rival == "a = 1" else [0, 1]
+    told = operation.removed_fragment_ids if update else operation.deleted_fragment_ids
+    assert sorted(told) == gone
+    assert [fragment.id for fragment in newest.fragments if fragment.id < 2] == [
+        n for n in (0, 1) if n not in gone
+    ]
+    left = [2, 3] if rival == "a = 1" else []
+    assert sorted(values(table)) == sorted([*left, *([0, 4, 5, 6, 7] if update else [])])
