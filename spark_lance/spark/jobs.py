@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from spark_lance.errors import OptionError
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.interpreters import lacks_package
-from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.spark.workers import forget_archives, keep_worker_ready
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,9 +58,10 @@ def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
+            keep_worker_ready()
             for answer in work(iter(batches)):
                 yield pa.record_batch([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ANSWER)
-            keep_worker_ready()
+            forget_archives()
 
     try:
         with _waiting(frame.sparkSession):
@@ -152,10 +153,11 @@ def scatter(
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
+            keep_worker_ready()
             for batch in batches:
                 for task in batch["task"].to_pylist():
                     yield from work(pickle.loads(task))
-            keep_worker_ready()
+            forget_archives()
 
     return _frame(spark, tasks).mapInArrow(run, schema)
 

@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from zipimport import zipimporter
 
-__all__ = ["keep_worker_ready"]
+__all__ = ["forget_archives", "keep_worker_ready"]
 
 # What runs in the processes that Spark forks its workers from.
 _DAEMONS = ("pyspark.daemon", "spark_lance.spark.daemon")
@@ -17,21 +17,32 @@ _FROZEN = [0]
 
 
 def keep_worker_ready() -> None:
-    """Let pieces of work begin and end quickly in this process, if it is one of Spark's workers.
+    """Let this process, if it is one of Spark's workers, begin and end its pieces of work quickly.
 
-    After each one, be it as small as planning a count, these collect garbage, and look at all objects of all
-    modules for that: some 30 ms of processor time. So what has been loaded is kept out of it.
+    After each one, be it as small as planning a count, workers collect garbage, and look at all objects of
+    all modules for that: some 30 ms of processor time. So what has been loaded is kept out of it.
+
+    Called when work begins: what was garbage has been collected by then.
+    """
+    if _is_worker():
+        if len(sys.modules) > _FROZEN[0]:
+            gc.freeze()
+            _FROZEN[0] = len(sys.modules)
+        forget_archives()
+
+
+def forget_archives() -> None:
+    """Let the next piece of work begin sooner, if this process is one of Spark's workers.
+
     Before each one, releases of Spark before 4.3 let Python look anew for what could be imported. Up to
     Python 3.12 that reads the lists of pyspark.zip and of a jar of Spark's, once for each package that was
     looked for there: 100 ms. So Python forgets the objects that do so, and makes others from the lists it has
     when something is imported. Archives that came later than the process, which may change, are left alone.
+
+    Called when work ends, before the last row is gone: it takes microseconds.
     """
     if not _is_worker():
         return
-    if len(sys.modules) > _FROZEN[0]:
-        gc.collect()
-        gc.freeze()
-        _FROZEN[0] = len(sys.modules)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     for path, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimporter) and importer.archive in given:

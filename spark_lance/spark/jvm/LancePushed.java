@@ -16,6 +16,7 @@ import org.apache.spark.sql.connector.expressions.aggregate.Count;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.expressions.aggregate.Max;
 import org.apache.spark.sql.connector.expressions.aggregate.Min;
+import org.apache.spark.sql.connector.expressions.aggregate.Sum;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.types.Decimal;
 
@@ -75,12 +76,14 @@ public final class LancePushed {
     List found = new ArrayList();
     for (int i = 0; i < asked.length; i++) {
       Map one = new HashMap();
-      boolean counts = asked[i] instanceof CountStar || asked[i] instanceof Count;
-      if (!counts && !(asked[i] instanceof Min) && !(asked[i] instanceof Max)) {
+      String name = name(asked[i]);
+      if (name == null) {
         return null;
       }
-      one.put("function", counts ? "count" : asked[i] instanceof Min ? "min" : "max");
-      one.put("distinct", Boolean.valueOf(asked[i] instanceof Count && ((Count) asked[i]).isDistinct()));
+      one.put("function", name);
+      boolean counts = asked[i] instanceof Count && ((Count) asked[i]).isDistinct();
+      boolean sums = asked[i] instanceof Sum && ((Sum) asked[i]).isDistinct();
+      one.put("distinct", Boolean.valueOf(counts || sums));
       List paths = asked[i] instanceof CountStar ? new ArrayList() : paths(asked[i].children());
       if (paths == null || paths.size() > 1) {
         return null;
@@ -89,6 +92,17 @@ public final class LancePushed {
       found.add(one);
     }
     return found;
+  }
+
+  // For an average, of which nothing is said here, Spark asks again, for the sum and the count.
+  private static String name(AggregateFunc asked) {
+    if (asked instanceof CountStar || asked instanceof Count) {
+      return "count";
+    }
+    if (asked instanceof Sum) {
+      return "sum";
+    }
+    return asked instanceof Min ? "min" : asked instanceof Max ? "max" : null;
   }
 
   // Columns as lists of names; null if there is one that is computed.

@@ -299,12 +299,35 @@ class LanceReader(DataSourceReader):
         """The columns that are read."""
         return self._names
 
-    def count(self, most_rows: int, most_bytes: int) -> int | None:
-        """Return the number of rows, if the manifest tells it or little has to be read; see `bounded`."""
-        if self._condition is None and self._limit is None:
-            return sum(live_rows(task) for task in self._tasks)
-        found = self.bounded(most_rows, most_bytes)
-        return None if found is None else sum(batch.num_rows for batch in found)
+    def known_rows(self) -> int | None:
+        """Return the number of rows, if the manifest tells it."""
+        if self._condition is not None or self._limit is not None:
+            return None
+        return sum(live_rows(task) for task in self._tasks)
+
+    def streamed(self, most_bytes: int) -> Iterator[pa.RecordBatch] | None:
+        """Return the batches of all rows, of which none is held, if little has to be read; None otherwise.
+
+        Args:
+            most_bytes: about the bytes to read.
+        """
+        if self._is_cut or self._limit is not None:
+            return None
+        rows = sum(live_rows(task) for task in self._tasks)
+        little = rows * self._width <= most_bytes or self._is_little(most_bytes)
+        if len(self._tasks) > self._most_files or not little:
+            return None
+        return self._task_rows().batches(LancePartition(tuple(map(Piece.of, self._tasks)), ""))
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether options say what a task reads, or columns are read that no other has room for."""
+        options = self._options
+        return options.fragments is not None or options.partition_bytes is not None or bool(self._blobs)
+
+    @property
+    def _most_files(self) -> int:
+        return _MOST_FILES if not self._tasks or self._tasks[0].store.is_local else _MOST_FAR_FILES
 
     def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
         """Return all rows, if these are few and little has to be read for them; None otherwise.
@@ -313,11 +336,9 @@ class LanceReader(DataSourceReader):
             most_rows: rows to return.
             most_bytes: about the bytes to read.
         """
-        if self._options.fragments is not None or self._options.partition_bytes is not None:
-            return None  # these say what a task reads
         tasks, enough = self._tasks, None if self._limit is None else self._limit + self._skip
-        files = _MOST_FILES if not tasks or tasks[0].store.is_local else _MOST_FAR_FILES
-        if self._blobs or (enough is not None and enough > most_rows):
+        files = self._most_files
+        if self._is_cut or (enough is not None and enough > most_rows):
             return None
         rows = sum(live_rows(task) for task in tasks)
         if self._condition is None and enough is None and rows > most_rows:
@@ -326,7 +347,7 @@ class LanceReader(DataSourceReader):
         tasks, is_all = rows_within(tasks[:files], int(most_bytes / max(self._width, 1.0)))
         is_all = is_all and len(self._tasks) <= files
         if enough is None and not is_all:
-            if not self._is_little(self._tasks, rows, files, most_bytes):
+            if self._condition is None or len(self._tasks) > files or not self._is_little(most_bytes):
                 return None
             tasks, is_all = self._tasks, True
         found: list[pa.RecordBatch] = []
@@ -342,17 +363,16 @@ class LanceReader(DataSourceReader):
             return None
         return list(without_first(found, self._skip))
 
-    def _is_little(self, tasks: Sequence[ScanTask], rows: int, files: int, most_bytes: int) -> bool:
-        """Return whether few bytes are stored of what a condition looks through, though it is more in memory.
+    def _is_little(self, most_bytes: int) -> bool:
+        """Return whether few bytes are stored of what is looked through, though it is more in memory.
 
         The footers of the files tell, which are read on a local disk only.
         """
-        if self._condition is None or len(tasks) > files or not tasks[0].store.is_local:
-            return False
-        if rows * self._width > _GROWTH * most_bytes:
+        rows = sum(live_rows(task) for task in self._tasks)
+        if not self._tasks[0].store.is_local or rows * self._width > _GROWTH * most_bytes:
             return False
         left = most_bytes
-        for task in tasks:
+        for task in self._tasks:
             left -= task.stored_bytes(self._condition)
             if left < 0:
                 return False

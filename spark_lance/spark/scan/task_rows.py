@@ -19,7 +19,7 @@ from spark_lance.file.schema import Field
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.spark.workers import forget_archives, keep_worker_ready
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import physical_rows
 from spark_lance.table.predicates.predicate import Condition
@@ -94,6 +94,7 @@ class TaskRows:
         if not isinstance(partition, LancePartition):
             raise TypeError(f"{type(partition).__name__} is not a partition of these rows")
         with one_line():
+            keep_worker_ready()
             left = self.limit
             for batch in without_first(self.batches(partition), self.skip):
                 if left is not None:
@@ -102,7 +103,7 @@ class TaskRows:
                 yield batch
                 if left == 0:
                     break
-            keep_worker_ready()
+            forget_archives()
 
     def batches(self, partition: LancePartition) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a partition that meet the condition."""

@@ -33,7 +33,7 @@ from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.sink.commit_once import commit_once
 from spark_lance.spark.sink.write_schema import plan_rows
-from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.spark.workers import forget_archives, keep_worker_ready
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan
@@ -112,6 +112,7 @@ class LanceWriter(DataSourceArrowWriter):
                 yield rows
 
         with one_line():
+            keep_worker_ready()
             fragments = write_fragments(
                 aligned(),
                 self._store,
@@ -122,7 +123,7 @@ class LanceWriter(DataSourceArrowWriter):
                 max_bytes_per_file=self._options.max_bytes_per_file,
                 operation=self._job,
             )
-            keep_worker_ready()
+            forget_archives()
         return LanceCommitMessage(tuple(fragments), received)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

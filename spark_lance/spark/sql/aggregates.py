@@ -1,8 +1,9 @@
-"""Aggregates that the driver answers: from the manifest, and from indices that know all rows of a version.
+"""Aggregates that the driver answers: from the manifest, from indices, and from columns of few bytes.
 
-With a condition they are found where indices name exactly the rows that meet it.
-What an index tells of the least and the greatest value is where their rows are: the values are read from
-these rows. Whatever is not certain is left to Spark's tasks: there is no answer then.
+Indices have to know all rows of a version. With a condition they tell where they name exactly the rows that
+meet it. What an index tells of the least and the greatest value is where their rows are: the values are read
+from these rows. What no index tells is found by looking through the columns, where little has to be read for
+that (`running`). Whatever is not certain is left to Spark's tasks: there is no answer then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.running import Running, least_or_greatest, running
 from spark_lance.spark.sql.scans import (
     Meant,
     Read,
@@ -104,6 +106,7 @@ def _converted(values: pa.Array, target: pa.Schema) -> pa.Array:
 
 
 _Answer = tuple[st.StructType, list[pa.Array]]
+_Found = tuple[st.DataType, pa.Array]
 
 
 @dataclass(frozen=True)
@@ -124,17 +127,49 @@ class _Facts:
 
     def of_all(self) -> _Answer | None:
         """Return one row with a value for each aggregate."""
-        fields, columns = [], []
-        for number, one in enumerate(self.asked["aggregates"]):
-            found = self._counted(one) if one["function"] == "count" else self._extreme(one)
-            if found is None:
+        asked = self.asked["aggregates"]
+        told = {"count": self._counted, "min": self._extreme, "max": self._extreme}
+        found = [told[one["function"]](one) if one["function"] in told else None for one in asked]
+        unknown = [one for one, known in zip(asked, found, strict=True) if known is None]
+        if unknown:
+            looked = self._looked(unknown)
+            if looked is None:
                 return None
-            kind, values = found
-            fields.append(st.StructField(f"a{number}", kind, one["function"] != "count"))
-            columns.append(values)
+            rest = iter(looked)
+            found = [known or next(rest) for known in found]
+        fields, columns = [], []
+        for number, (one, known) in enumerate(zip(asked, found, strict=True)):
+            assert known is not None  # all were known or looked for
+            fields.append(st.StructField(f"a{number}", known[0], one["function"] != "count"))
+            columns.append(known[1])
         return st.StructType(fields), columns
 
-    def _counted(self, one: Mapping[str, Any]) -> tuple[st.DataType, pa.Array] | None:
+    def _looked(self, aggregates: Sequence[Mapping[str, Any]]) -> list[_Found] | None:
+        """Return aggregates that are found by looking through their columns, if these are few bytes."""
+        most_rows, most_bytes = local_bounds(self.asked)
+        seen, schema = self.read.seen, self.read.opened[1].schema
+        wanted: list[Running] = []
+        for one in aggregates:
+            path = one["path"]
+            kind = None if path is None else spark_type_of(path, seen)
+            ordered = path is not None and is_ordered_alike(path, schema, seen)
+            found = running(one, self.asked["aggregates"], kind, ordered=ordered)
+            if found is None or (path is not None and kind is None):
+                return None
+            wanted.append(found)
+        paths = [one["path"] for one in aggregates]
+        columns = _only([path for path in paths if path is not None], seen)
+        batches = reader_of(self.read, columns, self.asked).streamed(most_bytes) if most_rows > 0 else None
+        if batches is None:
+            return None
+        for batch in batches:
+            for aggregate, path in zip(wanted, paths, strict=True):
+                values = None if path is None else _inner(batch.column(path[0]), path[1:])
+                aggregate.add(values, batch.num_rows)
+        ends = [(end.kind, values) for end in wanted if (values := end.value()) is not None]
+        return ends if len(ends) == len(wanted) else None
+
+    def _counted(self, one: Mapping[str, Any]) -> _Found | None:
         path = one["path"]
         if path is None:
             rows = self._all()
@@ -147,8 +182,9 @@ class _Facts:
         return None if rows is None else (st.LongType(), pa.array([rows], pa.int64()))
 
     def _all(self) -> int | None:
+        """Return how many rows there are, if it takes no look at them."""
         chosen = self._meant.rows if self._meant is not None else None
-        return self._reader.count(*local_bounds(self.asked)) if chosen is None else len(chosen)
+        return self._reader.known_rows() if chosen is None else len(chosen)
 
     def _filled(self, path: Sequence[str], chosen: RowsOfVersion | None) -> int | None:
         """Return how many of the rows have a value."""
@@ -192,7 +228,7 @@ class _Facts:
             columns.append(rows if one["path"] is None else pc.if_else(pc.is_null(values), 0, rows))
         return st.StructType(fields), columns
 
-    def _extreme(self, one: Mapping[str, Any]) -> tuple[st.DataType, pa.Array] | None:
+    def _extreme(self, one: Mapping[str, Any]) -> _Found | None:
         """Return the least or greatest value of a column; an index tells where it is read."""
         path, ref = one["path"], self.read.opened
         if self._meant is None or not is_ordered_alike(path, ref[1].schema, self.read.seen):
@@ -202,7 +238,7 @@ class _Facts:
         rows = first_of(self.read, top, self._meant.rows)
         if rows is None:
             return None
-        schema = _only(path, self.read.seen)
+        schema = _only([path], self.read.seen)
         reader = reader_of(self.read, schema, self.asked)
         reader.keep(rows)
         most_rows, most_bytes = local_bounds(self.asked)
@@ -212,34 +248,22 @@ class _Facts:
             return None
         values = [_inner(batch.column(0), path[1:]) for batch in batches]
         empty = arrow_schema(st.StructType([st.StructField("value", kind)])).types[0]
-        found = _least_or_greatest(one_array(pa.chunked_array(values, empty)).drop_null(), is_max)
+        found = least_or_greatest(one_array(pa.chunked_array(values, empty)).drop_null(), is_max)
         return None if found is None else (kind, found)
 
 
-def _only(path: Sequence[str], seen: st.StructType) -> st.StructType:
-    """Return a schema of one column, of which nothing but the field at the end of a path is left."""
-    field = seen[path[0]]
-    if len(path) == 1:
-        return st.StructType([field])
-    assert isinstance(field.dataType, st.StructType)
-    return st.StructType([st.StructField(field.name, _only(path[1:], field.dataType), field.nullable)])
+def _only(paths: Sequence[Sequence[str]], seen: st.StructType) -> st.StructType:
+    """Return a schema of the columns of some paths, of which nothing but the fields at their ends is left."""
+    fields = []
+    for field in seen.fields:
+        parts = [path[1:] for path in paths if path[0] == field.name]
+        if parts and all(parts):
+            assert isinstance(field.dataType, st.StructType)
+            field = st.StructField(field.name, _only(parts, field.dataType), field.nullable)
+        if parts:
+            fields.append(field)
+    return st.StructType(fields)
 
 
 def _inner(values: pa.Array, path: Sequence[str]) -> pa.Array:
     return pc.struct_field(values, list(path)) if path else values
-
-
-def _least_or_greatest(values: pa.Array, is_max: bool) -> pa.Array | None:
-    """Return one value, null if there is none; None if it is one of 0.0 and -0.0, which are equal."""
-    if pa.types.is_floating(values.type):
-        is_number = pc.invert(pc.is_nan(values))
-        numbers = values.filter(is_number)
-        if len(numbers) and not (is_max and len(numbers) < len(values)):
-            values = numbers
-        elif len(values):
-            return values.filter(pc.invert(is_number)).slice(0, 1)
-    both = pc.min_max(values)
-    found = both["max" if is_max else "min"]
-    if pa.types.is_floating(values.type) and found.is_valid and found.as_py() == 0:
-        return None
-    return pa.repeat(found, 1) if found.is_valid else pa.nulls(1, values.type)

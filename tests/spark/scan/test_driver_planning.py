@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import sys
@@ -358,18 +359,25 @@ def test_searches_are_answered_where_an_index_has_the_rows(driver: SparkSession,
 
 
 def workers() -> set[int]:
-    """The processes in which Spark runs Python of tasks."""
-    found = set()
+    """The processes in which the Spark of this process runs Python of tasks."""
+    commands: dict[int, list[bytes]] = {}
+    parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            command = (folder / "cmdline").read_bytes().split(b"\0")
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            above = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
+            commands[int(folder.name)] = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:  # it has just ended
             continue
+        parents[int(folder.name)] = parent
+    found = set()
+    for number, command in commands.items():
         # A worker is forked from the daemon, and has its command.
-        if command[-2:-1] == [b"pyspark.worker"] and command == above:
-            found.add(int(folder.name))
+        if command[-2:-1] == [b"pyspark.worker"] and command == commands.get(parents[number]):
+            above = number
+            while above in parents and above != os.getpid():
+                above = parents[above]
+            if above == os.getpid():
+                found.add(number)
     return found
 
 
