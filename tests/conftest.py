@@ -215,6 +215,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
+    # A session takes rules for later sessions with its first query, whichever test that is in.
+    session._jsparkSession.sessionState().optimizer()
     _SHARED.append(session)
     _BEGAN_WITH.append(untouched.state(session))
     yield session
