@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -23,6 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # The JVMs of tests, also those of processes that tests start, live for seconds: their second compiler would
 # take more time than it saves.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Tables are flushed to disk, those of tests too, 3 GB in a run; where there is room, they are in memory.
+MEMORY, ROOM = Path("/dev/shm"), 12 << 30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Shared machines make single examples slow at random: a deadline would fail tests for nothing.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -215,8 +221,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    # A session takes rules for later sessions with its first query, whichever test that is in.
-    session._jsparkSession.sessionState().optimizer()
     _SHARED.append(session)
     _BEGAN_WITH.append(untouched.state(session))
     yield session

@@ -32,7 +32,6 @@ def state(spark: SparkSession | None) -> dict[str, str]:
         found["settings of later sessions"] = session.sharedState().conf().toDebugString()
         found["temporary views"] = session.sessionState().catalog().getTempViewNames().mkString("\n")
         found["current catalog"] = catalogs.currentCatalog().name()
-        found["optimizer rules"] = session.experimental().extraOptimizations().mkString("\n")
     return found
 
 
