@@ -83,18 +83,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         test._given_share = True  # type: ignore[union-attr]
 
 
-# What takes longest, the first the longest: files, and then folders whose files need the session.
+# What takes longest, the first the longest: files, and then folders whose files need the session. Those of sql/
+# come behind spark/: what they ask for later sessions reaches the shared one, too, and stays.
 LONGEST = (
     "test_examples.py",
     "spark/scan/test_transport.py",
-    "sql/test_statements.py",
     "spark/scan/test_driver_aggregates.py",
     "spark/test_connect.py",
     "spark/lance_table/test_evolving_columns.py",
-    "test_readme.py",
-    "sql",
     "spark",
     "compatibility",
+    "sql/test_statements.py",
+    "test_readme.py",
+    "sql",
 )
 
 
