@@ -83,8 +83,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         test._given_share = True  # type: ignore[union-attr]
 
 
-# What takes longest, the first the longest: files, and then folders whose files need the session. Those of sql/
-# come behind spark/: what they ask for later sessions reaches the shared one, too, and stays.
+# What takes longest, the first the longest: files, and then folders whose files need the session. Those of
+# sql/ come behind spark/: what they ask for later sessions reaches the shared one, too, and stays.
 LONGEST = (
     "test_examples.py",
     "spark/scan/test_transport.py",
