@@ -193,6 +193,12 @@ def test_every_folder_is_a_room(package: str) -> None:
         assert (folder / name).is_dir() or (folder / f"{name}.py").is_file(), f"{package} has no {name}"
 
 
+def test_arrow_does_not_ask_pandas_for_types() -> None:
+    """Nobody has to have pandas, which Arrow imports to say what a type is in numpy."""
+    asked = [(path, node) for path in MODULES for node in nodes(path) if isinstance(node, ast.Attribute)]
+    assert not [place(path, node.lineno) for path, node in asked if node.attr == "to_pandas_dtype"]
+
+
 def test_imports_stand_at_the_top() -> None:
     others = [path for path in MODULES if str(path.relative_to(ROOT)) not in LATE_IMPORTS_ALLOWED]
     assert not [f"{place(path, line)}: {name}" for path in others for line, name in late_imports(path)]
