@@ -19,8 +19,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
 # Minutes of a JVM that has just begun; what they show is tested in tests/spark/lance_table.
 LONG = ("add_embeddings", "maintenance")
 IN_THIS_PROCESS = [
-    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ())
-    for path in EXAMPLES
+    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ()) for path in EXAMPLES
 ]
 PROGRAMS = [pytest.param(path, id=path.stem, marks=pytest.mark.slow) for path in EXAMPLES]
 

@@ -351,7 +351,17 @@ CHECKS = {
 }
 
 # Those that take many jobs.
-LONG = {"types", "bytes_of_blobs", "upserts", "once", "changes", "streams", "metadata_tables", "views", "jobs"}
+LONG = {
+    "types",
+    "bytes_of_blobs",
+    "upserts",
+    "once",
+    "changes",
+    "streams",
+    "metadata_tables",
+    "views",
+    "jobs",
+}
 LONG |= {f"{name}_of_a_table_object" for name in ("columns", "upkeep", "clustering", "indices")}
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What later sessions are given beside the rest shows in one file: catalog, the parser's errors. What stands in
-# these files alone is compared in random statements, too (test_row_level_model.py).
+# What later sessions are given beside the rest shows in one file: catalog, the parser's errors.
 ALSO_LATER = ("tables",)
+# Random statements have subqueries, too: test_row_level_model.py.
 LONG = ("subqueries",)
 SESSIONS = [
     pytest.param(
