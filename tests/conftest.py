@@ -220,7 +220,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.driver.memory", "2g")
         .config("spark.driver.host", "127.0.0.1")
-        # What a worker has run is told when it ends by itself; those that are used again are killed in the end.
+        # What a worker has run is told when it ends; those that are used again are killed in the end.
         .config("spark.python.worker.reuse", "false" if os.environ.get("COVERAGE_RUN") else "true")
         .getOrCreate()
     )
