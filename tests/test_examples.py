@@ -18,10 +18,17 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
 # Minutes of a JVM that has just begun; what they show is tested in tests/spark/lance_table.
 LONG = ("add_embeddings", "maintenance")
+# This always runs as a program, as it needs no Spark.
+ALONE = ("train_digits",)
 IN_THIS_PROCESS = [
-    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ()) for path in EXAMPLES
+    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ())
+    for path in EXAMPLES
+    if path.stem not in ALONE
 ]
-PROGRAMS = [pytest.param(path, id=path.stem, marks=pytest.mark.slow) for path in EXAMPLES]
+PROGRAMS = [
+    pytest.param(path, id=path.stem, marks=() if path.stem in ALONE else pytest.mark.slow)
+    for path in EXAMPLES
+]
 
 
 @pytest.mark.filterwarnings("default")

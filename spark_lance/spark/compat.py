@@ -79,6 +79,6 @@ def planned_size(rows: int, size: int) -> str:
     """Return the text by which a partition tells the optimizer rule its rows and bytes.
 
     Spark hands partitions of a Python data source to its planner pickled. The rule's scan
-    (jvm/LancePlannedScan.java) looks for this text in the pickle, so a partition has it as the value of a field.
+    (jvm/LancePlannedScan.java) looks for this text in the pickle, so a partition has it as a field's value.
     """
     return f"lance-size:{rows}:{size};"
