@@ -16,7 +16,7 @@ from tests.conftest import interpreted
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
-# Minutes of a JVM that has just begun; what they show is tested in tests/spark/lance_table.
+# What they show is tested in tests/spark/lance_table, and a JVM that has just begun takes long for them.
 LONG = ("add_embeddings", "maintenance")
 # This always runs as a program, as it needs no Spark.
 ALONE = ("train_digits",)

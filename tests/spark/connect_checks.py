@@ -354,6 +354,7 @@ CHECKS = {
 LONG = {
     "types",
     "bytes_of_blobs",
+    "which_version_a_frame_sees",
     "upserts",
     "once",
     "changes",

@@ -175,13 +175,19 @@ FILTERS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def without_pushing(spark: SparkSession, path: str) -> dict[str, list[int]]:
+    """What each condition finds where Spark computes it for all rows."""
+    rows = load(spark, path).selectExpr("id", *FILTERS).collect()
+    return {one: sorted(row[0] for row in rows if row[place + 1]) for place, one in enumerate(FILTERS)}
+
+
 @pytest.mark.parametrize("condition", FILTERS)
 def test_filters_find_what_they_find_without_pushing(
-    spark: SparkSession, enabled: SparkSession, path: str, condition: str
+    enabled: SparkSession, path: str, without_pushing: dict[str, list[int]], condition: str
 ) -> None:
-    expected = sorted(row.id for row in load(spark, path).where(condition).select("id").collect())
     query = load(enabled, path).where(condition).select("id")
-    assert sorted(row.id for row in query.collect()) == expected
+    assert sorted(row.id for row in query.collect()) == without_pushing[condition]
 
 
 @needs_pushdown
