@@ -123,7 +123,7 @@ def _zone_table(index: Covering) -> pa.Table | None:
 
 
 def nulls_of_zones(index: Covering) -> int | None:
-    """Return how many rows are null; None if it is not known, as where rows of a zone with nulls are deleted."""
+    """Return how many rows are null; None if it is not known, as where a zone with nulls has lost rows."""
     table = _zone_table(index)
     if table is None or index.resolver.has_moves:
         return None
