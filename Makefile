@@ -91,15 +91,15 @@ test-compatibility: $(PYTHON_VERSIONS:%=with-python-%) $(SPARK_VERSIONS:%=with-s
 
 with-python-%:
 	$(MAKE) .venv-$*/.installed PYTHON=python$*
-	.venv-$*/bin/python -m pytest --record tests/compatibility $(ARGS)
+	.venv-$*/bin/python -m pytest -m '' --record tests/compatibility $(ARGS)
 
 with-spark-%: .venv-spark-%/.installed
-	.venv-spark-$*/bin/python -m pytest --record tests/compatibility $(ARGS)
+	.venv-spark-$*/bin/python -m pytest -m '' --record tests/compatibility $(ARGS)
 
 # Another pylance before that of the environment, with whose other packages it goes.
 with-pylance-%: $(VENV)/.installed-test
 	$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --upgrade --target .venv-pylance-$* pylance==$*
-	PYTHONPATH=.venv-pylance-$* $(BIN)/python -m pytest --record tests/compatibility/test_pylance.py $(ARGS)
+	PYTHONPATH=.venv-pylance-$* $(BIN)/python -m pytest -m '' --record tests/compatibility/test_pylance.py $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc" $(ARGS)
