@@ -41,6 +41,7 @@ UNITS = (
     "LancePaths",
     "LanceTarget",
     "LanceQueries",
+    "LanceRenaming",
     "LanceChange",
     "LanceRowLevel",
     "LanceLateral",
