@@ -50,6 +50,8 @@ _MAX_WINDOW_ROWS = 1 << 22
 _MIN_ROW_BYTES = 0.125
 # Rows are read one by one if reading those between them, too, would make more than this many times as many.
 _SPARSE = 8
+# A task of so few rows is all that is read of its pages: nothing that follows makes up for decoding more.
+_SHORT_ROWS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,13 @@ class ScanTask:
             return
         if filter is None:
             rows = self._open(self.fields)
-            for start, stop, table in _windows(rows, self._columns, target_bytes, self._runs(rows, None)):
+            runs = self._runs(rows, None)
+            if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
+                alive = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
+                pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+                yield from self._complete(rows, None, self._columns, alive, pace, sparse=True)
+                return
+            for start, stop, table in _windows(rows, self._columns, target_bytes, runs):
                 keep = keep_mask(rows.deleted, start, stop)
                 kept = _filtered(table, keep)
                 if kept.num_rows:
@@ -330,13 +338,22 @@ class ScanTask:
         rest: Columns,
         found: npt.NDArray[np.int64],
         pace: _Pace,
+        sparse: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield the output columns of physical rows, of which `known` holds some columns already."""
+        """Yield the output columns of physical rows, of which `known` holds some columns already.
+
+        Args:
+            rows: the fragment's.
+            known, rest: the columns that are at hand, and the others.
+            found: the rows' numbers, ascending.
+            pace: says how many rows make a piece.
+            sparse: whether they are read one by one however near they are to each other.
+        """
         done = 0
         while done < len(found):
             count = pace.rows()
             piece = found[done : done + count]
-            if piece[-1] - piece[0] >= _SPARSE * len(piece):
+            if sparse or piece[-1] - piece[0] >= _SPARSE * len(piece):
                 table = rows.take(rest, piece)
             else:
                 piece = piece[: np.searchsorted(piece, piece[0] + count)]
