@@ -26,6 +26,8 @@ def pages_of_rows(starts: Rows, rows: Rows) -> Marks:
         starts: the first row of each page, ascending.
         rows: numbers of rows, ascending.
     """
+    if len(starts) == 1:
+        return np.array([len(rows) > 0])
     ends = np.searchsorted(rows, np.append(starts, np.iinfo(np.int64).max)[1:])
     found: Marks = np.diff(ends, prepend=0) > 0
     return found
