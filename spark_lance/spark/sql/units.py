@@ -35,6 +35,7 @@ UNITS = (
     "LanceTaskScan",
     "LanceColumnScan",
     "LanceScan",
+    "LanceLocal",
     "LanceWrite",
     "LanceRoutes",
     "LanceWriteRows",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 import spark_lance
+from tests.spark.sink.test_driver_writes import jobs
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +128,53 @@ def test_what_a_filter_looks_through_counts_as_it_is_stored(driver: SparkSession
             assert sorted(row.id for row in found.select("id").collect()) == expected
         finally:
             driver.conf.unset("spark.lance.localBytes")
+
+
+COMPUTED = [
+    "count(*)",
+    "max(id) AS most, min(id) AS least",
+    "sum(part) + 1",
+    "cast(count(*) AS string) || '!'",
+]
+OF_ROWS = [
+    "id AS number, part",
+    "part, id",
+    "part",
+    "id * 2 + part AS x, 'a' || id, struct(id, part) AS s, array(part, null, 1) AS l",
+    "cast(id AS timestamp) AS t, cast(id AS decimal(20, 3)) AS d, if(id > 5, null, part) AS n",
+]
+
+
+@pytest.mark.parametrize("columns", [*COMPUTED, *OF_ROWS])
+def test_what_is_computed_of_few_rows_takes_no_job(driver: SparkSession, path: str, columns: str) -> None:
+    load(driver, path).createOrReplaceTempView("t")
+    query = f"SELECT {columns} FROM t" + (" WHERE id < 30 AND part <> 2" if columns in OF_ROWS else "")
+    found: list[Any] = []
+    assert jobs(driver, lambda: found.extend(driver.sql(query).collect())) == 0
+    driver.conf.set("spark.lance.planInDriver", "false")
+    try:
+        assert found == driver.sql(query).collect()
+    finally:
+        driver.conf.set("spark.lance.planInDriver", "true")
+    shown = driver.sql(query)
+    assert jobs(driver, shown.show) == 0
+    plan = shown._jdf.queryExecution().executedPlan()
+    shown.collect()
+    assert int(plan.metrics().apply("numOutputRows").value()) == len(found)
+
+
+def test_what_cannot_be_computed_before_a_query_runs_is_left_to_it(driver: SparkSession, path: str) -> None:
+    few = load(driver, path).where("id < 30")
+    driver.conf.set("spark.sql.ansi.enabled", "true")
+    failing = few.selectExpr("1 / (id - 20) AS x")
+    assert "Project" in nodes(failing)  # EXPLAIN does not fail
+    with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
+        failing.collect()
+    following = udf(lambda number: number + 1, "long")
+    python = few.select(following("id").alias("x"))
+    assert sorted(row.x for row in python.collect()) == [i + 1 for i in range(30) if i % 10 != 3]
+    assert "Project" in nodes(few.selectExpr("rand(3) AS r"))
+    assert len({row.r for row in few.selectExpr("rand() AS r").collect()}) == 27
+    subquery = "(SELECT max(part) FROM t) AS m"
+    load(driver, path).createOrReplaceTempView("t")
+    assert {row.m for row in few.selectExpr(subquery).collect()} == {4}
