@@ -22,6 +22,8 @@ from spark_lance.table.paths import (
     HINT_NAME,
     VERSIONS_DIR,
     Naming,
+    detached_path,
+    is_detached,
     manifest_path,
     newest_manifest_name,
     parse_manifest_name,
@@ -131,8 +133,7 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
             path = manifest_path(root, version, naming)
             with suppress(FileNotFoundError):
                 return VersionFile(version, path, naming, store.look_up(path))
-    elif store.exists(detached := join(root, VERSIONS_DIR, f"d{version}.manifest")):
-        # Outside the history, so found by its number alone.
+    elif is_detached(version) and store.exists(detached := detached_path(root, version)):
         return VersionFile(version, detached, Naming.V2)
     numbers = [file.version for file in list_versions(store, root)]
     if not numbers:
