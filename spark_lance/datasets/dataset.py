@@ -245,11 +245,7 @@ def write_dataset(
         CommitError: another writer was in the way; see its subclasses.
     """
     config = auto_cleanup_config(auto_cleanup_options)
-    if mode == "append" and isinstance(uri, DatasetBase) and is_detached(uri.version):
-        raise OptionError(
-            f"version {uri.version} is detached, and rows are appended to the newest version: restore it "
-            "first, or commit fragments with detached=True"
-        )
+    _check_target(uri, mode)
     reader = as_reader(data, schema)
     place = place_of(uri, storage_options, commit_lock)
     store, root = place.store, place.root
@@ -275,6 +271,14 @@ def write_dataset(
     )
     version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))
+
+
+def _check_target(target: Any, mode: str) -> None:
+    if mode == "append" and isinstance(target, DatasetBase) and is_detached(target.version):
+        raise OptionError(
+            f"version {target.version} is detached, and rows are appended to the newest version: restore it "
+            "first, or commit fragments with detached=True"
+        )
 
 
 def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:

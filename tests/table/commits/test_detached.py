@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def test_both_sides_build_on_each_others_detached_versions(tmp_path: Path, seed:
         ours = dataset(path, version)
         assert ours.to_table()["id"].to_pylist() == ids
         theirs = lance.dataset(str(path), version=version)
-        theirs.validate()
+        theirs.validate()  # type: ignore[no-untyped-call]
         names = IDS if stable else IDS[:3]
         assert theirs.to_table(names).to_pydict() == ours.to_table(names).to_pydict()
         assert ours.latest_version == theirs.latest_version < 2**63
@@ -101,7 +102,9 @@ def test_other_operations(tmp_path: Path) -> None:
     assert detached(path, LanceOperation.Restore(1), 2).to_table()["id"].to_pylist() == [0]
     deleted = detached(path, LanceOperation.Delete([], [0], "id = 0"), 2)
     assert lance.dataset(str(path), version=deleted.version).to_table()["id"].to_pylist() == [1]
-    assert deleted.read_transaction(deleted.version).name == "delete"
+    transaction = deleted.read_transaction(deleted.version)
+    assert transaction is not None
+    assert transaction.name == "delete"
     assert dataset(path).to_table()["id"].to_pylist() == [0, 1]
 
 
@@ -109,16 +112,21 @@ def test_what_follows_one_is_detached_too(tmp_path: Path) -> None:
     path = tmp_path / "t"
     write_dataset(rows(0), path)
     made = detached(path, append(path, 1), 1)
-    for change in (
+    changes: list[Callable[[], Any]] = [
         lambda: LanceDataset.commit(path, append(path, 2), made.version),
         lambda: made.delete("id = 1"),
         lambda: made.update({"id": "id + 1"}),
-    ):
+    ]
+    for change in changes:
         with pytest.raises(VersionNotFoundError, match=r"is detached, .* restore it first"):
             change()
     with pytest.raises(OptionError, match="is detached, and rows are appended to the newest version"):
         write_dataset(rows(2), made, "append")
-    for copy in (lambda: made.create_branch("b"), lambda: made.deep_clone(tmp_path / "c")):
+    copies: list[Callable[[], Any]] = [
+        lambda: made.create_branch("b"),
+        lambda: made.deep_clone(tmp_path / "c"),
+    ]
+    for copy in copies:
         with pytest.raises(UnsupportedFormatError, match="no clone or branch begins with one"):
             copy()
     assert dataset(path).version == 1
