@@ -411,6 +411,9 @@ public final class LancePruning extends Rule {
   private LanceScan prune(PythonScan original, PythonDataSourceV2 source, StructType schema, Wish wish) {
     String name = (String) get(original, "shortName");
     CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) get(original, "options");
+    // With a schema of the user's own the table was not asked for anything yet: that pins its version, and the twins of
+    // all later scans take it from here.
+    source.getOrCreateDataSourceInPython(name, options, new scala.Some(original.readSchema()));
     PythonDataSourceV2 twin = twin(source);
     PythonScanBuilder builder = new PythonScanBuilder(twin, name, marked(schema, wish), options);
     if (!wish.filters.isEmpty() && schema.length() > 0) {
