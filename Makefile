@@ -21,6 +21,7 @@ EXTRAS_test := test,demo
 EXTRAS_test-s3 := test,demo,test-s3
 EXTRAS_test-tpc := test,test-tpc
 EXTRAS_test-torch := test,demo,torch,datasets,ray
+HINT_test-torch := "PyTorch was not installed (3 GB from PyPI). A smaller one, for CPU only: $(BIN)/pip install torch --index-url https://download.pytorch.org/whl/cpu; then make test-torch again"
 EXTRAS_bench := test,demo,bench
 EXTRAS_docs := test,docs
 EXTRAS_release := release
@@ -215,7 +216,7 @@ $(BIN)/python:
 # One stamp for each set of extras: pip runs again only when what it read has changed.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing .[$(EXTRAS_$*)] into $(VENV): about a minute with a fast connection (1 GB on disk)"
-	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt -e '.[$(EXTRAS_$*)]' || { $(if $(HINT_$*),echo $(HINT_$*) >&2; )exit 1; }
 	@touch $@
 
 # Another Python beside that of $(VENV), in an environment of its own.
