@@ -53,14 +53,15 @@ def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
 
 @cache
 def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
-    """Return numpy's type for integers or floats of Arrow, which asks pandas for it (`to_pandas_dtype`).
+    """Return numpy's type for integers or floats of Arrow, whose own `to_pandas_dtype` would load pandas.
 
     Raises:
         TypeError: the type is another one.
     """
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise TypeError(f"{kind} is no type of numbers")
-    return pa.array([], kind).to_numpy(zero_copy_only=False).dtype
+    kind_of_numpy: np.dtype[Any] = pa.array([], kind).to_numpy(zero_copy_only=False).dtype
+    return kind_of_numpy
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
