@@ -9,6 +9,8 @@ offsets of texts and lists even where there are none, as in empty arrays that Ja
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,7 @@ __all__ = [
     "join",
     "kept_rows",
     "movable",
+    "numpy_type",
     "one_array",
     "pick_rows",
     "sound",
@@ -46,6 +49,19 @@ def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
         return [pa.concat_arrays(arrays)]
     except pa.ArrowInvalid:
         return list(arrays)
+
+
+@cache
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """Return numpy's type for integers or floats of Arrow, whose own `to_pandas_dtype` would load pandas.
+
+    Raises:
+        TypeError: the type is another one.
+    """
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise TypeError(f"{kind} is no type of numbers")
+    kind_of_numpy: np.dtype[Any] = pa.array([], kind).to_numpy(zero_copy_only=False).dtype
+    return kind_of_numpy
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -6,16 +6,25 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from spark_lance.io.counters import count_cache_hit
 
-__all__ = ["CACHE_BYTES", "ByteCache"]
+__all__ = ["CACHE_BYTES", "ByteCache", "held_bytes"]
 
 Value = TypeVar("Value")
 
 # Bytes of decoded partitions and pages that a process keeps; the oldest go first.
 CACHE_BYTES = int(os.environ.get("SPARK_LANCE_INDEX_CACHE_BYTES", 512 << 20))
+
+
+_CACHES: WeakSet[ByteCache[Any]] = WeakSet()
+
+
+def held_bytes() -> int:
+    """Return how many bytes all caches of the process hold."""
+    return sum(cache.held_bytes for cache in list(_CACHES))
 
 
 class ByteCache(Generic[Value]):
@@ -32,6 +41,12 @@ class ByteCache(Generic[Value]):
         self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
+        _CACHES.add(self)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the values that are held."""
+        return self._bytes
 
     def get(self, key: Hashable, make: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """Return the value of a key; `make` makes it if it is not there, `size` tells its bytes."""

@@ -42,6 +42,7 @@ UNITS = (
     "LancePaths",
     "LanceTarget",
     "LanceQueries",
+    "LanceRenaming",
     "LanceChange",
     "LanceRowLevel",
     "LanceLateral",

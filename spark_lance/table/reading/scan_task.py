@@ -103,26 +103,29 @@ class ScanTask:
         # What was computed stays behind.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
-    def tables(self, target_bytes: int, filter: Filter | None = None) -> Iterator[pa.Table]:
+    def tables(
+        self, target_bytes: int, filter: Filter | None = None, opened: FragmentRows | None = None
+    ) -> Iterator[pa.Table]:
         """Yield the rows as tables of about `target_bytes` Arrow bytes; chunks follow the stored pages.
 
         Args:
             target_bytes: bytes of one table; memory stays near it plus one page a column.
             filter: keep the rows for which this is true; it may name the columns in `fields` and
                 `filter_fields`, and system columns but `_rowoffset`.
+            opened: what `opened` gave for the same filter and a task of the same fragment and columns.
 
         Raises:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the filter does not fit the columns.
         """
         if filter is None and self.selection is not None:
-            rows = self._open(self.fields)
+            rows = opened or self._open(self.fields)
             pace = _Pace(target_bytes, rows.row_bytes(self._columns))
             numbers = self._selected(rows.num_rows, rows.deleted)
             yield from self._complete(rows, None, self._columns, numbers, pace)
             return
         if filter is None:
-            rows = self._open(self.fields)
+            rows = opened or self._open(self.fields)
             runs = self._runs(rows, None)
             if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
                 alive = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
@@ -137,7 +140,7 @@ class ScanTask:
             return
         condition = filter if isinstance(filter, Condition) else self._condition(filter)
         head = self._head(condition)
-        rows = self._open((*head.fields, *self.fields))
+        rows = opened or self._open((*head.fields, *self.fields))
         # Columns that the filter reads as they are wanted need not be read again.
         shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
         rest = self._columns.without(shared)
@@ -196,13 +199,13 @@ class ScanTask:
         pace = _Pace(target_bytes, rows.row_bytes(self._columns))
         yield from self._complete(rows, None, self._columns, offsets, pace)
 
-    def opened(self) -> FragmentRows:
-        """Open the fragment's files, for several calls of `take_physical`.
+    def opened(self, condition: Condition | None = None) -> FragmentRows:
+        """Open the fragment's files, for several calls of `take_physical`, or of `tables` with a condition.
 
         Raises:
-            FormatError, UnsupportedFormatError: as `tables`.
+            FormatError, UnsupportedFormatError, ExpressionError: as `tables`.
         """
-        return self._open(self.fields)
+        return self._open(self.fields if condition is None else (*self._head(condition).fields, *self.fields))
 
     def take_physical(self, offsets: npt.NDArray[np.int64], opened: FragmentRows | None = None) -> pa.Table:
         """Return those of the rows with ascending physical numbers, without repeats, that are not deleted.

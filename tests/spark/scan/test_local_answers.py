@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from pyspark.errors import ArithmeticException
@@ -101,11 +102,17 @@ def test_sessions_of_one_driver_have_bounds_of_their_own(driver: SparkSession, p
     assert load(off, path).where("id < 7").count() == 6
 
 
+def narrow_table(place: str, name: str, rows: int) -> npt.NDArray[np.int64]:
+    """Write numbers below 1000 beside ids, in two fragments; return the numbers, by id."""
+    numbers = np.random.default_rng(1).integers(0, 1000, rows)
+    table = pa.table({name: numbers, "id": range(rows)})
+    spark_lance.write_dataset(table, place, max_rows_per_file=rows // 2)
+    return numbers
+
+
 def test_what_a_filter_looks_through_counts_as_it_is_stored(driver: SparkSession, tmp_path: Path) -> None:
     place, rows = str(tmp_path / "t.lance"), 200_000
-    numbers = np.random.default_rng(1).integers(0, 1000, rows)
-    table = pa.table({"n": numbers, "id": range(rows)})
-    spark_lance.write_dataset(table, place, max_rows_per_file=rows // 2)
+    numbers = narrow_table(place, "n", rows)
     spark_lance.dataset(place).delete("id % 10 = 3")
     expected = [i for i in range(rows) if numbers[i] == 5 and i % 10 != 3]
     # 1.6 MB in memory; 10 bits a value are 250 kB.

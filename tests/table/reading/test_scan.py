@@ -263,8 +263,8 @@ def test_short_spans_of_any_history(changes: list[Step], stable: bool, data: st.
         path = Path(directory) / "t"
         play(path, changes, stable=stable)
         store, root = open_store(str(path))
-        version, names = load_latest(store, root), ["b", "a", "_rowid", "_rowaddr"]
-        for task in Scan(store, root, version, names, version.fragments).tasks():
+        version, names = load_latest(store, root), ("b", "a", "_rowid", "_rowaddr")
+        for task in Scan(store, root, version, names, tuple(version.fragments)).tasks():
             count = task.message.physical_rows
             whole = pa.concat_tables([task.arrow_schema.empty_table(), *task.tables(1 << 20)])
             places = whole["_rowaddr"].to_numpy() & np.uint64(0xFFFFFFFF)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.file.arrays import numpy_type
 from spark_lance.file.v2_1.encodings.plain_writer import Bools
 
 __all__ = ["DictionaryLimits", "NumberedWords", "encode_dictionary", "number_words"]
@@ -143,7 +144,7 @@ def _number_close(words: _Words, least: Any, span: int, limits: DictionaryLimits
         return _all_between(words, least, span, offsets)
     numbers = pa.array((np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1)))
     taken = pc.take(numbers, pa.array(offsets), boundscheck=False)
-    indices = np.frombuffer(taken.buffers()[1], numbers.type.to_pandas_dtype())[: len(words)]
+    indices = np.frombuffer(taken.buffers()[1], numpy_type(numbers.type))[: len(words)]
     return NumberedWords(np.flatnonzero(seen).astype(words.dtype) + least, indices)
 
 
