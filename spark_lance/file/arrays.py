@@ -9,6 +9,7 @@ offsets of texts and lists even where there are none, as in empty arrays that Ja
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "kept_rows",
     "movable",
     "numbers_of",
+    "numpy_type",
     "of_flags",
     "of_numbers",
     "one_array",
@@ -53,6 +55,19 @@ def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
         return [pa.concat_arrays(arrays)]
     except pa.ArrowInvalid:
         return list(arrays)
+
+
+@cache
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """Return numpy's type for integers or floats of Arrow, whose own `to_pandas_dtype` would load pandas.
+
+    Raises:
+        TypeError: the type is another one.
+    """
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise TypeError(f"{kind} is no type of numbers")
+    kind_of_numpy: np.dtype[Any] = pa.array([], kind).to_numpy(zero_copy_only=False).dtype
+    return kind_of_numpy
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -102,7 +117,7 @@ def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
     """Return the values of numbers, whatever stands for nulls, in Arrow's memory; see `of_numbers`."""
-    buffer, dtype = array.buffers()[1], array.type.to_pandas_dtype()
+    buffer, dtype = array.buffers()[1], numpy_type(array.type)
     if buffer is None:
         return np.zeros(0, dtype)
     return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array)]

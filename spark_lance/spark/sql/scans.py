@@ -22,9 +22,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 
 from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
-from spark_lance.index.cache import ByteCache
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.exact_rows import RowsOfVersion, exact_rows
+from spark_lance.io.cache import ByteCache
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.column_order import is_ordered_alike

@@ -144,7 +144,7 @@ def _number_close(words: _Words, least: Any, span: int, limits: DictionaryLimits
         return _all_between(words, least, span, offsets)
     numbers = of_numbers((np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1)))
     taken = pc.take(numbers, of_numbers(offsets), boundscheck=False)
-    indices = np.frombuffer(taken.buffers()[1], numbers.type.to_pandas_dtype())[: len(words)]
+    indices = numbers_of(taken)
     return NumberedWords(np.flatnonzero(seen).astype(words.dtype) + least, indices)
 
 
