@@ -66,8 +66,8 @@ def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
     """
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise TypeError(f"{kind} is no type of numbers")
-    kind_of_numpy: np.dtype[Any] = pa.array([], kind).to_numpy(zero_copy_only=False).dtype
-    return kind_of_numpy
+    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
