@@ -25,6 +25,7 @@ UNITS = (
     "LanceColumnVector",
     "LanceColumns",
     "LanceHeldColumns",
+    "LanceRowColumns",
     "LanceRowBatches",
     "LanceTransport",
     "LanceSaveModes",
