@@ -287,7 +287,7 @@ def test_where_workers_cannot_share_memory_rows_come_through_the_socket(
 @pytest.mark.parametrize(
     "how",
     [
-        *("other_number", "beyond", "no_metadata", "other_columns"),
+        *("other_number", "other_columns"),
         *(pytest.param(how, marks=pytest.mark.slow) for how in placing_reads.DAMAGES),
     ],
 )
