@@ -11,6 +11,7 @@ import pytest
 
 import spark_lance
 from spark_lance.index.pruners import index_pruners
+from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.system_columns import nameable
@@ -152,6 +153,15 @@ def test_the_newest_index_of_a_kind_answers_alone(table: spark_lance.LanceDatase
     assert known(table, "a = 5") == {0: [5]}
     table = table.create_scalar_index("a", "ZONEMAP", name="zones")
     assert known(table, "a = 5") == {0: [5]}
+
+
+def test_a_set_may_hold_all_rows_of_a_fragment(
+    table: spark_lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a set is stored without its rows; under stable ids these may be in any fragment by now."""
+    monkeypatch.setattr(Bitmap, "find", lambda index, probe: {0: None})
+    all_covered = dict.fromkeys(range(4)) if table.manifest.uses_stable_row_ids else {0: None}
+    assert known(table, "b = 1") == all_covered
 
 
 A_5, B_IS_1 = ("a = 5", "a_idx", "BTREE"), ("b = 1", "b_idx", "BITMAP")

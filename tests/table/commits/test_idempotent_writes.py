@@ -84,6 +84,16 @@ def test_a_repeated_write_lands_once(path: str, mode: str) -> None:
     }
 
 
+def test_writes_without_a_pair_keep_no_record(path: str) -> None:
+    write(path, None, 1)
+    write(path, None, 2)
+    assert pylance(path).config() == spark_lance.dataset(path).config() == {}
+    write(path, IdempotentWrite("job", 1), 3)
+    drop_record(path)
+    write(path, None, 4)
+    assert APPLIED_WRITES not in pylance(path).config()
+
+
 def test_the_pair_is_in_the_transaction(path: str) -> None:
     write(path, IdempotentWrite("query", 7, "stream"), 1)
     store, root = open_store(path)
