@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 # A limit up to this is met by one task, whose stream then ends by itself, where this task may have to look at
-# no more than these bytes.
+# no more than these bytes. (Java does not ask of reads without conditions.)
 _ALONE_ROWS = 100_000
 _ALONE_BYTES = 64 << 20
 # Rows that the driver reads as columns at most, which are bounded by their bytes; and about the most bytes

@@ -22,6 +22,8 @@ UNITS = (
     "LanceConditions",
     "LanceTable",
     "LanceProcedures",
+    "LanceMessage",
+    "LanceRing",
     "LanceColumnVector",
     "LanceColumns",
     "LanceHeldColumns",
