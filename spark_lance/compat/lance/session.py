@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_lance.index.cache import held_bytes
+from spark_lance.io.cache import held_bytes
 from spark_lance.table.versions.recent import recent_bytes
 
 __all__ = ["Session"]

@@ -4,8 +4,7 @@
 // loaded, against its number of rows; then values are read by address. One class for all types, so that what the JVM
 // compiles for them calls no method that may be of several classes.
 //
-// Executors get this class (LanceTransport), and it uses no other of ours. Compiled in the driver by Janino; hence no
-// generics, no lambdas.
+// Executors get this class (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
 
 package spark_lance.sql;
 
@@ -63,6 +62,8 @@ public final class LanceColumnVector extends ColumnVector {
   private final FieldVector entries;
   // Whether all is null, and there is no memory at all.
   private final boolean isEmpty;
+  // What keeps the memory, if it is not that of the vectors.
+  private LanceMessage message;
   private int nulls;
   private long validity;
   private long data;
@@ -162,33 +163,39 @@ public final class LanceColumnVector extends ColumnVector {
     return ((ArrowType.Duration) type).getUnit() == TimeUnit.MICROSECOND;
   }
 
-  // Takes the buffers of a batch that has been loaded.
-  void loaded(int rows) {
-    if (vector.getValueCount() < rows) {
-      throw damaged("has " + vector.getValueCount() + " values in place of " + rows);
+  // Takes the buffers of a batch: those that have been loaded into the vectors, or the next of a message in memory.
+  void loaded(int rows, LanceMessage from) {
+    int values = from == null ? vector.getValueCount() : from.values();
+    if (values < rows) {
+      throw damaged("has " + values + " values in place of " + rows);
     }
+    message = from;
     if (isEmpty) {
       nulls = rows;
       return;
     }
-    nulls = vector.getNullCount();
-    validity = nulls == 0 ? 0L : held(vector.getValidityBuffer(), (rows + 7L) / 8);
+    nulls = from == null ? vector.getNullCount() : from.nulls();
+    long bits = nulls == 0 ? 0L : (rows + 7L) / 8;
+    long place = from != null ? from.buffer(bits) : nulls == 0 ? 0L : held(vector.getValidityBuffer(), bits);
+    validity = nulls == 0 ? 0L : place;
     if (runs) {
-      loadedRuns(rows);
+      loadedRuns(rows, from);
       return;
     }
     for (int i = 0; i < parts.length; i++) {
-      parts[i].loaded(rows);
+      parts[i].loaded(rows, from);
     }
     if (parts.length == 0 && !(vector instanceof StructVector)) {
-      data = held(vector.getDataBuffer(), width == 0 ? (rows + 7L) / 8 : (long) rows * width);
+      long bytes = width == 0 ? (rows + 7L) / 8 : (long) rows * width;
+      data = from != null ? from.buffer(bytes) : held(vector.getDataBuffer(), bytes);
     }
   }
 
-  private void loadedRuns(int rows) {
+  private void loadedRuns(int rows, LanceMessage from) {
+    long bytes = rows == 0 ? 0L : (rows + 1L) * 4;
+    offsets = from != null ? from.buffer(bytes) : rows == 0 ? 0L : held(vector.getOffsetBuffer(), bytes);
     int last = 0;
     if (rows > 0) {
-      offsets = held(vector.getOffsetBuffer(), (rows + 1L) * 4);
       last = Platform.getInt(null, offsets);
       boolean rising = last >= 0;
       for (int i = 1; i <= rows; i++) {
@@ -201,14 +208,20 @@ public final class LanceColumnVector extends ColumnVector {
       }
     }
     if (parts.length == 0) {
-      data = held(vector.getDataBuffer(), last);
+      data = from != null ? from.buffer(last) : held(vector.getDataBuffer(), last);
       return;
     }
-    if (entries != null && entries.getValueCount() < last) {
-      throw damaged("has " + entries.getValueCount() + " entries in place of " + last);
+    if (entries != null) {
+      int values = from == null ? entries.getValueCount() : from.values();
+      if (values < last) {
+        throw damaged("has " + values + " entries in place of " + last);
+      }
+      if (from != null) {
+        from.buffer(0L);
+      }
     }
     for (int i = 0; i < parts.length; i++) {
-      parts[i].loaded(last);
+      parts[i].loaded(last, from);
     }
   }
 
@@ -224,7 +237,7 @@ public final class LanceColumnVector extends ColumnVector {
     return new IllegalStateException("column " + vector.getName() + " of a batch from a Python worker " + problem);
   }
 
-  // Its memory is that of the vectors that Spark's reader of the worker loads.
+  // Its memory is that of the vectors that Spark's reader of the worker loads, or is the worker's.
   public void close() {}
 
   public boolean hasNull() {

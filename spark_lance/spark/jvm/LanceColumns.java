@@ -2,7 +2,8 @@
 //
 // Spark reads what a Python data source yields as Arrow batches, and takes every batch apart into rows before a query
 // sees it. Here the same worker, started and watched by the same classes of Spark's, gives its batches to the query.
-// Their columns are read where Arrow keeps them, by address: see LanceColumnVector.
+// Their columns are read where Arrow keeps them, or where the worker has placed them in memory that both share, by
+// address: see LanceColumnVector, LanceRing.
 //
 // Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -36,6 +37,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource$;
+import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
@@ -126,9 +128,12 @@ public final class LanceColumns {
   public static final class Factory implements PartitionReaderFactory, Serializable {
     private static final long serialVersionUID = 1L;
     private final PartitionReaderFactory rows;
+    // Bytes of memory that a task shares with its worker; 0 for none.
+    private final long memory;
 
-    public Factory(PartitionReaderFactory rows) {
+    public Factory(PartitionReaderFactory rows, long memory) {
       this.rows = rows;
+      this.memory = memory;
     }
 
     public boolean supportColumnarReads(InputPartition partition) {
@@ -141,7 +146,7 @@ public final class LanceColumns {
 
     public PartitionReader createColumnarReader(InputPartition partition) {
       try {
-        return new Batches(new Parts(rows), (PythonInputPartition) partition);
+        return new Batches(new Parts(rows), (PythonInputPartition) partition, memory);
       } catch (ReflectiveOperationException problem) {
         // As it would be without the detour.
         boolean thrown = problem instanceof InvocationTargetException;
@@ -157,12 +162,17 @@ public final class LanceColumns {
     private final StructType schema;
     private final scala.collection.immutable.Map metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
     private final scala.collection.Iterator batches;
-    // Where the worker says what it reads; null if there is no place for a file.
+    // The memory that the worker places batches in; null if it sends them.
+    private final LanceRing ring;
+    // Where the worker says what it reads, if not there; null if there is no place for a file, either.
     private final File told;
+    private boolean isAtEnd = false;
+    // Bytes of batches there.
+    private long shared = 0L;
     private FieldVector given = null;
     private LanceColumnVector[] columns = null;
 
-    Batches(Parts parts, PythonInputPartition partition) throws ReflectiveOperationException {
+    Batches(Parts parts, PythonInputPartition partition, long memory) throws ReflectiveOperationException {
       this.source = parts.source;
       this.schema = parts.schema;
       Method making = evaluator();
@@ -182,11 +192,20 @@ public final class LanceColumns {
       // The function takes one column, a struct with the pickled partition.
       Object[] chosen = {evaluator, new int[][] {{0}}};
       BasePythonRunner runner = (BasePythonRunner) runner(evaluator.getClass()).newInstance(chosen);
-      told = file();
-      InternalRow asked = row(row(handed(partition.pickedPartition())));
-      scala.collection.Iterator input = scala.collection.Iterator$.MODULE$.single(asked);
-      TaskContext context = TaskContext.get();
-      batches = runner.compute(scala.collection.Iterator$.MODULE$.single(input), context.partitionId(), context);
+      ring = parts.schema.length() == 0 ? null : LanceRing.leased(memory);
+      told = ring == null ? file() : null;
+      boolean done = false;
+      try {
+        InternalRow asked = row(row(handed(partition.pickedPartition())));
+        scala.collection.Iterator input = scala.collection.Iterator$.MODULE$.single(asked);
+        TaskContext context = TaskContext.get();
+        batches = runner.compute(scala.collection.Iterator$.MODULE$.single(input), context.partitionId(), context);
+        done = true;
+      } finally {
+        if (!done) {
+          close();
+        }
+      }
     }
 
     private static File file() {
@@ -197,14 +216,13 @@ public final class LanceColumns {
       }
     }
 
-    // What the worker takes, see spark/scan/task_read.py: the pickle, and behind it the path of the file.
+    // What the worker takes, see spark/scan/task_read.py: the pickle, and behind it the path of the file, or a line for
+    // that of the memory and one for its key.
     private byte[] handed(byte[] pickle) {
-      if (told == null) {
-        return pickle;
-      }
-      byte[] path = told.getPath().getBytes(StandardCharsets.UTF_8);
-      byte[] both = Arrays.copyOf(pickle, pickle.length + path.length);
-      System.arraycopy(path, 0, both, pickle.length, path.length);
+      String text = ring != null ? ring.told() : told != null ? told.getPath() : "";
+      byte[] places = text.getBytes(StandardCharsets.UTF_8);
+      byte[] both = Arrays.copyOf(pickle, pickle.length + places.length);
+      System.arraycopy(places, 0, both, pickle.length, places.length);
       return both;
     }
 
@@ -213,7 +231,11 @@ public final class LanceColumns {
     }
 
     public boolean next() {
-      return batches.hasNext();
+      if (ring != null) {
+        ring.done();
+      }
+      isAtEnd = !batches.hasNext();
+      return !isAtEnd;
     }
 
     public Object get() {
@@ -223,10 +245,26 @@ public final class LanceColumns {
         given = next;
         columns = columns(next);
       }
+      // A worker with memory sends no batch without rows but to say that one lies there.
+      LanceMessage placed = ring != null && batch.numRows() == 0 ? ring.taken() : null;
+      int rows = placed == null ? batch.numRows() : placed.rows();
       for (int i = 0; i < columns.length; i++) {
-        columns[i].loaded(batch.numRows());
+        columns[i].loaded(rows, placed);
       }
-      return new ColumnarBatch(columns, batch.numRows());
+      if (placed != null) {
+        placed.checkEnd();
+        shared += placed.bytes();
+        count("pythonNumRowsReceived", rows);
+        count("pythonDataReceived", placed.bytes());
+      }
+      return new ColumnarBatch(columns, rows);
+    }
+
+    // What Spark counts of batches on the socket.
+    private void count(String name, long more) {
+      if (metrics.contains(name)) {
+        ((SQLMetric) metrics.apply(name)).add(more);
+      }
     }
 
     private LanceColumnVector[] columns(FieldVector struct) {
@@ -253,10 +291,12 @@ public final class LanceColumns {
     }
 
     private void addReads(List all) {
+      all.add(new Amount("lanceTaskShared", shared));
       try {
-        List lines = told == null ? new ArrayList() : Files.readAllLines(told.toPath());
-        for (int i = 0; i < lines.size(); i++) {
-          String[] words = ((String) lines.get(i)).split(" ");
+        String text = ring != null ? ring.counts() : told != null ? Files.readString(told.toPath()) : "";
+        String[] lines = text.isEmpty() ? new String[0] : text.split("\n");
+        for (int i = 0; i < lines.length; i++) {
+          String[] words = lines[i].split(" ");
           all.add(new Amount(words[0], Long.parseLong(words[1])));
         }
       } catch (IOException gone) {
@@ -268,6 +308,9 @@ public final class LanceColumns {
 
     // Spark ends the worker and frees its memory with the task.
     public void close() {
+      if (ring != null) {
+        ring.close(isAtEnd);
+      }
       if (told != null) {
         told.delete();
       }

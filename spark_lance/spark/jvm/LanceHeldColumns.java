@@ -80,7 +80,7 @@ public final class LanceHeldColumns {
           columns = columns(root.getFieldVectors());
         }
         for (int i = 0; i < columns.length; i++) {
-          columns[i].loaded(root.getRowCount());
+          columns[i].loaded(root.getRowCount(), null);
         }
         return new ColumnarBatch(columns, root.getRowCount());
       } catch (IOException problem) {

@@ -20,6 +20,7 @@ import java.util.zip.ZipEntry;
 import java.util.zip.ZipOutputStream;
 import org.apache.spark.JobArtifactSet$;
 import org.apache.spark.SparkContext;
+import org.apache.spark.network.util.JavaUtils;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.classic.SparkSession$;
@@ -37,11 +38,19 @@ import org.slf4j.LoggerFactory;
 
 public final class LanceTransport {
   private static final String SETTING = "spark.lance.transport";
+  // Bytes of memory by which a worker hands batches to its task; 0: by the socket.
+  private static final String MEMORY = "spark.lance.sharedMemory";
+  private static final String MEMORY_DEFAULT = "8m";
+  private static final long LEAST_MEMORY = 1L << 20;
+  private static final long MOST_MEMORY = 1L << 30;
   private static final List KINDS = Arrays.asList((Object[]) new String[] {"rows", "columns"});
   // The units whose classes executors need; the first says what it lacks.
-  private static final String[] UNITS = {"LanceColumns", "LanceHeldColumns", "LanceColumnVector"};
-  // The one by which tasks write. Where it is missing they write Spark's way, and read as ever.
+  private static final String[] UNITS = {
+    "LanceColumns", "LanceHeldColumns", "LanceColumnVector", "LanceRing", "LanceMessage"
+  };
+  // Those by which tasks write. Where one is missing they write Spark's way, and read as ever.
   private static final String WRITING = "LanceRowBatches";
+  private static final String FILLING = "LanceRowColumns";
   // Types whose values stand in a batch as Spark reads them, beside arrays, maps and structs of them.
   private static final Set TYPES =
       new HashSet(
@@ -104,7 +113,21 @@ public final class LanceTransport {
     if (kind.equals("rows")) {
       return rows;
     }
-    return (PartitionReaderFactory) made("LanceColumns$Factory", new Object[] {rows});
+    return (PartitionReaderFactory) made("LanceColumns$Factory", new Object[] {rows, Long.valueOf(memory())});
+  }
+
+  private static long memory() {
+    String asked = ((SQLConf) SQLConf$.MODULE$.get()).getConfString(MEMORY, MEMORY_DEFAULT);
+    long bytes = -1;
+    try {
+      bytes = JavaUtils.byteStringAsBytes(asked);
+    } catch (NumberFormatException problem) {
+      // It is none.
+    }
+    if (bytes != 0 && (bytes < LEAST_MEMORY || bytes > MOST_MEMORY)) {
+      throw new IllegalArgumentException(MEMORY + " is 0, or a size from 1m to 1g, not " + asked);
+    }
+    return bytes;
   }
 
   // What reads rows that the driver has read, one stream of Arrow each part.
@@ -188,7 +211,9 @@ public final class LanceTransport {
       }
       hasWriting = false;
       try {
+        Class filling = checked(FILLING);
         units.add(checked(WRITING));
+        units.add(filling);
         hasWriting = true;
       } catch (ClassNotFoundException problem) {
         // The loader of units has said so.

@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_lance.io.counters import read_counts
+from spark_lance.spark.scan.ring import open_shared_memory, socket_stream
 
 if TYPE_CHECKING:
     import pyspark.sql.types as st
@@ -34,7 +35,10 @@ _COUNTED = (
     ("pages_skipped", "lanceTaskPagesSkipped", "pages skipped in these fragments"),
 )
 # The same for a plan: name, what it is called, and where it begins.
-TASK_AMOUNTS = tuple((name, called, 0) for _, name, called in _COUNTED)
+TASK_AMOUNTS = (
+    *((name, called, 0) for _, name, called in _COUNTED),
+    ("lanceTaskShared", "bytes handed over in shared memory", 0),
+)
 
 
 @dataclass(frozen=True)
@@ -50,37 +54,61 @@ class TaskRead:
     def batches(self, given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the partition that Spark hands over: one row with one column, its pickle.
 
-        LanceColumns adds the path of a file behind the pickle, in which it looks for what has been read.
+        LanceColumns adds the path of a file behind the pickle, in which it looks for what has been read; or
+        two lines, the path of memory for batches (`spark.scan.ring`) and its key in hexadecimal digits.
         """
         for batch in given:
             handed = io.BytesIO(batch.column(0)[0].as_py())
-            part, path = pickle.load(handed), handed.read().decode()
-            found = self.reader.read(part)
-            yield from _told(found, path) if path else found
+            part, places = pickle.load(handed), handed.read().decode().split("\n")
+            found = iter(self.reader.read(part))
+            if len(places) == 2:
+                found = _placed(found, places[0], bytes.fromhex(places[1]))
+            elif places[0]:
+                found = _told(found, places[0])
+            yield from found
+
+
+def _placed(batches: Iterator[pa.RecordBatch], path: str, key: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield what stands for batches in shared memory, or batches with rows, if it is not to be had."""
+    stream = socket_stream()
+    memory = None if stream is None else open_shared_memory(path, key, stream)
+    if memory is None:
+        yield from (batch for batch in batches if batch.num_rows)
+        return
+    with contextlib.closing(memory):
+        yield from memory.through(_counted(batches, memory.tell))
 
 
 def _told(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    """Yield batches, and keep in a file what was read for them: lines of name and number, of one width."""
-    before = read_counts()
+    """Yield batches, and keep in a file what was read for them."""
     try:
         file = os.open(path, os.O_WRONLY)
     except OSError:  # the executor has files of its own: nothing can be told
         yield from batches
         return
 
-    def tell() -> None:
-        counts = read_counts() - before
-        lines = [f"{name} {getattr(counts, field):020d}\n" for field, name, _ in _COUNTED]
+    def tell(counts: bytes) -> None:
         with contextlib.suppress(OSError):  # the numbers are for show; a full disk must not end the task
-            os.pwrite(file, "".join(lines).encode(), 0)
+            os.pwrite(file, counts, 0)
 
     try:
-        for batch in batches:
-            tell()
-            yield batch
-        tell()
+        yield from _counted(batches, tell)
     finally:
         os.close(file)
+
+
+def _counted(batches: Iterator[pa.RecordBatch], tell: Callable[[bytes], None]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and tell what was read for them: lines of name and number, of one width."""
+    before = read_counts()
+
+    def lines() -> bytes:
+        counts = read_counts() - before
+        return "".join(f"{name} {getattr(counts, field):020d}\n" for field, name, _ in _COUNTED).encode()
+
+    for batch in batches:
+        tell(lines())
+        yield batch
+    tell(lines())
 
 
 def pickled_read(reader: DataSourceReader, schema: st.StructType) -> tuple[bytes, list[bytes]]:

@@ -441,6 +441,7 @@ def test_explain_and_the_ui_say_what_is_skipped(driver: SparkSession, root: str)
             assert shown.pop("bytes read from the store") > 0
             assert shown.pop("requests to the store") >= 2  # of the data file, and of what is deleted in it
             assert shown.pop("cache hits") >= 0
+            assert shown.pop("bytes handed over in shared memory") == 0  # they are few
             # The condition is met by rows, of which then the other columns are read.
             assert shown.pop("pages read") + shown.pop("pages skipped in these fragments") == planned[0]
             assert shown == {

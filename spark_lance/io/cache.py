@@ -1,4 +1,4 @@
-"""What a process keeps of indices between searches, within a number of bytes."""
+"""What a process keeps of what it has read between questions, within a number of bytes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,16 @@ def held_bytes() -> int:
 
 
 class ByteCache(Generic[Value]):
-    """The values used last, up to a number of bytes; may be used by several threads."""
+    """The values used last, up to a number of bytes; may be used by several threads.
 
-    def __init__(self, limit: int) -> None:
+    Args:
+        limit: bytes.
+        counted: whether a value that is at hand has saved a read, which `count_cache_hit` is told of.
+    """
+
+    def __init__(self, limit: int, *, counted: bool = True) -> None:
         self._limit = limit
+        self._counted = counted
         self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -47,7 +53,8 @@ class ByteCache(Generic[Value]):
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
-                count_cache_hit()
+                if self._counted:
+                    count_cache_hit()
                 return self._held[key][0]
         value = make()
         count = size(value)

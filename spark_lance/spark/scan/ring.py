@@ -1,0 +1,210 @@
+"""Batches that a Spark worker places in memory, where its task reads them, in place of the socket.
+
+The executor names a file of memory behind the partition that it hands over (`TaskRead`). Batches are copied
+into it, each as Arrow's encapsulated message, and a batch without rows goes to the socket in its place; what
+is small, or finds no room, goes through the socket itself. The layout, and how the file passes from task to
+task, is told by the executor's side: jvm/LanceRing.java.
+
+Nothing is lost if the memory cannot be had: another container than the executor's, a kernel that refuses, a
+limit on addresses. Then all batches go through the socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import IO, Any
+
+import pyarrow as pa
+
+__all__ = ["LEAST_PLACED", "SharedMemory", "open_shared_memory", "socket_stream"]
+
+_LOG = logging.getLogger(__name__)
+
+_MAGIC = b"LANCRING"
+_KEY = 8
+# These count numbers of 8 bytes.
+_DONE = 64 // 8
+_RECORDS = 1024 // 8
+_RECORD = 32 // 8
+_MOST_RECORDS = 64
+_COUNTS = 3072
+_HEADER = 4096
+_ALIGNMENT = 64
+# Smaller batches cost less on the socket.
+LEAST_PLACED = 128 << 10
+# How many batches have room side by side: one that is read, one that is written, and two on the way.
+_PIECES = 4
+# How long a batch waits for room, in seconds, before it goes through the socket. That is full then, too, or
+# nobody reads any more.
+_PATIENCE = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.002
+
+
+class SharedMemory:
+    """The memory of one task.
+
+    Args:
+        file: its descriptor, locked; closed by `close`.
+        memory: all of the file.
+        stream: what Spark's batches are written to, and wait in.
+    """
+
+    def __init__(self, file: int, memory: mmap.mmap, stream: IO[bytes]) -> None:
+        self._file = file
+        self._memory = memory
+        self._bytes = memoryview(memory)
+        self._words = self._bytes.cast("q")
+        self._stream = stream
+        self._size = len(memory)
+        self._sent = self._done = 0
+        # Number, start and end of the batches that the executor may read, the oldest first.
+        self._held: deque[tuple[int, int, int]] = deque()
+        self._schema: pa.Schema | None = None
+        self._schema_bytes = 0
+        self._mark: pa.RecordBatch | None = None
+
+    def tell(self, counts: bytes) -> None:
+        """Keep lines of text, always of the same length, for the executor."""
+        self._memory[_COUNTS : _COUNTS + len(counts)] = counts
+
+    def close(self) -> None:
+        """Give the memory back; what is in it stays there for the executor."""
+        self._words.release()
+        self._bytes.release()
+        with contextlib.suppress(BufferError):  # an error on its way holds what it was about to write
+            self._memory.close()
+        os.close(self._file)
+
+    def through(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield for the socket what stands for batches, or these themselves if they have rows."""
+        for batch in batches:
+            for piece in self._pieces(batch):
+                mark = self._placed(piece) if piece.num_columns else None
+                yield piece if mark is None else mark
+                if mark is not None:
+                    self._stream.flush()
+
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield a batch in pieces of which several have room."""
+        size = pa.ipc.get_record_batch_size(batch)
+        count = -(-size // max(1, (self._size - _HEADER) // _PIECES))
+        rows = max(1, -(-batch.num_rows // count))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+    def _placed(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Copy a batch into the memory; what goes to the socket instead, None if it goes there itself."""
+        size = pa.ipc.get_record_batch_size(batch)
+        if size < LEAST_PLACED or not self._fits_schema(batch.schema):
+            return None
+        start = self._room(self._schema_bytes + size)
+        if start is None:
+            return None
+        end = start + self._schema_bytes + size
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(self._bytes[start:end]))
+        # The message of a schema comes first, which the executor does not need.
+        pa.ipc.new_stream(sink, batch.schema).write_batch(batch)
+        assert sink.tell() == end - start
+        self._sent += 1
+        self._held.append((self._sent, start, end))
+        record = _RECORDS + self._sent % _MOST_RECORDS * _RECORD
+        self._words[record + 1] = start + self._schema_bytes
+        self._words[record + 2] = size
+        self._words[record] = self._sent
+        return self._mark
+
+    def _fits_schema(self, schema: pa.Schema) -> bool:
+        if self._schema is None:
+            self._schema = schema
+            self._schema_bytes = schema.serialize().size
+            self._mark = pa.RecordBatch.from_pylist([], schema)
+        return bool(self._schema.equals(schema))
+
+    def _room(self, size: int) -> int | None:
+        """Return where so many bytes are free, perhaps after a while; None if they are not."""
+        end = time.monotonic() + _PATIENCE
+        pause = _FIRST_PAUSE
+        while True:
+            done = self._words[_DONE]
+            if not self._done <= done <= self._sent:  # it cannot be; nothing says what is free
+                return None
+            self._done = done
+            while self._held and self._held[0][0] <= done:
+                self._held.popleft()
+            start = self._free(-(-size // _ALIGNMENT) * _ALIGNMENT)
+            if start is not None or not self._held or time.monotonic() > end:
+                return start
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _free(self, size: int) -> int | None:
+        if not self._held:
+            return _HEADER if _HEADER + size <= self._size else None
+        if len(self._held) == _MOST_RECORDS - 1:
+            return None
+        oldest, newest = self._held[0][1], self._held[-1][2]
+        head = -(-newest // _ALIGNMENT) * _ALIGNMENT
+        if newest <= oldest:  # they go on at the beginning
+            return head if head + size <= oldest else None
+        if head + size <= self._size:
+            return head
+        return _HEADER if _HEADER + size <= oldest else None
+
+
+def open_shared_memory(path: str, key: bytes, stream: IO[bytes]) -> SharedMemory | None:
+    """Return the memory that an executor has named; None if it is not to be had.
+
+    Args:
+        path: the executor's own descriptor of it, below /proc.
+        key: what is written in it, as long as it is meant for this task.
+        stream: what Spark's batches are written to.
+    """
+    try:
+        return SharedMemory(*_opened(path, key), stream)
+    except OSError as problem:
+        _LOG.debug("batches go through the socket, without the memory %s: %s", path, problem)
+        return None
+
+
+def _opened(path: str, key: bytes) -> tuple[int, mmap.mmap]:
+    """Return a file, which is locked, and what is in it; an `OSError` says why they are not to be had."""
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    memory = None
+    try:
+        # No other worker writes, and the executor gives it to nobody, as long as this is open.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size <= _HEADER:
+            raise OSError("it is another file")
+        if os.pread(file, _KEY + len(key), 0) != _MAGIC + key:
+            raise OSError("it is meant for another task")
+        memory = mmap.mmap(file, status.st_size)
+        return file, memory
+    finally:
+        if memory is None:
+            os.close(file)
+
+
+def socket_stream() -> IO[bytes] | None:
+    """Return what the caller's batches are written to, by a serializer of Spark's that calls it, or None.
+
+    It keeps small batches back, and nothing but the serializer has it.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "dump_stream":
+            stream = frame.f_locals.get("stream")
+            if callable(getattr(stream, "flush", None)):
+                found: IO[bytes] = stream
+                return found
+        frame = frame.f_back
+    return None
