@@ -10,6 +10,8 @@ PYTHON_VERSIONS ?= 3.10 3.11 3.12 3.13
 PYLANCE_VERSIONS ?= 0.38.3 1.0.4 4.0.2 8.0.1 14.0.2
 # Folders of tests that need no Spark; comparisons with whole tables of pylance are left to make test.
 FAST_TESTS ?= tests/file tests/io tests/table tests/index tests/cli
+# Those of them that need the package and what it needs but for Spark: installed and run in a minute.
+SMOKE_TESTS ?= tests/compatibility/test_python.py tests/io
 OLD := $(patsubst python%,%,$(notdir $(PYTHON)))
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,6 +21,7 @@ EXTRAS_test := test,demo
 EXTRAS_test-s3 := test,demo,test-s3
 EXTRAS_test-tpc := test,test-tpc
 EXTRAS_test-torch := test,demo,torch,datasets,ray
+HINT_test-torch := "PyTorch was not installed (3 GB from PyPI). A smaller one, for CPU only: $(BIN)/pip install torch --index-url https://download.pytorch.org/whl/cpu; then make test-torch again"
 EXTRAS_bench := test,demo,bench
 EXTRAS_docs := test,docs
 EXTRAS_release := release
@@ -27,7 +30,7 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python coverage test-slow test-s3 test-stores test-tpc test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: help demo test test-python smoke-python coverage test-slow test-s3 test-stores test-tpc test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -45,10 +48,17 @@ test: $(VENV)/.installed-test ## run the tests, without the slow ones, in two pr
 test-python: .venv-$(OLD)/.installed ## run the fast tests, without Spark, with another Python: PYTHON=python3.10
 	HYPOTHESIS_PROFILE=quick .venv-$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(FAST_TESTS) $(ARGS)
 
-# Workers of Spark and other processes that tests start are not counted.
-coverage: $(VENV)/.installed-test ## print how much of the package the tests run, Spark's workers not counted
+smoke-python: ## see that another Python runs the package at all, in a minute: PYTHON=python3.10
+	$(PYTHON) -m venv .venv-smoke-$(OLD)
+	sed -n '/^dependencies/,/^]/s/^ *"\([^"]*\)",/\1/p' pyproject.toml | grep -v pyspark > .venv-smoke-$(OLD)/needs.txt
+	.venv-smoke-$(OLD)/bin/python -m pip install --quiet $(PIP_OPTIONS) -c constraints.txt -r .venv-smoke-$(OLD)/needs.txt pytest hypothesis
+	.venv-smoke-$(OLD)/bin/python -m compileall -q spark_lance pyspark_lance.py
+	HYPOTHESIS_PROFILE=quick .venv-smoke-$(OLD)/bin/python -m pytest $(SMOKE_TESTS) $(ARGS)
+
+# Workers of Spark and other processes that tests start are counted, but for those that tests kill.
+coverage: $(VENV)/.installed-test ## print how much of the package the tests run, in Spark's workers, too
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest $(ARGS)
+	$(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
@@ -82,15 +92,15 @@ test-compatibility: $(PYTHON_VERSIONS:%=with-python-%) $(SPARK_VERSIONS:%=with-s
 
 with-python-%:
 	$(MAKE) .venv-$*/.installed PYTHON=python$*
-	.venv-$*/bin/python -m pytest --record tests/compatibility $(ARGS)
+	.venv-$*/bin/python -m pytest -m '' --record tests/compatibility $(ARGS)
 
 with-spark-%: .venv-spark-%/.installed
-	.venv-spark-$*/bin/python -m pytest --record tests/compatibility $(ARGS)
+	.venv-spark-$*/bin/python -m pytest -m '' --record tests/compatibility $(ARGS)
 
 # Another pylance before that of the environment, with whose other packages it goes.
 with-pylance-%: $(VENV)/.installed-test
 	$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --upgrade --target .venv-pylance-$* pylance==$*
-	PYTHONPATH=.venv-pylance-$* $(BIN)/python -m pytest --record tests/compatibility/test_pylance.py $(ARGS)
+	PYTHONPATH=.venv-pylance-$* $(BIN)/python -m pytest -m '' --record tests/compatibility/test_pylance.py $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc" $(ARGS)
@@ -206,7 +216,7 @@ $(BIN)/python:
 # One stamp for each set of extras: pip runs again only when what it read has changed.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing .[$(EXTRAS_$*)] into $(VENV): about a minute with a fast connection (1 GB on disk)"
-	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt -e '.[$(EXTRAS_$*)]' || { $(if $(HINT_$*),echo $(HINT_$*) >&2; )exit 1; }
 	@touch $@
 
 # Another Python beside that of $(VENV), in an environment of its own.

@@ -251,8 +251,11 @@ class AtomicPutUnsupportedError(StoreError):
     repeatable: ClassVar[bool | None] = False
 
 
-class CommitError(LanceError):
+class CommitError(LanceError, OSError):
     """A commit did not take place, unless the subclass says otherwise: nothing of it is visible."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class RetryableConflictError(CommitError):
@@ -289,9 +292,6 @@ class AlreadyCommittedError(CommitError):
         super().__init__(message, version)
         self.version = version
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class CommitOutcomeUnknownError(CommitError):
     """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
@@ -311,9 +311,6 @@ class LockNotReleasedError(CommitOutcomeUnknownError):
     def __init__(self, message: str, version: int) -> None:
         super().__init__(message, version)
         self.version = version
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class JavaNotFoundError(LanceError, RuntimeError):

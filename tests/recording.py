@@ -38,7 +38,8 @@ def row_of(config: pytest.Config, counts: Mapping[str, int]) -> Row:
     root = config.rootpath
     asked = sorted({str(Path(path).resolve().relative_to(root)) for path in config.args})
     asked += [f"-k {config.option.keyword!r}"] if config.option.keyword else []
-    if not config.option.markexpr.startswith(USUAL):
+    # Without an expression there are no more tests than those asked for.
+    if config.option.markexpr and not config.option.markexpr.startswith(USUAL):
         asked.append(f"-m {config.option.markexpr!r}")
     releases = {name: version(name) for name in PACKAGES}
     python = ".".join(platform.python_version_tuple()[:2])

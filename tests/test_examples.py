@@ -16,17 +16,23 @@ from tests.conftest import interpreted
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
+# What they show is tested in tests/spark/lance_table, and a JVM that has just begun takes long for them.
+LONG = ("add_embeddings", "maintenance")
 # This always runs as a program, as it needs no Spark.
-PROGRAMS = ("train_digits",)
-ALWAYS_AND_SOMETIMES = [
-    pytest.param(path, id=path.stem, marks=() if path.stem in PROGRAMS else pytest.mark.slow)
+ALONE = ("train_digits",)
+IN_THIS_PROCESS = [
+    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ())
+    for path in EXAMPLES
+    if path.stem not in ALONE
+]
+PROGRAMS = [
+    pytest.param(path, id=path.stem, marks=() if path.stem in ALONE else pytest.mark.slow)
     for path in EXAMPLES
 ]
-IN_A_SESSION = [pytest.param(path, id=path.stem) for path in EXAMPLES if path.stem not in PROGRAMS]
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("program", IN_A_SESSION)
+@pytest.mark.parametrize("program", IN_THIS_PROCESS)
 def test_steps_of_an_example_pass(
     program: Path,
     spark: SparkSession,
@@ -49,7 +55,7 @@ def test_steps_of_an_example_pass(
     assert "All checks passed." in said
 
 
-@pytest.mark.parametrize("program", ALWAYS_AND_SOMETIMES)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_example_runs_and_its_checks_pass(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     inherited = os.environ.get("PYTHONPATH")

@@ -6,7 +6,8 @@ import ast
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,26 +88,35 @@ MODULE_LINES = 500
 FUNCTION_LINES = 80
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
-CASES = [pytest.param(path, id=str(path.relative_to(ROOT))) for path in MODULES]
 
 Imports = Iterator[tuple[int, str]]
 
 
-def imported(tree: ast.AST) -> Imports:
-    """Yield (line, full name) of everything a syntax tree imports."""
-    for node in ast.walk(tree):
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all of a module's syntax; the module itself comes first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+def imported(parts: Iterable[ast.AST]) -> Imports:
+    """Yield (line, full name) of everything that parts of a syntax tree import."""
+    for node in parts:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: relative import"
+            assert node.level == 0, f"line {node.lineno}: relative import of {node.module}"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def late_imports(tree: ast.AST) -> Imports:
+def late_imports(path: Path) -> Imports:
     """Yield the imports that stand inside functions."""
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from imported(node)
+            yield from imported(ast.walk(node))
+
+
+def place(path: Path, line: int = 1) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
 
 
 def module_name(path: Path) -> str:
@@ -132,42 +142,47 @@ def room(name: str) -> tuple[str, int] | None:
 NAMES = {module_name(path) for path in PACKAGE.rglob("*.py")}
 
 
-def imported_modules(path: Path) -> set[str]:
+@cache
+def imported_modules(path: Path) -> frozenset[str]:
     """Return the modules of this package that a module imports, parents left out."""
     found = set()
-    for _, name in imported(ast.parse(path.read_text())):
+    for _, name in imported(nodes(path)):
         # "from a.b import c": c is a module or a name in a.b.
         found |= {name if name in NAMES else name.rpartition(".")[0]} & NAMES
-    return found - {module_name(path)}
+    return frozenset(found - {module_name(path)})
 
 
 def modules_by_name(path: Path) -> set[str]:
     """Return the modules of this package that a module imports by name, when they are needed."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes(path) if isinstance(node, ast.Call)]
     named = [call.args[0] for call in calls if ast.unparse(call.func).endswith("import_module")]
     return {str(name.value) for name in named if isinstance(name, ast.Constant)} & NAMES
 
 
-@pytest.mark.parametrize("path", CASES)
-def test_imports_point_left(path: Path) -> None:
-    own = layer(module_name(path))
-    for line, name in imported(ast.parse(path.read_text())):
-        package = name.split(".")[0]
-        assert package != "lance", f"line {line}: pylance belongs in tests and benchmarks only"
-        if package == "pyspark":
-            assert own >= LAYERS.index("spark"), f"line {line}: pyspark outside spark_lance/spark"
-        if package == "spark_lance":
-            assert layer(name) <= own, f"line {line}: {name} is to the right"
+def test_imports_point_left() -> None:
+    wrong = []
+    for path in MODULES:
+        own = layer(module_name(path))
+        for line, name in imported(nodes(path)):
+            package = name.split(".")[0]
+            if package == "lance":
+                wrong.append(f"{place(path, line)}: pylance belongs in tests and benchmarks only")
+            if package == "pyspark" and own < LAYERS.index("spark"):
+                wrong.append(f"{place(path, line)}: pyspark outside spark_lance/spark")
+            if package == "spark_lance" and layer(name) > own:
+                wrong.append(f"{place(path, line)}: {name} is to the right")
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", CASES)
-def test_imports_point_left_in_the_rooms(path: Path) -> None:
-    own = room(module_name(path))
-    if own is None:
-        return
-    for name in imported_modules(path):
-        other = room(name)
-        assert other is None or other[0] != own[0] or other[1] <= own[1], f"{name} is to the right"
+def test_imports_point_left_in_the_rooms() -> None:
+    wrong = []
+    for path in MODULES:
+        own = room(module_name(path))
+        for name in imported_modules(path) if own else ():
+            other = room(name)
+            if own and other and other[0] == own[0] and other[1] > own[1]:
+                wrong.append(f"{place(path)}: {name} is to the right")
+    assert not wrong
 
 
 @pytest.mark.parametrize("package", ROOMS)
@@ -178,17 +193,29 @@ def test_every_folder_is_a_room(package: str) -> None:
         assert (folder / name).is_dir() or (folder / f"{name}.py").is_file(), f"{package} has no {name}"
 
 
-@pytest.mark.parametrize("path", CASES)
-def test_imports_stand_at_the_top(path: Path) -> None:
-    if str(path.relative_to(ROOT)) not in LATE_IMPORTS_ALLOWED:
-        assert not list(late_imports(ast.parse(path.read_text())))
+def test_arrow_does_not_ask_pandas_for_types() -> None:
+    """Nobody has to have pandas, which Arrow imports to say what a type is in numpy."""
+    asked = [(path, node) for path in MODULES for node in nodes(path) if isinstance(node, ast.Attribute)]
+    assert not [place(path, node.lineno) for path, node in asked if node.attr == "to_pandas_dtype"]
 
 
-@pytest.mark.parametrize("path", CASES)
-def test_late_names_are_what_type_checkers_see(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+def test_imports_stand_at_the_top() -> None:
+    others = [path for path in MODULES if str(path.relative_to(ROOT)) not in LATE_IMPORTS_ALLOWED]
+    assert not [f"{place(path, line)}: {name}" for path in others for line, name in late_imports(path)]
+
+
+def test_late_names_are_what_type_checkers_see() -> None:
+    for path in MODULES:
+        seen, late = late_names(path)
+        assert late.items() <= seen.items(), place(path)
+
+
+def late_names(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return by name what a module imports for type checkers, and what it makes with `late` for the rest."""
     seen: dict[str, str] = {}
     late: dict[str, str] = {}
+    (tree, *_) = nodes(path)
+    assert isinstance(tree, ast.Module)
     for node in tree.body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for part in node.body:
@@ -202,21 +229,22 @@ def test_late_names_are_what_type_checkers_see(path: Path) -> None:
                     module, name = (ast.literal_eval(argument) for argument in part.value.args)
                     late[ast.unparse(part.targets[0])] = f"{module}.{name}"
                     assert hasattr(importlib.import_module(module), name)
-    assert late.items() <= seen.items()
+    return seen, late
 
 
-@pytest.mark.parametrize("path", CASES)
-def test_sizes(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= MODULE_LINES
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < FUNCTION_LINES, f"{node.name} is too long"
+def test_sizes() -> None:
+    wrong = [place(path) for path in MODULES if len(path.read_text().splitlines()) > MODULE_LINES]
+    for path in MODULES:
+        for node in nodes(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno >= FUNCTION_LINES:
+                    wrong.append(f"{place(path, node.lineno)}: {node.name}")
+    assert not wrong, "too long"
 
 
 def test_modules_import_in_no_circle() -> None:
-    left = {module_name(path): imported_modules(path) | modules_by_name(path) for path in MODULES}
+    left = {module_name(path): {*imported_modules(path), *modules_by_name(path)} for path in MODULES}
     for asking, asked in LATE_CIRCLES:
         assert asking in left[asked], "no circle any more"
         left[asking].remove(asked)

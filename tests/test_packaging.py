@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import zlib
 from pathlib import Path
@@ -58,3 +59,13 @@ def test_a_wheel_is_small_and_keeps_its_comments() -> None:
     )
     assert 0.5e6 < size < int(most[1])
     assert all('"""' in path.read_text() for path in files if path.suffix == ".py")
+
+
+def test_what_spark_needs_is_required() -> None:
+    """PySpark asks for pandas where it runs functions over Arrow batches, and does not bring it by itself."""
+    from pyspark.sql.pandas import functions, map_ops
+
+    assert "pandas_udf(" in inspect.getsource(map_ops)
+    assert "require_minimum_pandas_version()" in inspect.getsource(functions.pandas_udf)
+    needed = PROJECT.partition("\ndependencies = [")[2].partition("]")[0]
+    assert re.search(r'^    "pandas>=', needed, re.MULTILINE)

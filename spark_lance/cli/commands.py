@@ -111,6 +111,11 @@ _FILE_VERSION = click.Option(
 )
 _DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Change nothing, show what would be.")
 
+
+def _older_than(what: str, default: str) -> click.Option:
+    return click.Option(["--older-than"], help=what, show_default=default)
+
+
 COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
     "Look at a table": {
         "inspect": Command(
@@ -286,9 +291,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "vacuum flights.lance --older-than 30days --dry-run",
             (
                 _DRY_RUN,
-                click.Option(
-                    ["--older-than"], help="Age of what goes, such as 36h or 7days.", show_default="2weeks"
-                ),
+                _older_than("Age of what goes, such as 36h or 7days.", "2weeks"),
                 click.Option(["--retain-versions"], type=int, help="How many of the newest versions stay."),
                 click.Option(
                     ["--allow-short-retention"],
@@ -321,10 +324,8 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                             is_flag=True,
                             help="Bring what is only in logs, too; writers that are at work are displaced.",
                         ),
-                        click.Option(
-                            ["--older-than"],
-                            help="Age of what is deleted after it came into the table, such as 10m.",
-                            show_default="1h",
+                        _older_than(
+                            "Age of what is deleted after it came into the table, such as 10m.", "1h"
                         ),
                     ),
                 ),

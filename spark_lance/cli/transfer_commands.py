@@ -16,7 +16,14 @@ from spark_lance.cli.opening import columns_of, open_table, storage_options
 from spark_lance.cli.output import Progress, as_json, say
 from spark_lance.cli.transfer_formats import Format, format_of
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
-from spark_lance.errors import LocationInUseError, OptionError, SchemaError, StoreError, TableNotFoundError
+from spark_lance.errors import (
+    LanceError,
+    LocationInUseError,
+    OptionError,
+    SchemaError,
+    StoreError,
+    TableNotFoundError,
+)
 
 __all__ = ["export_rows", "import_rows", "write_counted"]
 
@@ -79,6 +86,8 @@ def _output(target: str, overwrite: bool) -> Iterator[IO[bytes]]:
         system.mv(part, path)
     except OSError as error:
         _remove(system, part)
+        if isinstance(error, LanceError):
+            raise
         raise StoreError(f"writing {target}: {error.strerror or error}") from error
     except BaseException:
         _remove(system, part)

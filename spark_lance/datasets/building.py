@@ -26,6 +26,7 @@ from spark_lance.io.store import Store, join, open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
+from spark_lance.table.commits.detached import commit_detached
 from spark_lance.table.inserts.write_plan import find_latest, plan_write
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import DATA_DIR
@@ -149,6 +150,7 @@ def commit(
     commit_message: str | None = None,
     enable_stable_row_ids: bool | None = None,
     commit_timeout: timedelta | None = None,
+    detached: bool = False,
 ) -> Manifest:
     """Commit an operation whose files are written, and return the version it became.
 
@@ -160,9 +162,11 @@ def commit(
         commit_message: why, for readers of the history.
         enable_stable_row_ids: of a table that this makes.
         commit_timeout: no new attempt is begun after this time.
+        detached: make a version outside the history, see `commit_detached`.
 
     Raises:
         OptionError: the version that it was computed from is not said.
+        TableNotFoundError: there is no table, and `detached`, or the operation cannot make one.
         CommitError: other writers were in the way; see its subclasses.
     """
     properties: dict[str, str] = {}
@@ -181,6 +185,8 @@ def commit(
     latest = find_latest(store, root)
     seconds = RetryPolicy().total_seconds if commit_timeout is None else commit_timeout.total_seconds()
     retry = RetryPolicy(attempts=max_retries + 1, total_seconds=seconds)
+    if latest is None and detached:
+        raise TableNotFoundError(f"there is no table at {place.uri}: a detached version needs one")
     if latest is None:
         return _create(place, operation, properties, bool(enable_stable_row_ids), retry)
     anew = isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore)
@@ -193,6 +199,10 @@ def commit(
         for entry in message.new_indices:
             fill_entry(snapshot, entry)
     strict = max_retries == 0
+    if detached:
+        return commit_detached(
+            store, root, message, read_version=base.version, properties=properties, strict=strict
+        )
     return commit_operation(
         store, root, message, read_version=base.version, properties=properties, strict=strict, retry=retry
     )

@@ -27,6 +27,7 @@ from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.late import late
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
+from spark_lance.table.paths import is_detached
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
@@ -135,6 +136,7 @@ class LanceDataset(
         max_retries: int = 20,
         commit_message: str | None = None,
         enable_stable_row_ids: bool | None = None,
+        detached: bool = False,
     ) -> LanceDataset:
         """Commit an operation whose files are written, and return the version it became.
 
@@ -146,6 +148,8 @@ class LanceDataset(
             max_retries: how often to start over when other writers win; 0: at once or not at all.
             commit_message: why, for readers of the history.
             enable_stable_row_ids: of a table that this makes.
+            detached: make a version outside the history, which only those see who open it by its number. It
+                may follow another one of the kind; `restore` brings it into the history.
 
         Raises:
             OptionError: an argument cannot be used.
@@ -159,6 +163,7 @@ class LanceDataset(
             max_retries=max_retries,
             commit_message=commit_message,
             enable_stable_row_ids=enable_stable_row_ids,
+            detached=detached,
         )
         return LanceDataset(place.uri, place.store, place.root, manifest)
 
@@ -240,6 +245,7 @@ def write_dataset(
         CommitError: another writer was in the way; see its subclasses.
     """
     config = auto_cleanup_config(auto_cleanup_options)
+    _check_target(uri, mode)
     reader = as_reader(data, schema)
     place = place_of(uri, storage_options, commit_lock)
     store, root = place.store, place.root
@@ -265,6 +271,14 @@ def write_dataset(
     )
     version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))
+
+
+def _check_target(target: Any, mode: str) -> None:
+    if mode == "append" and isinstance(target, DatasetBase) and is_detached(target.version):
+        raise OptionError(
+            f"version {target.version} is detached, and rows are appended to the newest version: restore it "
+            "first, or commit fragments with detached=True"
+        )
 
 
 def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:

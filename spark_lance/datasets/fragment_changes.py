@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError, OptionError, RowNotFoundError, SchemaError
+from spark_lance.errors import FormatError, OptionError, OptionTypeError, RowNotFoundError, SchemaError
 from spark_lance.file.extensions import known_schema
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
@@ -106,8 +106,11 @@ class FragmentChanges(ABC):
             `LanceOperation.Delete`.
 
         Raises:
+            OptionTypeError: there is no predicate.
             ExpressionError: the predicate does not fit the columns.
         """
+        if predicate is None:
+            raise OptionTypeError("delete needs a condition, not None; delete('true') deletes every row")
         snapshot = self.snapshot
         scan = snapshot.scan([ROW_ADDRESS], fragments=[self.message])
         found = [table[ROW_ADDRESS].to_numpy() for table in scan.tables(predicate, _WINDOW_BYTES)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -25,6 +26,14 @@ _KINDS = table_pb2.DeletionFile
 _DELETION_TYPES = {"array": _KINDS.ARROW_ARRAY, "bitmap": _KINDS.BITMAP}
 
 
+class _PathText(str):
+    """The name of a file, which scripts for old releases of pylance call."""
+
+    def __call__(self) -> str:
+        warnings.warn("DataFile.path is text: leave out the brackets", DeprecationWarning, stacklevel=2)
+        return str(self)
+
+
 @dataclass
 class DataFile:
     """A data file of a fragment.
@@ -45,6 +54,9 @@ class DataFile:
     file_minor_version: int = 0
     file_size_bytes: int | None = None
     base_id: int | None = None
+
+    def __post_init__(self) -> None:
+        self.path = _PathText(self.path)
 
     def __repr__(self) -> str:
         base = "" if self.base_id is None else f", base_id={self.base_id}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,6 +69,8 @@ else:
 
 __all__ = ["DISTANCE", "SCORE", "IndexMixin", "IndexOptimizer", "known_indices", "measured_schema"]
 
+logger = logging.getLogger(__name__)
+
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Sets of columns whose files stay open between searches.
 _KEPT_COLUMN_SETS = 4
@@ -88,7 +91,8 @@ class IndexOptimizer(Optimizer):
         Args:
             num_indices_to_merge: how many of the newest segments of an index become one with the new rows. 0
                 adds a segment; by default all are merged.
-            index_names: the indices; all that are known here by default.
+            index_names: the indices; by default all that are known here; those whose form is too
+                old to be read are passed over with a warning in the log.
 
         Raises:
             IndexNotFoundError: there is no index of a name, or it is of a kind that is not built here.
@@ -100,7 +104,12 @@ class IndexOptimizer(Optimizer):
         for name in names:
             kind = _kind_of(dataset.manifest, name)
             extend = extend_vector_index if kind == "vector" else extend_scalar_index
-            snapshot = snapshot.at(extend(snapshot, name, merge=num_indices_to_merge))
+            try:
+                snapshot = snapshot.at(extend(snapshot, name, merge=num_indices_to_merge))
+            except IndexNotFoundError as error:
+                if index_names is not None:
+                    raise
+                logger.warning("not extended: %s", error)
 
 
 class IndexMixin(ReadMixin, MaintainMixin):

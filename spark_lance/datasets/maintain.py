@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
+from spark_lance.errors import OptionTypeError
 from spark_lance.late import late
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class MaintainMixin(DatasetBase):
             OptionError: an argument cannot be used, or a version that would go has a tag.
             FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
         """
+        if older_than is not None and not isinstance(older_than, timedelta):
+            raise OptionTypeError(f"older_than is a timedelta, as in timedelta(days=14), not {older_than!r}")
         policy = CleanupPolicy(
             older_than, retain_versions, versions, delete_unverified, error_if_tagged_old_versions
         )

@@ -10,6 +10,7 @@ from typing import Any, Generic
 import pyarrow as pa
 
 from spark_lance.datasets.base import SameDataset
+from spark_lance.datasets.merge_plan import analyzed_merge, explained_merge
 from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.datasets.transaction import Transaction
 from spark_lance.errors import OptionError
@@ -116,6 +117,46 @@ class MergeInsertBuilder(Generic[SameDataset]):
         """Let all places take new files, with the table's own root or without."""
         self._rules = replace(self._rules, target_bases=(), target_all_bases=include_primary)
         return self
+
+    def use_index(self, use_index: bool) -> MergeInsertBuilder[SameDataset]:
+        """Set whether indices of the key columns may tell where keys are, where that is less work: they may.
+
+        The result is the same; without them the key columns are read.
+        """
+        self._rules = replace(self._rules, use_index=use_index)
+        return self
+
+    def explain_plan(self, schema: pa.Schema | None = None, verbose: bool = False) -> str:
+        """Return how the merge is run, as a tree: what runs last stands first. Nothing is run or written.
+
+        Args:
+            schema: of the data; that of the table by default.
+            verbose: changes nothing; for callers of pylance.
+
+        Raises:
+            OptionError, SchemaError, ExpressionError, UnsupportedFormatError: see `execute`.
+        """
+        del verbose
+        snapshot = self._dataset.snapshot
+        return explained_merge(
+            snapshot, snapshot.schema.to_arrow() if schema is None else schema, self._checked_rules()
+        )
+
+    def analyze_plan(self, data: Any, schema: pa.Schema | None = None) -> str:
+        """Run the merge but for its commit, and return its plan with times, rows and bytes.
+
+        The table stays as it is; the files that are written are deleted again. Bytes and requests
+        are those of the process during the run: reads beside it are among them.
+
+        Args:
+            data, schema: see `execute`.
+
+        Raises:
+            OptionError, SchemaError, ExpressionError, MergeError, UnsupportedFormatError: see `execute`.
+        """
+        rules = self._checked_rules()
+        with source_rows(as_reader(data, schema), self._limit) as rows:
+            return analyzed_merge(self._dataset.snapshot, rows, rules)
 
     def execute(self, data: Any, schema: pa.Schema | None = None) -> MergeResult[SameDataset]:
         """Merge the data and return the new version. One is made even if nothing changes.

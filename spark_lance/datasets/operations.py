@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid as uuids
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,6 +194,13 @@ class LanceOperation:
         def __post_init__(self) -> None:
             _check_schema(self.schema)
             _check_fragments(self.fragments)
+            if isinstance(self.schema, pa.Schema):
+                warnings.warn(
+                    "the schema of a Merge as a pyarrow.Schema tells fields by their names alone: give the "
+                    "LanceSchema that merge_columns returns",
+                    DeprecationWarning,
+                    stacklevel=3,
+                )
 
         def message(self, manifest: Manifest | None) -> Message:
             """Return the message for a transaction."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
+from spark_lance.errors import OptionTypeError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.late import late
 from spark_lance.table.predicates.predicate import Predicate
@@ -60,10 +61,13 @@ class RowsMixin(DatasetBase):
             retry_timeout: no new attempt is begun after this time.
 
         Raises:
+            OptionTypeError: there is no predicate.
             ExpressionError: the predicate does not fit the columns.
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table uses a feature that is not written here.
         """
+        if predicate is None:
+            raise OptionTypeError("delete needs a condition, not None; delete('true') deletes every row")
         reruns = _reruns(conflict_retries, retry_timeout)
         return self._at(delete_rows(self.snapshot, predicate, reruns=reruns))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +56,10 @@ def check_hints(hints: Mapping[str, Any]) -> None:
         OptionTypeError: one is not known.
     """
     if unknown := sorted(hints.keys() - HINTS):
-        raise OptionTypeError(f"a scan has no argument {', '.join(unknown)}")
+        known = [each.name for each in fields(ScanRequest)]
+        near = get_close_matches(unknown[0], known, 1)
+        told = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+        raise OptionTypeError(f"a scan has no argument {', '.join(unknown)}{told}")
     given = {name: value for name, value in hints.items() if value is not None}
     if given:
         logger.debug("hints that change nothing here: %s", given)
@@ -118,7 +122,11 @@ class ScanRequest:
         Raises:
             OptionError: a key or value that a search does not have.
         """
-        nearest = dict(self.nearest or {})
+        if not isinstance(self.nearest, Mapping):
+            raise OptionTypeError(
+                f"nearest is a dict such as {{'column': 'vector', 'q': [...], 'k': 10}}, not {self.nearest!r}"
+            )
+        nearest = dict(self.nearest)
         if nearest.get("k") is None and self.limit is not None:
             nearest["k"] = max(self.limit, 1)
         if self.fast_search:

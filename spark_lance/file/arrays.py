@@ -9,16 +9,25 @@ offsets of texts and lists even where there are none, as in empty arrays that Ja
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 __all__ = [
     "CapacityError",
     "dictionary_types",
+    "empty_text",
+    "flags_of",
     "join",
     "kept_rows",
     "movable",
+    "numbers_of",
+    "numpy_type",
+    "of_flags",
+    "of_numbers",
     "one_array",
     "pick_rows",
     "sound",
@@ -48,6 +57,19 @@ def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
         return list(arrays)
 
 
+@cache
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """Return numpy's type for integers or floats of Arrow, whose own `to_pandas_dtype` would load pandas.
+
+    Raises:
+        TypeError: the type is another one.
+    """
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise TypeError(f"{kind} is no type of numbers")
+    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
+
+
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return a column as one array, a single chunk as it is.
 
@@ -59,6 +81,46 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def of_numbers(numbers: npt.NDArray[Any]) -> pa.Array:
+    """Return numbers as an array of Arrow's that shares their memory.
+
+    `pa.array` imports pandas when it is first called, where that is installed: 0.3 s of every process that
+    Spark starts for Python.
+    """
+    kept = np.ascontiguousarray(numbers)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(kept.dtype), len(kept), [None, pa.py_buffer(kept)])
+
+
+def of_flags(flags: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """Return bools as an array of Arrow's; see `of_numbers`."""
+    bits = np.packbits(flags, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(bits)])
+
+
+def empty_text(arrow: pa.DataType) -> pa.Array:
+    """Return an array of one value without bytes, of a string or binary type; see `of_numbers`."""
+    return pa.Array.from_buffers(arrow, 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])
+
+
+def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Return the values of bools, whatever stands for nulls; `to_numpy` imports pandas, see `of_numbers`."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(0, np.bool_)
+    first = array.offset // 8
+    packed = np.frombuffer(buffer, np.uint8)[first : (array.offset + len(array) + 7) // 8]
+    skip = array.offset - first * 8
+    return np.unpackbits(packed, bitorder="little")[skip : skip + len(array)].view(np.bool_)
+
+
+def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
+    """Return the values of numbers, whatever stands for nulls, in Arrow's memory; see `of_numbers`."""
+    buffer, dtype = array.buffers()[1], numpy_type(array.type)
+    if buffer is None:
+        return np.zeros(0, dtype)
+    return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array)]
 
 
 def dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:

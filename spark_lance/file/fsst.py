@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
+from spark_lance.file.arrays import of_numbers
 from spark_lance.file.buffers import as_bytes
 from spark_lance.file.kernels.accelerate import Kernel, compiled
 from spark_lance.file.kernels.contract import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL
@@ -177,7 +178,7 @@ def _even_places(marks: _Places) -> _Places:
 
 def _take(symbols: pa.BinaryArray, tokens: _Tokens) -> tuple[npt.NDArray[np.int32], _Bytes]:
     """Return the offsets and bytes of symbols[token] for all tokens, which must exist."""
-    _, offsets, data = pc.take(symbols, pa.array(tokens), boundscheck=False).buffers()
+    _, offsets, data = pc.take(symbols, of_numbers(tokens), boundscheck=False).buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)[: len(tokens) + 1]
     return ends, as_bytes(data)[: int(ends[-1])] if data is not None else np.zeros(0, dtype=np.uint8)
 
@@ -257,6 +258,6 @@ def _pair_tokens() -> _Tokens:
 def _pair_table(table: bytes, lengths: bytes) -> pa.BinaryArray:
     """Return what every pair of codes stands for."""
     symbols = _symbols(table, lengths)
-    _, offsets, data = pc.take(symbols, pa.array(_pair_tokens()), boundscheck=False).buffers()
+    _, offsets, data = pc.take(symbols, of_numbers(_pair_tokens()), boundscheck=False).buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)[: (1 << 17) + 1 : 2].copy()
     return pa.Array.from_buffers(pa.binary(), 1 << 16, [None, pa.py_buffer(ends), data])

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
+from spark_lance.file.arrays import numpy_type
 from spark_lance.file.json_binary import JSON_EXTENSION, json_documents, json_texts
 
 __all__ = [
@@ -131,7 +132,7 @@ def text_array(array: pa.Array, field: pa.Field) -> pa.Array:
     offsets = array.offsets
     first = offsets[0].as_py() if len(offsets) else 0
     last = offsets[-1].as_py() if len(offsets) else 0
-    moved = pa.array(offsets.to_numpy() - np.array(first, offsets.type.to_pandas_dtype()))
+    moved = pa.array(offsets.to_numpy() - np.array(first, numpy_type(offsets.type)))
     if pa.types.is_map(kind):
         keys = text_array(array.keys.slice(first, last - first), kind.key_field)
         items = text_array(array.items.slice(first, last - first), kind.item_field)

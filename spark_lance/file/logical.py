@@ -139,6 +139,12 @@ def to_logical(arrow: pa.DataType) -> str:
     Raises:
         SchemaError: Lance has no such type.
     """
+    if isinstance(arrow, pa.BaseExtensionType):
+        # Inside of other types; a column of such a type is stored as what lies below it.
+        raise SchemaError(
+            f"Lance stores lists of the type {arrow.storage_type}, but not of the extension "
+            f"{arrow.extension_name} over it: cast the values to a type of Arrow's own"
+        )
     if arrow in _PLAIN_NAMES:
         return _PLAIN_NAMES[arrow]
     for test, name in _NAMERS:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
+from spark_lance.file.arrays import flags_of, of_flags
 from spark_lance.file.schema import Field
 
 __all__ = ["has_lists", "merge_paths"]
@@ -51,7 +52,7 @@ def merge_paths(
     if len(arrays) == 1 and arrays[0].type.equals(target, check_metadata=True):
         return arrays[0]
     if ignored is not None and ignored.any():
-        arrays = [pc.if_else(pa.array(ignored), pa.scalar(None, array.type), array) for array in arrays]
+        arrays = [pc.if_else(of_flags(ignored), pa.nulls(1, array.type)[0], array) for array in arrays]
     return _merge(field, list(arrays), target)
 
 
@@ -101,7 +102,7 @@ def _united_validity(arrays: list[pa.Array]) -> tuple[pa.Buffer | None, bool]:
     first = _validity(arrays[0])
     if len(arrays) == 1:
         return first, True
-    valid = [np.asarray(array.is_valid()) for array in arrays]
+    valid = [flags_of(array.is_valid()) for array in arrays]
     if len(nulls) == 1 and all(np.array_equal(valid[0], other) for other in valid[1:]):
         return first, True
     united = np.logical_or.reduce(valid)

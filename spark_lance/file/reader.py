@@ -24,6 +24,7 @@ from spark_lance.file.pages import PAGE_FORMATS, FieldReader, RowReader
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.source import PageSource
 from spark_lance.file.version import FileVersion
+from spark_lance.io.cache import ByteCache
 from spark_lance.io.store import Store
 from spark_lance.proto import file_pb2
 
@@ -33,6 +34,10 @@ _TAIL = 64 << 10
 # Metadata of at most this size (bytes) is read whole if the tail of the file does not hold it.
 _MAX_METADATA = 8 << 20
 _PAIR = struct.Struct("<QQ")
+# Columns of files that were opened before, by their bytes: files are opened anew for each question.
+_COLUMNS: ByteCache[ColumnMetadata] = ByteCache(16 << 20, counted=False)
+# About how many times as large as its bytes is a parsed column.
+_PARSED = 20
 
 
 class FileReader:
@@ -166,8 +171,13 @@ class FileReader:
                 )
             entry = self._bytes(self._footer.column_table_start + index * _PAIR.size, _PAIR.size)
             position, length = _PAIR.unpack(entry)
+            data, size = self._bytes(position, length), self.source.size
             try:
-                known = parse_column(index, self._bytes(position, length), self.source.size)
+                known = _COLUMNS.get(
+                    (index, data, size),
+                    lambda: parse_column(index, data, size),
+                    lambda _: _PARSED * len(data),
+                )
             except (FormatError, UnsupportedFormatError) as error:
                 raise error.at(self.path) from error
             self._parsed[index] = known

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
-from spark_lance.errors import StoreError
+from spark_lance.errors import OptionTypeError, StoreError
 
-__all__ = ["IN_REACH", "LOCAL", "S3", "full_uri", "join", "protocol_of", "settings_in"]
+__all__ = ["IN_REACH", "LOCAL", "S3", "full_uri", "join", "protocol_of", "settings_in", "uri_text"]
 
 LOCAL = frozenset({"file", "local"})
 IN_REACH = LOCAL | {"memory"}  # nothing in between that could fail for a moment
@@ -19,6 +20,18 @@ _SHORT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)")
 def join(root: str, *parts: str) -> str:
     """Join path parts with '/', whatever the platform."""
     return "/".join([root.rstrip("/"), *parts])
+
+
+def uri_text(given: object) -> str:
+    """Return a URI or path as text.
+
+    Raises:
+        OptionTypeError: it is something else.
+    """
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if isinstance(text, str):
+        return text
+    raise OptionTypeError(f"a table is given by its path or URI as text, not as {given!r}")
 
 
 def full_uri(text: str) -> str:

@@ -29,7 +29,7 @@ from spark_lance.io.atomic import put_if_absent, refusal
 from spark_lance.io.counters import count_read
 from spark_lance.io.drivers import file_system
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
-from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, protocol_of, settings_in
+from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, protocol_of, settings_in, uri_text
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
 from spark_lance.io.outputs import (
@@ -77,7 +77,7 @@ def open_store(
         OptionError: a setting is given by two names, or its value cannot be used.
         StoreError: the protocol is unknown, its driver is not installed, or a URI lacks slashes (dbfs:/x).
     """
-    text, manifests = split_uri(os.fspath(uri))
+    text, manifests = split_uri(uri_text(uri))
     text = full_uri(text)
     protocol = protocol_of(text)
     own, rest = split_own(storage_options or {})

@@ -78,7 +78,7 @@ def plans_with_filters() -> bool:
 def planned_size(rows: int, size: int) -> str:
     """Return the text by which a partition tells the optimizer rule its rows and bytes.
 
-    Spark hands partitions of a Python data source to its planner pickled. The rule (jvm/LancePruning.java)
-    looks for this text in the pickle, so a partition has it as the value of a field.
+    Spark hands partitions of a Python data source to its planner pickled. The rule's scan
+    (jvm/LancePlannedScan.java) looks for this text in the pickle, so a partition has it as a field's value.
     """
     return f"lance-size:{rows}:{size};"

@@ -33,6 +33,8 @@ __all__ = [
     "VERSIONS_DIR",
     "Naming",
     "deletion_path",
+    "detached_path",
+    "is_detached",
     "manifest_path",
     "new_data_file_name",
     "newest_manifest_name",
@@ -66,6 +68,16 @@ class Naming(enum.Enum):
         if self is Naming.V1:
             return f"{version}.manifest"
         return f"{_MAX_U64 - version:0{_V2_DIGITS}d}.manifest"
+
+
+def is_detached(version: int) -> bool:
+    """Whether a number is that of a version outside the history: its highest bit is set."""
+    return bool(version >> 63)
+
+
+def detached_path(root: str, version: int) -> str:
+    """Return the path of a detached version's manifest."""
+    return join(root, VERSIONS_DIR, f"d{version}{_MANIFEST_SUFFIX}")
 
 
 def parse_manifest_name(name: str) -> tuple[int, Naming] | None:

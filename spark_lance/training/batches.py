@@ -9,8 +9,10 @@ the rows of it that were given.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +24,16 @@ from spark_lance.errors import OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
 from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.scan import ROW_ADDRESS, ScanTask
 
 __all__ = ["Batches", "Position", "rows_at"]
 
 _TABLE_BYTES = 64 << 20
+# Fragments whose files stay open between pieces; each may hold a decoded page of every column.
+_KEPT_OPEN = 4
+
+_Opened: TypeAlias = OrderedDict[int, FragmentRows]
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,9 @@ class Batches:
         held: list[pa.Table] = []
         rows = 0
         place = begin
+        opened: _Opened = OrderedDict()
         for index in range(begin.buffer, len(buffers)):
-            table = self._buffer(buffers[index], (self.seed, number, shard, index))
+            table = self._buffer(buffers[index], (self.seed, number, shard, index), opened)
             used = begin.rows if index == begin.buffer else 0
             while used < table.num_rows:
                 part = table.slice(used, self.batch_size - rows)
@@ -138,11 +146,22 @@ class Batches:
         order = np.random.default_rng((self.seed, epoch)).permutation(len(pieces))
         return [pieces[i] for i in order]
 
-    def _buffer(self, pieces: Sequence[ScanTask], seed: tuple[int, ...]) -> pa.Table:
-        """Read pieces, and shuffle their rows."""
+    def _buffer(self, pieces: Sequence[ScanTask], seed: tuple[int, ...], opened: _Opened) -> pa.Table:
+        """Read pieces, and shuffle their rows; fragments that are opened for it are kept open."""
         snapshot = self.dataset.snapshot
         condition = None if self.filter is None else snapshot.scan([]).condition(self.filter)
-        tables = [table for piece in pieces for table in piece.tables(_TABLE_BYTES, condition)]
+        if self.shuffle:
+            # Their order is lost below; so those of one fragment are read one after the other.
+            pieces = sorted(pieces, key=lambda piece: (piece.message.id, piece.span))
+        tables: list[pa.Table] = []
+        for piece in pieces:
+            number = piece.message.id
+            if number not in opened:
+                if len(opened) >= _KEPT_OPEN:
+                    opened.popitem(last=False)
+                opened[number] = piece.opened(condition)
+            opened.move_to_end(number)
+            tables += piece.tables(_TABLE_BYTES, condition, opened[number])
         if not tables:
             return self.empty_table()
         table = pa.concat_tables(tables)

@@ -179,3 +179,23 @@ def test_a_search_of_chosen_segments_is_refused(tmp_path: Path) -> None:
 
 def test_times_of_versions_may_be_in_utc() -> None:
     assert sanitize_ts("2026-01-02T03:04:05Z").utcoffset() == timedelta(0)
+
+
+def test_sessions_are_the_caches_of_the_process(tmp_path: Path) -> None:
+    mine = ours.write_dataset({"id": range(2000)}, tmp_path / "t")
+    other = ours.dataset(tmp_path / "t", session=ours.Session(index_cache_size_bytes=1 << 20))
+    assert mine.session().is_same_as(other.session())
+    mine.create_scalar_index("id", "BTREE")
+    before = mine.session().size_bytes()
+    assert mine.to_table(filter="id = 77").num_rows == 1
+    assert other.session().size_bytes() == mine.session().size_bytes() > before > 0
+
+
+def test_which_manifests_need_a_migration(tmp_path: Path) -> None:
+    from spark_lance.compat.lance.lance import manifest_needs_migration
+
+    table = ours.write_dataset({"id": range(10)}, tmp_path / "t")
+    table.delete("id = 3")
+    assert not manifest_needs_migration(table)
+    table.value.manifest.message.fragments[0].physical_rows = 0
+    assert manifest_needs_migration(table)

@@ -12,6 +12,9 @@ import spark_lance
 from spark_lance import LanceTable
 from tests.compatibility.tables import DIM, rows
 
+# With the release that all other tests run with, they test the same in more depth.
+pytestmark = pytest.mark.slow
+
 SCHEMA = (
     "id long, kind int, words string, marks array<string>, "
     "place struct<x: double, s: string>, vec array<float>"

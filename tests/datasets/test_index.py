@@ -176,3 +176,20 @@ def test_searches_leave_out_deleted_rows(path: Path) -> None:
     nearest = {"column": "v", "q": QUERY, "k": 5}
     with pytest.raises(OptionError, match="Cannot include deleted rows"):
         dataset(path).to_table(nearest=nearest, with_row_id=True, include_deleted_rows=True)
+
+
+def test_an_index_of_an_old_form_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = write_dataset(pa.table({"id": range(10), "text": ["a b"] * 10}), tmp_path / "t")
+    table = table.create_scalar_index("text", "INVERTED").create_scalar_index("id", "BTREE")
+    table = write_dataset(pa.table({"id": [10], "text": ["c"]}), table, "append")
+    old = lambda entry, store, directory: entry.name == "text_idx"  # noqa: E731
+    monkeypatch.setattr("spark_lance.index.entries._is_outdated", old)
+    with pytest.raises(IndexNotFoundError, match=r"'text_idx' of column 'text' has a form .* build it anew"):
+        table.optimize.optimize_indices(index_names=["text_idx"])
+    table.optimize.optimize_indices()
+    assert "not extended: index 'text_idx'" in caplog.text
+    newest = table.checkout_version(table.latest_version)
+    assert newest.index_statistics("id_idx")["num_unindexed_rows"] == 0
+    assert newest.index_statistics("text_idx")["num_unindexed_rows"] == 1

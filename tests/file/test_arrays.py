@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,18 @@ import pyarrow as pa
 import pytest
 
 from spark_lance import dataset, write_dataset
-from spark_lance.file.arrays import join, kept_rows, movable, pick_rows, sound
+from spark_lance.file.arrays import (
+    empty_text,
+    flags_of,
+    join,
+    kept_rows,
+    movable,
+    numbers_of,
+    of_flags,
+    of_numbers,
+    pick_rows,
+    sound,
+)
 from tests.strategies import canonical
 
 
@@ -30,6 +43,69 @@ def test_slices_of_nested_fixed_lists_can_be_picked_from(wrapped: bool) -> None:
     assert movable(part).take(pa.array([3, 7, 1])).to_pylist() == [expected[i] for i in (23, 27, 21)]
     filtered = kept_rows(pa.table({"x": part}), pa.array(mask))
     assert filtered["x"].to_pylist() == [expected[20 + i] for i in range(20) if mask[i]]
+
+
+def test_values_move_between_numpy_and_arrow() -> None:
+    draw = np.random.default_rng(3)
+    for dtype in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
+        for count in (0, 1, 77):
+            numbers = draw.integers(0, 100, 2 * count).astype(dtype)[::2]
+            array = of_numbers(numbers)
+            assert array.equals(pa.array(numbers))
+            assert (numbers_of(array.slice(count // 3)) == numbers[count // 3 :]).all()
+    for count in (0, 1, 8, 77):
+        flags = draw.random(count) < 0.5
+        assert of_flags(flags).equals(pa.array(flags, pa.bool_()))
+        for start in range(min(count, 20)):
+            assert (flags_of(pa.array(flags).slice(start)) == flags[start:]).all()
+    for arrow in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        assert empty_text(arrow).equals(pa.array([b""], arrow))
+
+
+WRITES_AND_READS = """
+import sys
+import numpy as np, pyarrow as pa
+from spark_lance.file.reader import FileReader
+from spark_lance.file.schema import Schema
+from spark_lance.file.writer import FileWriter
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import open_store
+batch = next(iter(pa.ipc.open_stream(sys.stdin.buffer.read())))
+for version in ("2.1", "2.2"):
+    store, path = open_store(f"{sys.argv[1]}/{version}.lance")
+    with FileWriter(store, path, Schema.from_arrow(batch.schema), FileVersion.parse(version)) as writer:
+        writer.write(batch)
+        writer.finish()
+    assert FileReader(store, path).read().num_rows == batch.num_rows
+print("pandas" in sys.modules)
+"""
+
+
+def test_flat_columns_are_written_and_read_without_pandas(tmp_path: Path) -> None:
+    # It would take 0.3 s of each process that Spark starts for Python.
+    pytest.importorskip("pandas")
+    draw = np.random.default_rng(9)
+    count = 20_000
+    lost = draw.random(count) < 0.1
+    columns = {
+        "near": pa.array(draw.integers(0, 900, count), pa.int32(), mask=lost),
+        "few": pa.array(draw.choice(draw.integers(0, 2**60, 50), count)),
+        "far": pa.array(draw.integers(0, 2**60, count)),
+        "real": pa.array(draw.normal(size=count), mask=lost),
+        "yes": pa.array(draw.random(count) < 0.5, mask=lost),
+        "code": pa.array(draw.choice(["JFK", "EWR", "", "LGA"], count), mask=lost),
+        "text": pa.array([f"{number} and {number % 7}" for number in range(count)], mask=lost),
+        "list": pa.array([[1, None, 3], None, []] * (count // 3) + [[5]] * (count % 3), pa.list_(pa.int32())),
+        "part": pa.array([{"x": 1, "y": "a"}, None] * (count // 2)),
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(draw.normal(size=8 * count), pa.float32()), 8),
+    }
+    batch = pa.record_batch(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as out:
+        out.write_batch(batch)
+    command = [sys.executable, "-c", WRITES_AND_READS, str(tmp_path)]
+    found = subprocess.run(command, input=sink.getvalue().to_pybytes(), capture_output=True, check=True)
+    assert found.stdout.decode().strip() == "False"
 
 
 def test_arrays_are_joined() -> None:

@@ -351,7 +351,18 @@ CHECKS = {
 }
 
 # Those that take many jobs.
-LONG = {"types", "upserts", "once", "changes", "streams", "metadata_tables", "views", "jobs"}
+LONG = {
+    "types",
+    "bytes_of_blobs",
+    "which_version_a_frame_sees",
+    "upserts",
+    "once",
+    "changes",
+    "streams",
+    "metadata_tables",
+    "views",
+    "jobs",
+}
 LONG |= {f"{name}_of_a_table_object" for name in ("columns", "upkeep", "clustering", "indices")}
 
 

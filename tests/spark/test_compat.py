@@ -41,7 +41,7 @@ def test_spark_has_the_module_that_offers_filters() -> None:
 
 def test_the_optimizer_rule_looks_for_the_sizes_that_are_written() -> None:
     assert compat.planned_size(3, 70) == "lance-size:3:70;"
-    assert '"lance-size:".getBytes()' in (SPARK / "jvm" / "LancePruning.java").read_text()
+    assert '"lance-size:".getBytes()' in (SPARK / "jvm" / "LancePlannedScan.java").read_text()
 
 
 def test_nothing_else_tells_releases_apart() -> None:

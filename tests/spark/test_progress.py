@@ -57,6 +57,7 @@ def table(spark: SparkSession, folder: Path) -> LanceTable:
     return LanceTable.forPath(spark, path)
 
 
+@pytest.mark.slow
 def test_jobs_say_which_step_of_what_they_are(
     session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -169,7 +169,7 @@ def check(spark: SparkSession, root: str, seed: int, statements: int) -> None:
 
 @pytest.mark.parametrize("seed", [1])
 def test_changes(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    check(spark, str(tmp_path), seed, 4)
+    check(spark, str(tmp_path), seed, 3)
 
 
 @pytest.mark.slow

@@ -18,7 +18,10 @@ FUNCTIONS = {"l2": "l2_distance", "cosine": "cosine_distance", "dot": "dot_dista
 
 
 @pytest.mark.parametrize("metric", FUNCTIONS)
-@pytest.mark.parametrize(("kind", "dtype"), [(pa.float32(), np.float32), (pa.float64(), np.float64)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(pa.float32(), np.float32), pytest.param(pa.float64(), np.float64, marks=pytest.mark.slow)],
+)
 def test_distances_are_those_of_the_reference(
     spark: SparkSession, tmp_path: Path, metric: str, kind: pa.DataType, dtype: type
 ) -> None:

@@ -53,7 +53,16 @@ def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"operator": "and"}, {"phrase": "true"}, {"filter": "id > 60"}, {"fast_search": "true"}]
+    "options",
+    [
+        {},
+        {"phrase": "true"},
+        {"filter": "id > 60"},
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ({"operator": "and"}, {"fast_search": "true"})
+        ),
+    ],
 )
 def test_words_of_each_row(place: tuple[SparkSession, Path], options: dict[str, str]) -> None:
     session, root = place

@@ -108,7 +108,7 @@ def check(spark: SparkSession, root: str, seed: int, queries: int) -> None:
 
 @pytest.mark.parametrize("seed", [1])
 def test_answers(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    check(spark, str(tmp_path), seed, 25)
+    check(spark, str(tmp_path), seed, 15)
 
 
 @pytest.mark.slow

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What later sessions are given beside the rest: catalog, procedures, the parser's errors.
-ALSO_LATER = ("tables", "procedures")
+# What later sessions are given beside the rest shows in one file: catalog, the parser's errors.
+ALSO_LATER = ("tables",)
+# Random statements have subqueries, too: test_row_level_model.py.
+LONG = ("subqueries",)
 SESSIONS = [
     pytest.param(
         kind,
         file,
         id=f"{kind}-{file.stem}",
-        marks=pytest.mark.slow if kind == "made later" and file.stem not in ALSO_LATER else (),
+        marks=pytest.mark.slow
+        if file.stem in LONG or (kind == "made later" and file.stem not in ALSO_LATER)
+        else (),
     )
     for kind in ("enabled", "made later")
     for file in ALL_FILES
@@ -287,7 +291,7 @@ def test_there_are_no_partitions_to_overwrite(spark: SparkSession, tmp_path: Pat
 @pytest.mark.skipif(
     not hasattr(datasource, "DataSourceStreamArrowWriter"), reason="Spark 4.0 writes no streams into tables"
 )
-@pytest.mark.parametrize("in_driver", ["true", "false"])
+@pytest.mark.parametrize("in_driver", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_streams_take_names(spark: SparkSession, tmp_path: Path, in_driver: str) -> None:
     session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
     session.conf.set("spark.lance.planInDriver", in_driver)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import spark_lance
+from spark_lance import write_dataset
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
+from spark_lance.table.reading.scan import ScanTask
 from spark_lance.training.batches import Batches
 
 
@@ -85,3 +88,25 @@ def test_blobs_come_as_bytes(tmp_path: Path) -> None:
     batches = Batches(made, 7, shuffle=True, piece_rows=5, buffer_pieces=2)
     for part, _ in batches.epoch():
         assert part["b"].to_pylist() == [data[n] for n in part["n"].to_pylist()]
+
+
+def test_a_fragment_is_opened_once_for_the_pieces_of_a_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the filter, and though pieces are in random order; few fragments stay open."""
+    rows = pa.table({"id": range(1200), "even": [i % 2 == 0 for i in range(1200)]})
+    table = write_dataset(rows, tmp_path / "t", max_rows_per_file=100).delete("id % 100 = 7")
+    opened: list[int] = []
+    really = ScanTask._open
+
+    def noted(task: ScanTask, fields: Any) -> Any:
+        opened.append(task.message.id)
+        return really(task, fields)
+
+    monkeypatch.setattr(ScanTask, "_open", noted)
+    for condition, count in ((None, 1188), ("even", 600)):
+        opened.clear()
+        batches = Batches(table, 50, filter=condition, shuffle=True, piece_rows=10, buffer_pieces=120)
+        seen = [number for batch, _ in batches.epoch() for number in batch["id"].to_pylist()]
+        assert len(seen) == len(set(seen)) == count
+        assert sorted(opened) == list(range(12))

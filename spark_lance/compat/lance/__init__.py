@@ -24,6 +24,7 @@ from spark_lance.compat.lance.dataset import (
 from spark_lance.compat.lance.fragment import FragmentMetadata, LanceFragment
 from spark_lance.compat.lance.scanning import ScanStatistics
 from spark_lance.compat.lance.schema import json_to_schema, schema_to_json
+from spark_lance.compat.lance.session import Session
 from spark_lance.compat.lance.udf import batch_udf
 from spark_lance.io.counters import read_counts
 from spark_lance.table.reading.blobs import BlobFile
@@ -46,6 +47,7 @@ __all__ = [
     "LanceScanner",
     "MergeInsertBuilder",
     "ScanStatistics",
+    "Session",
     "Transaction",
     "__version__",
     "batch_udf",

@@ -21,6 +21,7 @@ from spark_lance.compat.lance.images import (
     ImageURIArray,
     ImageURIType,
 )
+from spark_lance.file.arrays import numpy_type
 
 __all__ = [
     "BFloat16",
@@ -194,7 +195,7 @@ def cast(arr: pa.Array, target_type: pa.DataType | str) -> pa.Array:
     if isinstance(kind, BFloat16Type):
         return bfloat16_array(arr.cast(pa.float32()).to_pylist())
     if isinstance(arr, BFloat16Array):
-        numbers = arr.to_numpy().astype(kind.to_pandas_dtype())
+        numbers = arr.to_numpy().astype(numpy_type(kind))
         return pa.array(numbers, kind, mask=np.asarray(arr.is_null()))
     return arr.cast(kind)
 

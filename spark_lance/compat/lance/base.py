@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 import spark_lance.datasets.dataset as values
+from spark_lance.compat.lance.session import Session
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.stats import LanceStats
 from spark_lance.datasets.versions import DatasetBasePath
@@ -97,6 +98,10 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
     @property
     def _ds(self) -> Self:
         return self
+
+    def session(self) -> Session:
+        """Return the caches that the dataset shares with all others of the process."""
+        return Session()
 
     @property
     def initial_storage_options(self) -> dict[str, Any] | None:

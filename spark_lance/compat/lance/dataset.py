@@ -202,8 +202,6 @@ class LanceDataset(Reading, Changes):
         **_: Any,
     ) -> LanceDataset:
         """Commit an operation whose files are written."""
-        if detached:
-            raise NotImplementedError("detached versions are not written here")
         place = place_of(base_uri, storage_options, commit_lock)
         manifest = commit_at(
             place,
@@ -213,6 +211,7 @@ class LanceDataset(Reading, Changes):
             commit_message=commit_message,
             enable_stable_row_ids=enable_stable_row_ids,
             commit_timeout=commit_timeout,
+            detached=bool(detached),
         )
         return LanceDataset.of(values.LanceDataset(place.uri, place.store, place.root, manifest))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from spark_lance.compat.lance.base import DatasetBase
 from spark_lance.compat.lance.optimize import Compaction, CompactionMetrics, CompactionPlan, RewriteResult
 from spark_lance.compat.lance.scanning import ScanStatistics
+from spark_lance.compat.lance.session import Session
 from spark_lance.datasets.lance_schema import LanceField, LanceSchema
 from spark_lance.table.reading.blobs import BlobFile
 from spark_lance.table.versions.cleanup import CleanupStats
@@ -18,4 +20,15 @@ __all__ = [
     "LanceSchema",
     "RewriteResult",
     "ScanStatistics",
+    "Session",
+    "manifest_needs_migration",
 ]
+
+
+def manifest_needs_migration(dataset: DatasetBase) -> bool:
+    """Whether fragments do not tell how many rows they have, or have deleted, as old releases left them."""
+    return any(
+        not fragment.physical_rows
+        or (fragment.HasField("deletion_file") and not fragment.deletion_file.num_deleted_rows)
+        for fragment in dataset.value.manifest.message.fragments
+    )

@@ -56,8 +56,19 @@ class MergeInsertBuilder:
         return self
 
     def use_index(self, use_index: bool) -> MergeInsertBuilder:
-        """Take notice: keys are looked up by an index where that is less work, with the same result."""
+        """Set whether indices of the key columns may be asked."""
+        self._builder.use_index(use_index)
         return self
+
+    def explain_plan(self, schema: pa.Schema | None = None, verbose: bool = False) -> str:
+        """Return how the merge is run, as a tree."""
+        plan: str = self._builder.explain_plan(schema, verbose)
+        return plan
+
+    def analyze_plan(self, data_obj: Any, *, schema: pa.Schema | None = None) -> str:
+        """Run the merge but for its commit; return its plan with what was read and written."""
+        plan: str = self._builder.analyze_plan(data_obj, schema)
+        return plan
 
     def target_bases(self, bases: Iterable[str]) -> MergeInsertBuilder:
         """Set the places that take new files."""

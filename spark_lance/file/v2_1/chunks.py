@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
+from spark_lance.file.arrays import of_numbers
 from spark_lance.file.buffers import as_bytes, pack_bits
 
 __all__ = [
@@ -67,7 +68,7 @@ def gather(data: Bytes, starts: Ints, lengths: Ints) -> Bytes:
     edges[1::2] = starts + lengths
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
     strings = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, buffers)
-    values = strings.take(pa.array(np.arange(0, 2 * count, 2))).buffers()[2]
+    values = strings.take(of_numbers(np.arange(0, 2 * count, 2))).buffers()[2]
     return as_bytes(values)[: int(lengths.sum())] if values is not None else data[:0]
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.file.arrays import empty_text, of_numbers
 from spark_lance.file.buffers import unpack_bits
 from spark_lance.file.v2_1.chunks import Bytes
 
@@ -55,7 +56,7 @@ def spread(
         indices = np.where(valid, indices, indices.dtype.type(nothing))
     if bool(wrong.any()):
         raise IndexError(f"a dictionary index is beyond its {nothing} items")
-    padded = pa.concat_arrays([items, pa.array([""], items.type)])
+    padded = pa.concat_arrays([items, empty_text(items.type)])
     ends = np.frombuffer(padded.buffers()[1], dtype=np.int32)[: distinct + 1]
     lengths = np.diff(ends)
     if int(lengths.max()) * len(indices) > _MAX_BYTES:
@@ -68,7 +69,7 @@ def spread(
         groups *= np.uint16(distinct)
         groups[: len(column)] += column.astype(np.uint16)
         groups[len(column) :] += np.uint16(nothing)
-    data = pc.take(_group_table(padded, size), pa.array(groups), boundscheck=False).buffers()[2]
+    data = pc.take(_group_table(padded, size), of_numbers(groups), boundscheck=False).buffers()[2]
     bitmap = None if validity is None else pa.py_buffer(validity)
     buffers = [bitmap, pa.py_buffer(offsets), data or pa.py_buffer(b"")]
     return pa.Array.from_buffers(items.type, len(indices), buffers)
@@ -79,6 +80,6 @@ def _group_table(items: pa.Array, size: int) -> pa.Array:
     distinct = len(items)
     numbers = np.arange(distinct**size)
     digits = np.stack([numbers // distinct**power % distinct for power in range(size - 1, -1, -1)], axis=1)
-    _, offsets, data = pc.take(items, pa.array(digits.reshape(-1))).buffers()
+    _, offsets, data = pc.take(items, of_numbers(digits.reshape(-1))).buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)[: digits.size + 1 : size].copy()
     return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(ends), data])

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import ExpressionError, FormatError
+from spark_lance.file.arrays import numpy_type
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.row_sets import RowSet
@@ -104,7 +105,7 @@ class BloomFilter(ScalarIndex):
             if np.isnan(number):
                 return None
             if number == 0:
-                zeros = np.array([0.0, -0.0]).astype(kind.to_pandas_dtype())
+                zeros = np.array([0.0, -0.0]).astype(numpy_type(kind))
                 values = pa.array(zeros, kind)
         return hash_strings(_bytes_of(values))
 

@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from spark_lance.errors import FormatError
 from spark_lance.file.arrays import one_array
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
+from spark_lance.io.cache import CACHE_BYTES, ByteCache
 from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.index_kinds import INDEX_KINDS
 

@@ -14,8 +14,7 @@ version. The rows of a condition (exact_rows.py) may be asked about alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +28,8 @@ from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree, value_order
 from spark_lance.index.scalar.covering import LONGEST_RUN, Covering, coverings
 from spark_lance.index.scalar.exact_rows import RowsOfVersion
+from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_between, has_nan
+from spark_lance.index.scalar.zone_facts import bounds_of_zones, leading_of_zones, nulls_of_zones
 from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.table.addresses import Addresses, rows_by_fragment
 from spark_lance.table.reading.pruning import RowSelection
@@ -40,24 +41,6 @@ __all__ = ["Bounds", "bounds_of", "leading_rows", "null_count", "value_counts"]
 _MOST_ENTRIES = 1 << 20
 _MOST_VALUES = 1 << 16
 _FIRST_RUN = 4096
-# Rows of which a larger share of the table has to be read are not worth looking for.
-_MOST_SHARE = 0.5
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What an index tells of the values of a column, some of which may be gone.
-
-    Attributes:
-        low, high: bounds of all values but null, as arrays of one value; None if there is none but null.
-        nulls: at least as many rows are null as there are.
-        distinct: values but null, None if it is not known.
-    """
-
-    low: pa.Array | None
-    high: pa.Array | None
-    nulls: int
-    distinct: int | None
 
 
 def leading_rows(
@@ -90,7 +73,7 @@ def leading_rows(
     for index in coverings(snapshot, path, _TELLERS):
         if not index.names_addresses:
             continue
-        found = _TELLERS[index.kind].leading(index, _Order(count, descending, nulls, within))
+        found = _TELLERS[index.kind].leading(index, Order(count, descending, nulls, within))
         if found is not None:
             return found
     return None
@@ -151,22 +134,8 @@ def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
 # B-trees
 
 
-@dataclass(frozen=True)
-class _Order:
-    """Which first rows are wanted: how many, from which end, where those without a value are, among which."""
-
-    count: int
-    descending: bool
-    nulls: str
-    within: RowsOfVersion | None
-
-    def kept(self, rows: Addresses) -> Addresses:
-        """Return those rows that are meant, in their order."""
-        return rows if self.within is None else rows[self.within.has(rows)]
-
-
-def _leading_of_btree(index: Covering, order: _Order) -> dict[int, BitMap | None] | None:
-    if order.count > index.live * _MOST_SHARE:
+def _leading_of_btree(index: Covering, order: Order) -> dict[int, BitMap | None] | None:
+    if order.count > index.live * MOST_SHARE:
         return None
     found = [np.empty(0, np.uint64)]
     for segment in index.segments:
@@ -177,7 +146,7 @@ def _leading_of_btree(index: Covering, order: _Order) -> dict[int, BitMap | None
     return {**rows_by_fragment(np.concatenate(found))}
 
 
-def _first_alive(index: Covering, segment: BTree, order: _Order) -> Addresses | None:
+def _first_alive(index: Covering, segment: BTree, order: Order) -> Addresses | None:
     nothing, total = segment.null_entries, segment.entries
     count, descending = order.count, order.descending
     if nothing is None or (segment.is_floating and not segment.has_numbers_first):
@@ -223,33 +192,19 @@ def _bounds_of_btree(index: Covering) -> Bounds | None:
         nulls += nothing
         if nothing < total:
             ends.append((segment.value(nothing), segment.value(total - 1)))
-    return _bounds(ends, nulls, None)
-
-
-def _bounds(pairs: Sequence[tuple[Any, Any]], nulls: int, distinct: int | None) -> Bounds:
-    chunks = [chunk for pair in pairs for part in pair for chunk in _chunks(part)]
-    values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else None
-    if values is None or not len(values):
-        return Bounds(None, None, nulls, distinct)
-    order = value_order(pa.chunked_array([values]))
-    ends = [values.slice(int(order[end]), 1) for end in (0, -1)]
-    return Bounds(ends[0], ends[1], nulls, distinct)
-
-
-def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    return bounds_between(ends, nulls, None)
 
 
 # Bitmaps
 
 
-def _leading_of_bitmap(index: Covering, order: _Order) -> dict[int, BitMap | None] | None:
-    if order.count > index.live * _MOST_SHARE:
+def _leading_of_bitmap(index: Covering, order: Order) -> dict[int, BitMap | None] | None:
+    if order.count > index.live * MOST_SHARE:
         return None
     found = [np.empty(0, np.uint64)]
     for segment in index.segments:
         keys = segment.keys(_MOST_VALUES)
-        if keys is None or _has_nan(keys):
+        if keys is None or has_nan(keys):
             return None
         sorted_keys = value_order(pa.chunked_array([keys]))
         empty = keys.is_null().to_numpy(zero_copy_only=False)[sorted_keys]
@@ -266,10 +221,6 @@ def _leading_of_bitmap(index: Covering, order: _Order) -> dict[int, BitMap | Non
             if left <= 0:
                 break
     return {**rows_by_fragment(np.concatenate(found))}
-
-
-def _has_nan(values: pa.Array) -> bool:
-    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values), min_count=0).as_py())
 
 
 def _nulls_of_bitmap(index: Covering) -> int | None:
@@ -344,136 +295,13 @@ def _bounds_of_bitmap(index: Covering) -> Bounds | None:
         return None
     keys = pc.unique(pa.chunked_array(parts))
     nulls = _nulls_of_bitmap(index)
-    return None if nulls is None else _bounds([(keys, keys)], nulls, len(keys) - keys.null_count)
-
-
-# Zone maps
-
-
-def _leading_of_zones(index: Covering, order: _Order) -> dict[int, BitMap | None] | None:
-    count, descending, nulls = order.count, order.descending, order.nulls
-    zones = _Zones.of(index) if order.within is None else None
-    if zones is None or (nulls == "first" and zones.nulls.any()):
-        return None
-    near, far = (zones.high, zones.low) if descending else (zones.low, zones.high)
-    sign = -1 if descending else 1
-    # Zones by the end of their values that comes last: as soon as enough rows end there, those that only
-    # begin later have none of the first.
-    filled = np.flatnonzero(zones.values > 0)
-    held, reach = 0, None
-    for place in filled[np.argsort(sign * far[filled], kind="stable")].tolist():
-        held += max(0, int(zones.values[place]) - zones.deleted(index, place))
-        if held >= count:
-            reach = sign * int(far[place])
-            break
-    if reach is None:
-        if nulls == "last":
-            return None
-        wanted = filled
-    else:
-        wanted = filled[sign * near[filled] <= reach]
-    if int(zones.lengths[wanted].sum()) > index.live * _MOST_SHARE:
-        return None
-    found: dict[int, BitMap | None] = {}
-    for place in wanted.tolist():
-        rows = found.setdefault(int(zones.fragments[place]), BitMap())
-        assert rows is not None
-        rows.add_range(int(zones.starts[place]), int(zones.starts[place] + zones.lengths[place]))
-    return found
-
-
-@dataclass(frozen=True)
-class _Zones:
-    """The zones of a version's fragments; `low` and `high` are ranks: greater values have greater ones."""
-
-    fragments: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    nulls: npt.NDArray[np.int64]
-    low: npt.NDArray[np.int64]
-    high: npt.NDArray[np.int64]
-
-    @property
-    def values(self) -> npt.NDArray[np.int64]:
-        return self.lengths - self.nulls
-
-    @classmethod
-    def of(cls, index: Covering) -> _Zones | None:
-        """Return the zones; None where their bounds do not tell, as with NaN, or not all rows are in one."""
-        table = _zone_table(index)
-        if table is None or index.resolver.has_moves:
-            return None
-        lows, highs = one_array(table["min"]), one_array(table["max"])
-        if _has_nan(lows) or _has_nan(highs) or table["nan_count"].to_numpy().any():
-            return None
-        numbers = [table[name].to_numpy().astype(np.int64) for name in _ZONE_NUMBERS]
-        unbound = (pc.is_null(bound).to_numpy(zero_copy_only=False) for bound in (lows, highs))
-        if any((missing & (numbers[2] > numbers[3])).any() for missing in unbound):
-            return None
-        both = pa.chunked_array([lows, highs])
-        order = value_order(both)
-        ordered = one_array(both.take(pa.array(order)))
-        differs = pc.fill_null(pc.not_equal(ordered[1:], ordered[:-1]), True).to_numpy(zero_copy_only=False)
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.concatenate([[0], np.cumsum(differs)])[: len(order)]
-        fragments, starts, lengths, nulls = numbers
-        return cls(fragments, starts, lengths, nulls, ranks[: len(lows)], ranks[len(lows) :])
-
-    def deleted(self, index: Covering, place: int) -> int:
-        """Return how many rows of a zone are deleted."""
-        number, start = int(self.fragments[place]), int(self.starts[place])
-        gone = index.resolver.deletions(number)
-        ends = np.searchsorted(gone, [start, start + int(self.lengths[place])])
-        return int(ends[1] - ends[0])
-
-
-_ZONE_NUMBERS = ("fragment_id", "zone_start", "zone_length", "null_count")
-
-
-def _zone_table(index: Covering) -> pa.Table | None:
-    """Return the zones of the fragments that segments cover; None if they leave out rows."""
-    parts = []
-    for segment in index.segments:
-        covered = np.array(segment.segment.covered, np.uint64)
-        zones = segment.zones
-        parts.append(zones.filter(pa.array(np.isin(zones["fragment_id"].to_numpy(), covered))))
-    if not parts:
-        return None
-    table = pa.concat_tables(parts)
-    lengths = dict.fromkeys((fragment.id for fragment in index.snapshot.fragments), 0)
-    homes, counts = np.unique(table["fragment_id"].to_numpy(), return_inverse=True)
-    sums = np.bincount(counts, table["zone_length"].to_numpy(), len(homes))
-    lengths.update(zip(homes.tolist(), sums.astype(np.int64).tolist(), strict=True))
-    for fragment in index.snapshot.fragments:
-        if lengths[fragment.id] < index.snapshot.physical_rows(fragment):
-            return None
-    return table
-
-
-def _nulls_of_zones(index: Covering) -> int | None:
-    table = _zone_table(index)
-    if table is None or index.resolver.has_moves:
-        return None
-    with_deletions = [f.id for f in index.snapshot.fragments if f.deletion_file.num_deleted_rows]
-    counts = table["null_count"].to_numpy()
-    if (counts[np.isin(table["fragment_id"].to_numpy(), with_deletions)] > 0).any():
-        return None
-    return int(counts.sum())
-
-
-def _bounds_of_zones(index: Covering) -> Bounds | None:
-    table = _zone_table(index)
-    if table is None or pa.types.is_floating(table["min"].type) or index.resolver.has_moves:
-        return None
-    if (pc.is_null(table["min"]).to_numpy() != pc.is_null(table["max"]).to_numpy()).any():
-        return None
-    return _bounds([(table["min"], table["max"])], int(table["null_count"].to_numpy().sum()), None)
+    return None if nulls is None else bounds_between([(keys, keys)], nulls, len(keys) - keys.null_count)
 
 
 class _Teller(NamedTuple):
     """What a kind of index tells; `counts` is None if it does not know the rows of each value."""
 
-    leading: Callable[[Covering, _Order], RowSelection | None]
+    leading: Callable[[Covering, Order], RowSelection | None]
     nulls: Callable[[Covering], int | None]
     bounds: Callable[[Covering], Bounds | None]
     counts: (
@@ -485,5 +313,5 @@ class _Teller(NamedTuple):
 _TELLERS: Mapping[type[ScalarIndex], _Teller] = {
     BTree: _Teller(_leading_of_btree, _nulls_of_btree, _bounds_of_btree),
     Bitmap: _Teller(_leading_of_bitmap, _nulls_of_bitmap, _bounds_of_bitmap, _counts_of),
-    ZoneMap: _Teller(_leading_of_zones, _nulls_of_zones, _bounds_of_zones),
+    ZoneMap: _Teller(leading_of_zones, nulls_of_zones, bounds_of_zones),
 }

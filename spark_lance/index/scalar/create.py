@@ -160,6 +160,18 @@ def _pieces(
             first += len(chunk)
 
 
+def _not_usable(snapshot: Snapshot, name: str) -> IndexNotFoundError:
+    """Return why an index is not among those that are used."""
+    for entry in snapshot.manifest.indices:
+        if entry.name == name and entry.fields:
+            column = snapshot.schema.path_of(int(entry.fields[0]))
+            return IndexNotFoundError(
+                f"index {name!r} of column {column!r} has a form that is not read here, old or new: drop it "
+                f"with drop_index({name!r}), and build it anew"
+            )
+    return IndexNotFoundError(f"there is no scalar index {name!r} here")
+
+
 def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = None) -> Manifest:
     """Index the fragments that an index does not cover yet.
 
@@ -180,7 +192,7 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
         if segments:
             break
     else:
-        raise IndexNotFoundError(f"there is no scalar index {name!r} here")
+        raise _not_usable(snapshot, name)
     check_extensible(snapshot.manifest, name, segments)
     covered = BitMap().union(*(segment.covered for segment in segments))
     fresh = [fragment for fragment in snapshot.fragments if fragment.id not in covered]

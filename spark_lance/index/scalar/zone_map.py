@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import OptionError
+from spark_lance.file.arrays import numpy_type
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
@@ -153,7 +154,7 @@ def _facts(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar, int, int]:
         numbers = pa.array(there[~np.isnan(there)], values.type)
     low, high = _extremes(numbers)
     if nans:
-        high = pa.scalar(np.array(float("nan"), values.type.to_pandas_dtype())[()], values.type)
+        high = pa.scalar(np.array(float("nan"), numpy_type(values.type))[()], values.type)
         low = low if low.is_valid else high
     return low, high, values.null_count, nans
 

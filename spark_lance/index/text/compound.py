@@ -22,6 +22,7 @@ from spark_lance.index.text.search import (
     TextSearch,
     TextTopK,
     best_first,
+    indexed_columns_text,
     indexed_text_columns,
     united,
 )
@@ -95,9 +96,7 @@ class CompoundSearch:
         if column is None:
             known = indexed_text_columns(self._snapshot.manifest)
             if len(known) != 1:
-                raise OptionError(
-                    f"a text query is for one column: say which (indexed: {', '.join(known) or 'none'})"
-                )
+                raise OptionError(f"a text query is for one column: say which; {indexed_columns_text(known)}")
             (column,) = known
         if column not in self._searches:
             self._searches[column] = TextSearch(self._snapshot, column)

@@ -40,6 +40,7 @@ __all__ = [
     "TextSearch",
     "TextTopK",
     "best_first",
+    "indexed_columns_text",
     "indexed_text_columns",
     "parse_text_query",
     "united",
@@ -92,6 +93,13 @@ def indexed_text_columns(manifest: Manifest) -> list[str]:
     return [manifest.schema.path_of(number) for number in known]
 
 
+def indexed_columns_text(columns: Sequence[str]) -> str:
+    """Return what an error says of the columns that have an index of text."""
+    if columns:
+        return f"indexed are {', '.join(columns)}"
+    return "none has an index, which create_scalar_index(column, 'INVERTED') builds"
+
+
 def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None) -> tuple[str, TextQuery]:
     """Return the column and the query of a dict.
 
@@ -110,9 +118,7 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
     named = [asked["column"]] if asked.get("column") else list(asked.get("columns") or ())
     named = named or indexed_text_columns(manifest)
     if len(named) != 1:
-        raise OptionError(
-            f"a text query is for one column: say which (indexed: {', '.join(named) or 'none'})"
-        )
+        raise OptionError(f"a text query is for one column: say which; {indexed_columns_text(named)}")
     text = asked["query"]
     # Quotes around all of it; around a part of it they mean nothing.
     is_quoted = len(text) > 1 and text[0] == text[-1] == '"'

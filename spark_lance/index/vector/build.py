@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import ColumnTypeError, IndexKindError, OptionError
-from spark_lance.file.arrays import one_array
+from spark_lance.file.arrays import numpy_type, one_array
 from spark_lance.file.version import FileVersion
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.ivf import Ivf, prepared
@@ -154,7 +154,7 @@ def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
             f"a column of type {kind} cannot have a vector index of metric {metric}: it takes a "
             "fixed_size_list of float16, float32 or float64, or of uint8 for hamming"
         )
-    return kind.list_size, np.dtype(kind.value_type.to_pandas_dtype())
+    return kind.list_size, numpy_type(kind.value_type)
 
 
 def as_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, npt.NDArray[np.bool_]]:

@@ -14,6 +14,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
+from spark_lance.file.arrays import numpy_type
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import (
@@ -217,7 +218,7 @@ def sample_vectors(
     if size >= rows:
         parts = [flat_vectors(column_values(table, column))[0] for table in scan.tables()]
         kind = vector_kind(leaf_field(snapshot.schema, column).arrow_type())
-        empty = np.empty((0, kind.list_size), dtype=kind.value_type.to_pandas_dtype())
+        empty = np.empty((0, kind.list_size), dtype=numpy_type(kind.value_type))
         return np.concatenate([empty, *parts])
     chosen = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
     matrix = flat_vectors(column_values(take_positions(scan, chosen), column))[0]

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError
-from spark_lance.index.cache import CACHE_BYTES, ByteCache
 from spark_lance.index.entries import Segment
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains
@@ -24,6 +23,7 @@ from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
 from spark_lance.index.vector.top_k import BatchTopK, TopK, smallest
+from spark_lance.io.cache import CACHE_BYTES, ByteCache
 
 __all__ = ["SegmentSearch"]
 

@@ -12,13 +12,10 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
-import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
-import org.apache.spark.sql.catalyst.analysis.UnresolvedExtractValue;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
@@ -26,11 +23,8 @@ import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.EqualTo;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal;
-import org.apache.spark.sql.catalyst.expressions.Literal$;
-import org.apache.spark.sql.catalyst.expressions.ScalarSubquery;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteAction;
@@ -162,7 +156,7 @@ public final class LanceChange {
   private List path(Expression key) {
     if (key instanceof GetStructField) {
       List parts = path(((GetStructField) key).child());
-      parts.add(field(key));
+      parts.add(LanceRenaming.field(key));
       return parts;
     }
     Object name = key instanceof AttributeReference ? target.names.get(((AttributeReference) key).exprId()) : null;
@@ -219,7 +213,7 @@ public final class LanceChange {
   // An expression: its number in `columns`, the columns of the table that it needs, a text for people, and the
   // column of the source that it is, if it is nothing else.
   private Map expression(Expression expression) {
-    Renaming renaming = new Renaming(this);
+    LanceRenaming renaming = new LanceRenaming(target, TARGET, others, SOURCE, queries);
     Expression renamed = (Expression) expression.transformDown(renaming);
     Map told = new LinkedHashMap();
     told.put("column", new Integer(columns.size()));
@@ -326,77 +320,6 @@ public final class LanceChange {
   private static final class IsStruct extends scala.runtime.AbstractFunction1 {
     public Object apply(Object type) {
       return Boolean.valueOf(type instanceof StructType);
-    }
-  }
-
-  private static String field(Expression get) {
-    if (get instanceof GetArrayStructFields) {
-      return ((GetArrayStructFields) get).field().name();
-    }
-    GetStructField one = (GetStructField) get;
-    return ((StructType) one.child().dataType()).fields()[one.ordinal()].name();
-  }
-
-  /** Replaces columns of table and source by names that DataFrames resolve. */
-  private static final class Renaming extends scala.runtime.AbstractPartialFunction {
-    private final LanceChange change;
-    final Set needs = new LinkedHashSet();
-
-    Renaming(LanceChange change) {
-      this.change = change;
-    }
-
-    public boolean isDefinedAt(Object node) {
-      return node instanceof AttributeReference || node instanceof GetStructField || node instanceof GetArrayStructFields
-          || (node instanceof ScalarSubquery && ((ScalarSubquery) node).isCorrelated());
-    }
-
-    public Object applyOrElse(Object node, scala.Function1 otherwise) {
-      if (node instanceof ScalarSubquery && isDefinedAt(node)) {
-        // What it names is read; it stays as it is, as it is put into a plan and not into a Column.
-        needs.addAll(LanceQueries.needed((Expression) node, change.target.names));
-        return change.queries.add((Expression) node);
-      }
-      if (node instanceof AttributeReference) {
-        Object id = ((AttributeReference) node).exprId();
-        Object mine = change.target.names.get(id);
-        Object theirs = change.others.get(id);
-        if (mine != null) {
-          needs.add(mine);
-          return named(TARGET, mine);
-        }
-        if (theirs != null) {
-          return named(SOURCE, theirs);
-        }
-        if (change.target.all.contains(id)) {
-          throw new UnsupportedOperationException(
-              change.target.kind + " cannot use " + ((AttributeReference) node).name()
-                  + ", which the view computes: name the table itself");
-        }
-        return node;
-      }
-      if (isDefinedAt(node) && isRenamed((Expression) node)) {
-        // By name, as the number of a field may be another in the version that is changed.
-        Expression child = (Expression) ((Expression) node).children().apply(0);
-        return new UnresolvedExtractValue(child, Literal$.MODULE$.apply(field((Expression) node)));
-      }
-      return otherwise.apply(node);
-    }
-
-    private boolean isRenamed(Expression expression) {
-      if (expression instanceof AttributeReference) {
-        Object id = ((AttributeReference) expression).exprId();
-        return change.target.names.containsKey(id) || change.others.containsKey(id);
-      }
-      boolean found = false;
-      for (int i = 0; i < expression.children().size() && !found; i++) {
-        found = isRenamed((Expression) expression.children().apply(i));
-      }
-      return found;
-    }
-
-    private static UnresolvedAttribute named(String alias, Object name) {
-      return new UnresolvedAttribute((Seq) ((Seq) NONE.appended(alias)).appended(name));
     }
   }
 

@@ -22,7 +22,6 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.OptionalLong;
 import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
 import org.apache.spark.sql.ExperimentalMethods;
@@ -35,14 +34,9 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
-import org.apache.spark.sql.connector.metric.CustomMetric;
-import org.apache.spark.sql.connector.metric.CustomTaskMetric;
-import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
-import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
-import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.execution.datasources.DataSourceStrategy$;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.ScanBuilderHolder;
@@ -244,7 +238,7 @@ public final class LancePruning extends Rule {
         return false;
       }
       Scan scan = ((DataSourceV2ScanRelation) node).scan();
-      return scan instanceof PythonScan && "lance".equalsIgnoreCase((String) get(scan, "shortName"));
+      return scan instanceof PythonScan && "lance".equalsIgnoreCase((String) LancePlannedScan.get(scan, "shortName"));
     }
   }
 
@@ -286,113 +280,8 @@ public final class LancePruning extends Rule {
     }
   }
 
-  // A scan of a Python data source that knows how much it reads.
-  public static final class LanceScan implements Scan, SupportsReportStatistics {
-    private final PythonScan scan;
-    private final StructType schema;
-    private Batch batch = null;
-
-    LanceScan(PythonScan scan, StructType schema) {
-      this.scan = scan;
-      this.schema = schema;
-    }
-
-    // Without marks: the schema of a plan may find its way into files that a query writes.
-    public StructType readSchema() {
-      return schema;
-    }
-
-    public String description() {
-      return scan.description();
-    }
-
-    public synchronized Batch toBatch() {
-      if (batch == null) {
-        batch = scan.toBatch();
-      }
-      return batch;
-    }
-
-    public CustomMetric[] supportedCustomMetrics() {
-      return scan.supportedCustomMetrics();
-    }
-
-    public CustomTaskMetric[] reportDriverMetrics() {
-      return scan.reportDriverMetrics();
-    }
-
-    // A scan of unknown size is read like any other; what is really wrong with it shows when it is read.
-    public Statistics estimateStatistics() {
-      try {
-        return new Size(toBatch().planInputPartitions());
-      } catch (Throwable problem) {
-        LoggerFactory.getLogger("spark_lance").warn("The size of a Lance table is not known: " + problem);
-        return new Size(null);
-      }
-    }
-  }
-
-  // Rows and bytes of a scan, which the reader has written into its pickled partitions as text:
-  // "lance-size:" rows ":" bytes ";".
-  public static final class Size implements Statistics {
-    private static final byte[] MARK = "lance-size:".getBytes();
-    private long rows = 0;
-    private long bytes = 0;
-    private boolean known = true;
-
-    Size(Object[] partitions) {
-      if (partitions == null) {
-        known = false;
-        return;
-      }
-      for (int i = 0; i < partitions.length; i++) {
-        add((byte[]) get(partitions[i], "pickedPartition"));
-      }
-    }
-
-    private void add(byte[] pickled) {
-      int start = find(pickled, MARK);
-      if (start < 0) {
-        known = known && pickled.length < 8;
-        return;
-      }
-      long[] numbers = new long[2];
-      int which = 0;
-      for (int i = start + MARK.length; i < pickled.length && pickled[i] != ';'; i++) {
-        if (pickled[i] == ':') {
-          which++;
-        } else {
-          numbers[which] = 10 * numbers[which] + (pickled[i] - '0');
-        }
-      }
-      rows += numbers[0];
-      bytes += numbers[1];
-    }
-
-    private static int find(byte[] where, byte[] what) {
-      for (int start = 0; start + what.length <= where.length; start++) {
-        int same = 0;
-        while (same < what.length && where[start + same] == what[same]) {
-          same++;
-        }
-        if (same == what.length) {
-          return start;
-        }
-      }
-      return -1;
-    }
-
-    public OptionalLong sizeInBytes() {
-      return known ? OptionalLong.of(bytes) : OptionalLong.empty();
-    }
-
-    public OptionalLong numRows() {
-      return known ? OptionalLong.of(rows) : OptionalLong.empty();
-    }
-  }
-
   synchronized Scan scan(PythonScan original, StructType schema, Wish wish) {
-    PythonDataSourceV2 source = (PythonDataSourceV2) get(original, "ds");
+    PythonDataSourceV2 source = (PythonDataSourceV2) LancePlannedScan.get(original, "ds");
     Map known = (Map) scans.get(source);
     if (known == null) {
       known = new HashMap();
@@ -408,9 +297,12 @@ public final class LancePruning extends Rule {
     return (Scan) scan;
   }
 
-  private LanceScan prune(PythonScan original, PythonDataSourceV2 source, StructType schema, Wish wish) {
-    String name = (String) get(original, "shortName");
-    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) get(original, "options");
+  private Scan prune(PythonScan original, PythonDataSourceV2 source, StructType schema, Wish wish) {
+    String name = (String) LancePlannedScan.get(original, "shortName");
+    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) LancePlannedScan.get(original, "options");
+    // With a schema of the user's own the table was not asked for anything yet: that pins its version, and the twins of
+    // all later scans take it from here.
+    source.getOrCreateDataSourceInPython(name, options, new scala.Some(original.readSchema()));
     PythonDataSourceV2 twin = twin(source);
     PythonScanBuilder builder = new PythonScanBuilder(twin, name, marked(schema, wish), options);
     if (!wish.filters.isEmpty() && schema.length() > 0) {
@@ -418,7 +310,7 @@ public final class LancePruning extends Rule {
       Filter[] offered = (Filter[]) wish.filters.toArray(new Filter[wish.filters.size()]);
       push(builder, offered);
     }
-    return new LanceScan((PythonScan) builder.build(), schema);
+    return new LancePlannedScan((PythonScan) builder.build(), schema);
   }
 
   // The schema, with marks by which the reader knows what the plan is for.
@@ -492,15 +384,5 @@ public final class LancePruning extends Rule {
       throw new IllegalStateException(problem);
     }
     return twin;
-  }
-
-  private static Object get(Object object, String field) {
-    try {
-      Field found = object.getClass().getDeclaredField(field);
-      found.setAccessible(true);
-      return found.get(object);
-    } catch (Exception problem) {
-      throw new IllegalStateException("no field " + field + " in " + object.getClass().getName(), problem);
-    }
   }
 }

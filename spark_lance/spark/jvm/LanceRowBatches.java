@@ -2,7 +2,7 @@
 //
 // That writer adds up the sizes of all columns after each row, to keep its batches below a number of bytes: a third of
 // the processor time of a write of many columns. Rows know their own size. Where this class is used, the writer's rows
-// have one column, `rows`, each value of which is a stream of Arrow; TaskWrite, in Python, unpacks it.
+// have one column, `rows`, each value of which is a stream of Arrow (LanceRowColumns); TaskWrite, in Python, unpacks it.
 //
 // Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -17,9 +17,15 @@ import java.util.Iterator;
 import java.util.NoSuchElementException;
 import java.util.concurrent.locks.ReentrantLock;
 import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.arrow.vector.ipc.WriteChannel;
+import org.apache.arrow.vector.ipc.message.ArrowRecordBatch;
+import org.apache.arrow.vector.ipc.message.IpcOption;
+import org.apache.arrow.vector.ipc.message.MessageSerializer;
+import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.DataWriter;
@@ -31,6 +37,7 @@ import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.util.TaskCompletionListener;
 import scala.runtime.AbstractFunction0;
 
@@ -52,8 +59,7 @@ public final class LanceRowBatches {
     private static final long serialVersionUID = 1L;
     private final DataWriterFactory own;
     private final StructType schema;
-    private final String zone;
-    private final boolean large;
+    private final String arrow;
     private final long mostRows;
     private final long mostBytes;
 
@@ -62,8 +68,9 @@ public final class LanceRowBatches {
       SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
       this.own = own;
       this.schema = schema;
-      this.zone = settings.sessionLocalTimeZone();
-      this.large = settings.arrowUseLargeVarTypes();
+      ArrowWriter writer = ArrowWriter$.MODULE$.create(schema, settings.sessionLocalTimeZone(), true, false);
+      this.arrow = writer.root().getSchema().toJson();
+      writer.root().close();
       int rows = settings.arrowMaxRecordsPerBatch();
       this.mostRows = rows > 0 ? rows : Long.MAX_VALUE;
       long bytes = org.apache.spark.network.util.JavaUtils.byteStringAsBytes(settings.getConfString(LIMIT));
@@ -161,8 +168,11 @@ public final class LanceRowBatches {
     private final Factory how;
     // Those of the task, which what makes the rows may ask for.
     private final SQLConf settings;
-    private final ArrowWriter writer;
-    private final ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    private final LanceRowColumns columns;
+    private final Schema arrow;
+    // Makes rows in Spark's own layout of others.
+    private UnsafeProjection projection = null;
+    private int largest = 0;
     // Spark may ask in a thread of its own, which a task that fails does not wait for.
     private final ReentrantLock busy = new ReentrantLock();
     private volatile boolean ended = false;
@@ -172,7 +182,8 @@ public final class LanceRowBatches {
       this.rows = rows;
       this.how = how;
       this.settings = settings;
-      this.writer = ArrowWriter$.MODULE$.create(how.schema, how.zone, true, how.large);
+      this.columns = new LanceRowColumns(how.schema, ArrowUtils.rootAllocator());
+      this.arrow = schema(how.arrow);
       TaskContext.get().addTaskCompletionListener((TaskCompletionListener) this);
     }
 
@@ -206,7 +217,7 @@ public final class LanceRowBatches {
         try {
           if (!freed) {
             freed = true;
-            writer.root().close();
+            columns.close();
           }
         } finally {
           busy.unlock();
@@ -218,27 +229,48 @@ public final class LanceRowBatches {
       return !ended && rows.hasNext();
     }
 
+    private static Schema schema(String text) {
+      try {
+        return Schema.fromJSON(text);
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+
     private InternalRow batch() {
       long count = 0L;
       long size = 0L;
       while (count < how.mostRows && size < how.mostBytes && rows.hasNext()) {
-        InternalRow row = (InternalRow) rows.next();
-        writer.write(row);
+        UnsafeRow row = unsafe((InternalRow) rows.next());
+        columns.add(row);
         count++;
-        size = row instanceof UnsafeRow ? size + ((UnsafeRow) row).getSizeInBytes() : writer.sizeInBytes();
+        size += row.getSizeInBytes();
       }
-      writer.finish();
-      bytes.reset();
+      ArrowRecordBatch batch = columns.batch();
+      // Of batches of one size, the second needs no more room than this.
+      ByteArrayOutputStream bytes = new ByteArrayOutputStream(largest);
       try {
-        ArrowStreamWriter out = new ArrowStreamWriter(writer.root(), null, Channels.newChannel(bytes));
-        out.start();
-        out.writeBatch();
-        out.end();
+        WriteChannel out = new WriteChannel(Channels.newChannel(bytes));
+        MessageSerializer.serialize(out, arrow);
+        MessageSerializer.serialize(out, batch);
+        ArrowStreamWriter.writeEndOfStream(out, IpcOption.DEFAULT);
       } catch (IOException problem) {
         throw new IllegalStateException(problem);
+      } finally {
+        batch.close();
       }
-      writer.reset();
+      largest = Math.max(largest, bytes.size());
       return new GenericInternalRow(new Object[] {bytes.toByteArray()});
+    }
+
+    private UnsafeRow unsafe(InternalRow row) {
+      if (row instanceof UnsafeRow) {
+        return (UnsafeRow) row;
+      }
+      if (projection == null) {
+        projection = UnsafeProjection.create(how.schema);
+      }
+      return projection.apply(row);
     }
   }
 }

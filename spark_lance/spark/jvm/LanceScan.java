@@ -15,8 +15,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -48,6 +50,10 @@ import scala.collection.immutable.Seq;
 public final class LanceScan {
   // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
   private static final String PLANS = "spark.lance.planInDriver";
+  // Options that say which rows there are and not which of them are read, and a limit that the first of these meet
+  // (as in scans.py).
+  private static final List PLAIN = Arrays.asList(new Object[] {"path", "version", "tag", "branch"});
+  private static final int MOST_PLAIN = 100000;
   private static Boolean takesExpressions = null;
 
   private LanceScan() {}
@@ -248,9 +254,20 @@ public final class LanceScan {
         return false;
       }
       this.limit = limit;
-      Map question = question("push_limit");
-      alone = ((Boolean) Bridge.ask(question, null)).booleanValue();
+      alone = isPlain() && limit <= MOST_PLAIN;
+      if (!alone) {
+        alone = ((Boolean) Bridge.ask(question("push_limit"), null)).booleanValue();
+      }
       return true;
+    }
+
+    // Whether all rows of a version are asked for. Of these Python would take any limit up to MOST_PLAIN, too.
+    private boolean isPlain() {
+      boolean plain = pushed.length == 0 && narrowed.isEmpty();
+      for (Iterator names = ((Map) read.get("options")).keySet().iterator(); plain && names.hasNext(); ) {
+        plain = PLAIN.contains(((String) names.next()).toLowerCase(Locale.ROOT));
+      }
+      return plain;
     }
 
     public boolean isPartiallyPushed() {

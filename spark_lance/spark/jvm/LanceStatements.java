@@ -7,8 +7,9 @@
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
 // the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
-// writes of few rows, which the driver does, LanceLateral searches for each row of a relation, and LanceRoutes
-// micro-batches of upserts, whose rows go to the tasks that write their shards.
+// writes of few rows, which the driver does, LanceLateral searches for each row of a relation, LanceRoutes
+// micro-batches of upserts, whose rows go to the tasks that write their shards, and LanceLocal what is computed of few
+// rows that the driver has read.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -30,6 +31,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.unsafe.Platform;
@@ -42,6 +44,8 @@ public final class LanceStatements {
   private static final String SEARCHES = "spark_lance.sql.LanceLateral";
   private static final String STREAM = "spark_lance.sql.LanceWrite$Stream";
   private static final String ROUTES = "spark_lance.sql.LanceRoutes";
+  private static final String ROWS = "spark_lance.sql.LanceRows";
+  private static final String LOCAL = "spark_lance.sql.LanceLocal";
   // Extensions that have them; those of a context that was stopped are gone with its sessions.
   private static final Map ENTERED = new WeakHashMap();
 
@@ -114,6 +118,7 @@ public final class LanceStatements {
       scala.collection.immutable.Seq none = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
       SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : own(plan);
       planned = planned == null ? searched(plan) : planned;
+      planned = planned == null ? computed(plan) : planned;
       return planned == null ? none : (scala.collection.immutable.Seq) none.appended(planned);
     }
 
@@ -138,6 +143,15 @@ public final class LanceStatements {
       }
     }
 
+    // The plan of columns that are computed of rows which the driver has read; null if a plan is none.
+    private static SparkPlan computed(LogicalPlan plan) {
+      if (!(plan instanceof Project) || !(((Project) plan).child() instanceof DataSourceV2ScanRelation)) {
+        return null;
+      }
+      Object scan = ((DataSourceV2ScanRelation) ((Project) plan).child()).scan();
+      return scan.getClass().getName().equals(ROWS) ? planned(LOCAL, scan, plan, "A projection") : null;
+    }
+
     private static boolean isMicroBatch(LogicalPlan plan) {
       return plan instanceof WriteToDataSourceV2 && ((WriteToDataSourceV2) plan).batchWrite() instanceof MicroBatchWrite;
     }
@@ -159,14 +173,19 @@ public final class LanceStatements {
       if (write == null || write.isEmpty() || !write.get().getClass().getName().equals(kind)) {
         return null;
       }
+      return planned(planner, write.get(), plan, "A write");
+    }
+
+    // What a unit makes of a plan, of which it knows a part; null where it leaves it to Spark.
+    private static SparkPlan planned(String planner, Object part, LogicalPlan plan, String what) {
       try {
-        Class unit = Class.forName(planner, true, write.get().getClass().getClassLoader());
+        Class unit = Class.forName(planner, true, part.getClass().getClassLoader());
         return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
       } catch (ClassNotFoundException missing) {
         // A warning has told of it.
         return null;
       } catch (Throwable problem) {
-        LoggerFactory.getLogger("spark_lance").warn("A write was left to Spark's own plan: " + problem);
+        LoggerFactory.getLogger("spark_lance").warn(what + " was left to Spark's own plan: " + problem);
         return null;
       }
     }

@@ -48,8 +48,9 @@ public final class LanceTransport {
   private static final String[] UNITS = {
     "LanceColumns", "LanceHeldColumns", "LanceColumnVector", "LanceRing", "LanceMessage"
   };
-  // The one by which tasks write. Where it is missing they write Spark's way, and read as ever.
+  // Those by which tasks write. Where one is missing they write Spark's way, and read as ever.
   private static final String WRITING = "LanceRowBatches";
+  private static final String FILLING = "LanceRowColumns";
   // Types whose values stand in a batch as Spark reads them, beside arrays, maps and structs of them.
   private static final Set TYPES =
       new HashSet(
@@ -210,7 +211,9 @@ public final class LanceTransport {
       }
       hasWriting = false;
       try {
+        Class filling = checked(FILLING);
         units.add(checked(WRITING));
+        units.add(filling);
         hasWriting = true;
       } catch (ClassNotFoundException problem) {
         // The loader of units has said so.

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["NoValueError", "literal_of"]
@@ -25,16 +26,23 @@ def literal_of(node: Mapping[str, Any]) -> Any:
     """
     if "type" not in node:
         raise NoValueError
-    kind, text = json.loads(node["type"]), node["value"]
+    text = node["value"]
     if text is None:
         return None
-    read = _DECIMAL if isinstance(kind, str) and kind.startswith("decimal") else _LITERALS.get(str(kind))
+    read = _reader_of(node["type"])
     if read is None:
         raise NoValueError
     try:
         return read(text)
     except OverflowError:  # Python's times end with the year 9999
         raise NoValueError from None
+
+
+@lru_cache(64)
+def _reader_of(kind: str) -> Callable[[str], Any] | None:
+    """Return what reads the values of a type, given as JSON; lists of literals have thousands of one type."""
+    known = json.loads(kind)
+    return _DECIMAL if isinstance(known, str) and known.startswith("decimal") else _LITERALS.get(str(known))
 
 
 def _moment(text: str) -> datetime:

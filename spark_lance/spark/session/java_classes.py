@@ -31,12 +31,13 @@ from py4j.protocol import Py4JError
 
 __all__ = ["cache_folder", "can_publish", "first_line", "java", "load", "load_all", "open_loader", "source"]
 
-# Class -> its source, which may hold nested classes, too.
+# Class -> its source, which may hold nested classes, too, and names those that are loaded before it.
 _SOURCES = {
     "lance": "CreatingSource.java",
     "lance.DefaultSource": "DefaultSource.java",
     "spark_lance.LanceLate": "LanceLate.java",
     "spark_lance.LanceParser": "LanceParser.java",
+    "spark_lance.LancePlannedScan": "LancePlannedScan.java",
     "spark_lance.LancePruning": "LancePruning.java",
     "spark_lance.LanceStatements": "LanceStatements.java",
     "spark_lance.LanceUnits": "LanceUnits.java",
@@ -85,8 +86,8 @@ def load_all(jvm: Any, names: Sequence[str]) -> tuple[Any, Mapping[str, str]]:
 
     Args:
         jvm: the session's view of its JVM.
-        names: of the classes, with their packages. They are there if the last one is, which compiles with
-            every release.
+        names: of the classes, with their packages; each may use those before it. They are there if the last
+            one is, which compiles with every release.
 
     Returns:
         The loader, and why it does not have others of the classes.
@@ -180,14 +181,16 @@ def _archive(jvm: Any, texts: Mapping[str, str]) -> Any:
     file = cache_folder(jvm) / name
     if not file.exists():
         archive = io.BytesIO()
+        loader = _context_loader(jvm)
         with zipfile.ZipFile(archive, "w") as entries:
             for one, text in texts.items():
                 try:
-                    codes = _cooked(jvm, text, _context_loader(jvm)).getBytecodes()
+                    compiler = _cooked(jvm, text, loader)
                 except Py4JError as error:
                     _missing[one] = first_line(error)
                     file = _own_folder() / name
                     continue
+                codes, loader = compiler.getBytecodes(), compiler.getClassLoader()
                 for inner in codes.keySet():
                     entries.writestr(inner.replace(".", "/") + ".class", bytes(codes.get(inner)))
         # Another process may do the same at the same time: the file comes into view whole.

@@ -18,13 +18,15 @@ from spark_lance.spark.session import java_classes
 
 __all__ = ["FORMAT", "NOT_TAKEN", "RULE", "Started", "Wish", "start"]
 
-# The optimizer rule, and the format as threads find it.
+# The optimizer rule, the scans that it makes, and the format as threads find it.
 RULE = "spark_lance.LancePruning"
+_SCANS = "spark_lance.LancePlannedScan"
 FORMAT = "lance.DefaultSource"
 _STARTS = "spark_lance.LanceStart"
 # All that is published at once, whatever the first session of a driver asks for.
 _PUBLISHED = (
     FORMAT,
+    _SCANS,
     RULE,
     "spark_lance.LanceLate",
     "spark_lance.LanceParser",
@@ -79,7 +81,7 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
     missing: dict[str, str] = {}
     try:
         published = java_classes.can_publish(jvm)
-        names = _PUBLISHED if published else (RULE, _STARTS)
+        names = _PUBLISHED if published else (_SCANS, RULE, _STARTS)
         loader, lost = java_classes.load_all(jvm, names)
         missing.update(lost)
         if not published:

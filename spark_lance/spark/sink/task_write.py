@@ -45,7 +45,10 @@ class TaskWrite:
         """Write rows, and yield one row with one column, the pickled message."""
         found = _unpacked(rows) if self.packed else iter(rows)
         message = pickle.dumps(self.writer.write(found), protocol=pickle.HIGHEST_PROTOCOL)
-        yield pa.record_batch([pa.array([message], pa.binary())], names=[_MESSAGE])
+        # `pa.array` would import pandas, see `file.arrays.of_numbers`.
+        offsets = pa.py_buffer(np.array([0, len(message)], np.int32))
+        column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(message)])
+        yield pa.record_batch([column], names=[_MESSAGE])
 
 
 def _unpacked(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -30,26 +30,16 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import WriteOptions
-from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.sink.commit_once import commit_once
+from spark_lance.spark.sink.task_rows import LanceCommitMessage, WrittenRows
 from spark_lance.spark.sink.write_schema import plan_rows
-from spark_lance.spark.workers import forget_archives, keep_worker_ready
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan
 from spark_lance.table.versions.resolve import resolve
-from spark_lance.table.writing.align import Aligner
-from spark_lance.table.writing.write import delete_fragment_files, delete_operation_files, write_fragments
+from spark_lance.table.writing.write import delete_fragment_files, delete_operation_files
 
 __all__ = ["LanceCommitMessage", "LanceWriter"]
-
-
-@dataclass(frozen=True)
-class LanceCommitMessage(WriterCommitMessage):
-    """What one task wrote: serialized DataFragment messages, and the number of rows it was given."""
-
-    fragments: tuple[bytes, ...]
-    rows: int
 
 
 class LanceWriter(DataSourceArrowWriter):
@@ -95,36 +85,21 @@ class LanceWriter(DataSourceArrowWriter):
         Raises:
             SchemaError: a value does not fit its column, or a row the condition of `replaceWhere`.
         """
-        received = 0
-        documents = {field.name for field in self._plan.schema.fields if field.is_json}
+        return self.task_rows().write(iterator)
 
-        def aligned() -> Iterator[pa.RecordBatch]:
-            nonlocal received
-            aligner: Aligner | None = None
-            for batch in iterator:
-                received += batch.num_rows
-                renamed = with_variant_texts(batch.rename_columns(self._names), documents)
-                if aligner is None:
-                    aligner = Aligner(renamed.schema, self._plan.schema)
-                rows = aligner.align(renamed)
-                if self._plan.check is not None:
-                    self._plan.check.check(rows)
-                yield rows
-
-        with one_line():
-            keep_worker_ready()
-            fragments = write_fragments(
-                aligned(),
-                self._store,
-                self._root,
-                self._plan.schema,
-                version=self._plan.version,
-                max_rows_per_file=self._options.max_rows_per_file,
-                max_bytes_per_file=self._options.max_bytes_per_file,
-                operation=self._job,
-            )
-            forget_archives()
-        return LanceCommitMessage(tuple(fragments), received)
+    def task_rows(self) -> WrittenRows:
+        """Return what writes the rows of one task."""
+        return WrittenRows(
+            self._store,
+            self._root,
+            self._names,
+            self._plan.schema,
+            self._plan.version,
+            self._plan.check,
+            self._options.max_rows_per_file,
+            self._options.max_bytes_per_file,
+            self._job,
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the files of all tasks a version of the table.

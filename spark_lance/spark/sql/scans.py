@@ -22,9 +22,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 
 from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
-from spark_lance.index.cache import ByteCache
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.exact_rows import RowsOfVersion, exact_rows
+from spark_lance.io.cache import ByteCache
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.column_order import is_ordered_alike
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 # A limit up to this is met by one task, whose stream then ends by itself, where this task may have to look at
-# no more than these bytes.
+# no more than these bytes. (Java does not ask of reads without conditions.)
 _ALONE_ROWS = 100_000
 _ALONE_BYTES = 64 << 20
 # Rows that the driver reads as columns at most, which are bounded by their bytes; and about the most bytes

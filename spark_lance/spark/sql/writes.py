@@ -39,7 +39,8 @@ def plan_write(question: Question) -> dict[str, str] | None:
         writer = _writer(question.asked["write"], streams=question.asked["streams"])
     except (LanceError, OSError):
         return None
-    function = pickled_write(writer, batches=question.asked["batches"])
+    tasks = writer.task_rows() if isinstance(writer, LanceWriter) else writer
+    function = pickled_write(tasks, batches=question.asked["batches"])
     return {"writer": _text(pickle.dumps(writer)), "function": _text(function)}
 
 

@@ -302,7 +302,7 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
         return Landed(candidate)
     except LockReleaseError as error:
         raise _after_lock_failure(commit, candidate, error) from error.lock_error
-    except AtomicPutUnsupportedError:
+    except (AtomicPutUnsupportedError, CommitError):
         raise
     except OSError as error:
         commit.doubt = error

@@ -28,17 +28,22 @@ from spark_lance.table.indices.old_coverage import with_sound_coverage
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.old_writers import check_successor
 from spark_lance.table.operations import OPERATIONS, Builder, Stamp
-from spark_lance.table.paths import manifest_path
+from spark_lance.table.paths import is_detached, manifest_path
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest
 
-__all__ = ["builder_of", "propose_first", "propose_next"]
+__all__ = ["build_on", "builder_of", "propose_first", "propose_next"]
 
 
 def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
     """Check every version that is new since the last check and build on the newest one."""
     latest = load_latest(commit.store, commit.root)
+    if is_detached(commit.checked):
+        raise VersionNotFoundError(
+            f"version {commit.checked} of {commit.root} is detached, and what is computed from it can only "
+            "be committed with detached=True: restore it first, or compute from a version of the history"
+        )
     if latest.version < commit.checked:
         raise VersionNotFoundError(
             f"version {commit.checked} of {commit.root} does not exist; the newest is {latest.version}"
@@ -55,15 +60,24 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
         commit.doubt = None
         _check(commit, theirs)
         commit.checked = version
-    check_writable(latest.message, latest.path, latest.facts)
+    return build_on(commit, build, latest)
+
+
+def build_on(commit: PendingCommit, build: Builder, base: Manifest) -> Manifest:
+    """Fit the operation onto a version, where others were in between, and build the next one.
+
+    Raises:
+        UnsupportedFormatError: the table needs a feature that is not written here.
+    """
+    check_writable(base.message, base.path, base.facts)
     if commit.unfit:
-        commit.transaction = _fitted(commit, latest)
+        commit.transaction = _fitted(commit, base)
         commit.unfit = []
-    sound, told = with_sound_coverage(Snapshot(commit.store, commit.root, latest))
+    sound, told = with_sound_coverage(Snapshot(commit.store, commit.root, base))
     current = with_present_coverage(Snapshot(commit.store, commit.root, sound))
-    built = build(current, commit.transaction.operation, commit.stamp(latest.version + 1, carried(latest)))
+    built = build(current, commit.transaction.operation, commit.stamp(base.version + 1, carried(base)))
     check_successor(commit.restored or sound, built, told if commit.restored is None else ())
-    return replace(built, inferred=latest.inferred) if latest.inferred else built
+    return replace(built, inferred=base.inferred) if base.inferred else built
 
 
 def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> Manifest | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_lance.errors import TableExistsError
+from spark_lance.errors import TableExistsError, UnsupportedFormatError
 from spark_lance.io.store import Store, join
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.bases import Bases
@@ -12,7 +12,7 @@ from spark_lance.table.commits.commit import create_first_version
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.clone import clone
-from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
+from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path, is_detached
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
@@ -34,7 +34,7 @@ def shallow_clone(source: Store, ref: VersionRef, target: Store, root: str) -> M
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses.
     """
-    manifest = load_version(source, ref.root, ref.version)
+    manifest = _cloneable(source, ref.root, ref.version)
     check_location(target, root)
     return _clone(source, ref, manifest, target, root, shallow=True)
 
@@ -48,7 +48,7 @@ def deep_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Mani
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses. Copies made so far stay behind, in no version.
     """
-    manifest = load_version(source, ref.root, ref.version)
+    manifest = _cloneable(source, ref.root, ref.version)
     check_writable(manifest.message, manifest.path)
     check_location(target, root)
     for store, path, name in _files(Bases.of(source, ref.root, manifest.message), manifest):
@@ -71,7 +71,7 @@ def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Mani
     """
     branches = Branches(store, main)
     branches.check_new(branch)
-    manifest = load_version(store, ref.root, ref.version)
+    manifest = _cloneable(store, ref.root, ref.version)
     root = branch_root(main, branch)
     try:
         first = _clone(store, ref, manifest, store, root, shallow=True, branch=branch)
@@ -83,6 +83,14 @@ def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Mani
     source = find_version(store, ref.root, ref.version)
     branches.record(branch, ref.branch, ref.version, store.size(source.path))
     return first
+
+
+def _cloneable(store: Store, root: str, version: int) -> Manifest:
+    if is_detached(version):
+        raise UnsupportedFormatError(
+            f"version {version} is detached, and no clone or branch begins with one: restore it first", root
+        )
+    return load_version(store, root, version)
 
 
 def _clone(

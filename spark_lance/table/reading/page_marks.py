@@ -7,16 +7,43 @@ part is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.io.cache import ByteCache
 from spark_lance.io.counters import count_pages
 
-__all__ = ["PageMarks", "pages_of_rows", "pages_of_runs"]
+__all__ = ["PAGE_STARTS", "PageMarks", "PageStarts", "pages_of_rows", "pages_of_runs"]
 
 Rows = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class PageStarts:
+    """What footers tell of the pages of some fields of a fragment.
+
+    Attributes:
+        num_rows: rows of the fragment.
+        columns: for each stored column the first row of each page.
+        is_legacy: whether pages of the fragment may tell of their values.
+    """
+
+    num_rows: int
+    columns: tuple[Rows, ...]
+    is_legacy: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes, about."""
+        return sum(_ARRAY_BYTES + starts.nbytes for starts in self.columns)
+
+
+_ARRAY_BYTES = 112
+# Those of fragments that plans have told of before.
+PAGE_STARTS: ByteCache[PageStarts] = ByteCache(16 << 20, counted=False)
 
 
 def pages_of_rows(starts: Rows, rows: Rows) -> Marks:
@@ -26,6 +53,8 @@ def pages_of_rows(starts: Rows, rows: Rows) -> Marks:
         starts: the first row of each page, ascending.
         rows: numbers of rows, ascending.
     """
+    if len(starts) == 1:
+        return np.array([len(rows) > 0])
     ends = np.searchsorted(rows, np.append(starts, np.iinfo(np.int64).max)[1:])
     found: Marks = np.diff(ends, prepend=0) > 0
     return found

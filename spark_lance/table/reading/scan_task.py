@@ -20,10 +20,11 @@ from pyroaring import BitMap
 from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.file.arrays import join, kept_rows
 from spark_lance.file.schema import Field
+from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import keep_mask
+from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.fragment_rows import (
     Columns,
@@ -32,7 +33,7 @@ from spark_lance.table.reading.fragment_rows import (
     common_runs,
     rows_without_columns,
 )
-from spark_lance.table.reading.page_marks import pages_of_rows, pages_of_runs
+from spark_lance.table.reading.page_marks import PAGE_STARTS, PageStarts, pages_of_rows, pages_of_runs
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_OFFSET,
@@ -50,6 +51,8 @@ _MAX_WINDOW_ROWS = 1 << 22
 _MIN_ROW_BYTES = 0.125
 # Rows are read one by one if reading those between them, too, would make more than this many times as many.
 _SPARSE = 8
+# A task of so few rows is all that is read of its pages: nothing that follows makes up for decoding more.
+_SHORT_ROWS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -100,26 +103,36 @@ class ScanTask:
         # What was computed stays behind.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
-    def tables(self, target_bytes: int, filter: Filter | None = None) -> Iterator[pa.Table]:
+    def tables(
+        self, target_bytes: int, filter: Filter | None = None, opened: FragmentRows | None = None
+    ) -> Iterator[pa.Table]:
         """Yield the rows as tables of about `target_bytes` Arrow bytes; chunks follow the stored pages.
 
         Args:
             target_bytes: bytes of one table; memory stays near it plus one page a column.
             filter: keep the rows for which this is true; it may name the columns in `fields` and
                 `filter_fields`, and system columns but `_rowoffset`.
+            opened: what `opened` gave for the same filter and a task of the same fragment and columns.
 
         Raises:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the filter does not fit the columns.
         """
         if filter is None and self.selection is not None:
-            rows = self._open(self.fields)
+            rows = opened or self._open(self.fields)
             pace = _Pace(target_bytes, rows.row_bytes(self._columns))
-            yield from self._complete(rows, None, self._columns, self._selected(rows), pace)
+            numbers = self._selected(rows.num_rows, rows.deleted)
+            yield from self._complete(rows, None, self._columns, numbers, pace)
             return
         if filter is None:
-            rows = self._open(self.fields)
-            for start, stop, table in _windows(rows, self._columns, target_bytes, self._runs(rows, None)):
+            rows = opened or self._open(self.fields)
+            runs = self._runs(rows, None)
+            if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
+                alive = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
+                pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+                yield from self._complete(rows, None, self._columns, alive, pace, sparse=True)
+                return
+            for start, stop, table in _windows(rows, self._columns, target_bytes, runs):
                 keep = keep_mask(rows.deleted, start, stop)
                 kept = _filtered(table, keep)
                 if kept.num_rows:
@@ -127,7 +140,7 @@ class ScanTask:
             return
         condition = filter if isinstance(filter, Condition) else self._condition(filter)
         head = self._head(condition)
-        rows = self._open((*head.fields, *self.fields))
+        rows = opened or self._open((*head.fields, *self.fields))
         # Columns that the filter reads as they are wanted need not be read again.
         shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
         rest = self._columns.without(shared)
@@ -186,13 +199,13 @@ class ScanTask:
         pace = _Pace(target_bytes, rows.row_bytes(self._columns))
         yield from self._complete(rows, None, self._columns, offsets, pace)
 
-    def opened(self) -> FragmentRows:
-        """Open the fragment's files, for several calls of `take_physical`.
+    def opened(self, condition: Condition | None = None) -> FragmentRows:
+        """Open the fragment's files, for several calls of `take_physical`, or of `tables` with a condition.
 
         Raises:
-            FormatError, UnsupportedFormatError: as `tables`.
+            FormatError, UnsupportedFormatError, ExpressionError: as `tables`.
         """
-        return self._open(self.fields)
+        return self._open(self.fields if condition is None else (*self._head(condition).fields, *self.fields))
 
     def take_physical(self, offsets: npt.NDArray[np.int64], opened: FragmentRows | None = None) -> pa.Table:
         """Return those of the rows with ascending physical numbers, without repeats, that are not deleted.
@@ -227,22 +240,45 @@ class ScanTask:
     def pages(self, condition: Condition | None) -> tuple[int, int]:
         """Return how many pages hold rows that a condition may keep, and how many others the columns have.
 
-        Columns are those that are read, for the condition too. Opens the fragment's files and reads no page.
+        Columns are those that are read, for the condition too. Opens the fragment's files, once as long
+        as the process keeps what they tell, and reads no page.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
         """
         fields = self._all_fields(condition)
-        rows = self._open(fields)
-        columns = rows.page_starts(fields)
+        known = self._page_starts(fields)
+        if known.is_legacy and condition is not None and self.selection is None:
+            runs = self._runs(self._open(fields), condition)
+        else:
+            start, stop = (0, known.num_rows) if self.span is None else self.span
+            runs = [(start, min(stop, known.num_rows))]
+        columns = known.columns
         if self.selection is None:
-            runs = self._runs(rows, condition)
             marks = [pages_of_runs(starts, runs) for starts in columns]
         else:
-            numbers = self._selected(rows)
+            numbers = self._selected(known.num_rows, self._deleted(known.num_rows))
             marks = [pages_of_rows(starts, numbers) for starts in columns]
         read = sum(int(np.count_nonzero(pages)) for pages in marks)
         return read, sum(map(len, columns)) - read
+
+    def _page_starts(self, fields: tuple[Field, ...]) -> PageStarts:
+        """Return where the pages of fields begin; data files never change, so the process keeps it."""
+
+        def read() -> PageStarts:
+            rows = self._open(fields)
+            legacy = any(
+                FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
+                is FileVersion.V0_1
+                for file in self.message.files
+            )
+            return PageStarts(rows.num_rows, tuple(rows.page_starts(fields)), legacy)
+
+        key = (self.store.uri(self.root), self.fragment, tuple(node.id for f in fields for node in f.walk()))
+        return PAGE_STARTS.get(key, read, lambda known: len(self.fragment) + known.nbytes)
+
+    def _deleted(self, num_rows: int) -> npt.NDArray[np.uint32]:
+        return read_deletions(self.store, self.root, self.message, num_rows, self.bases)
 
     def stored_bytes(self, condition: Condition | None) -> int:
         """Return how many bytes the columns that are read, for a condition too, take in the fragment's files.
@@ -268,18 +304,18 @@ class ScanTask:
                 keep = keep_mask(rows.deleted, start, stop)
                 yield start + np.flatnonzero(keep), _filtered(table, keep)
             return
-        numbers = self._selected(rows)
+        numbers = self._selected(rows.num_rows, rows.deleted)
         done = 0
         for table in self._complete(rows, None, head, numbers, _Pace(target_bytes, rows.row_bytes(head))):
             yield numbers[done : done + table.num_rows], table
             done += table.num_rows
 
-    def _selected(self, rows: FragmentRows) -> npt.NDArray[np.int64]:
+    def _selected(self, num_rows: int, deleted: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
         """Return the live rows among `selection`, ascending."""
         asked = BitMap.deserialize(self.selection or BitMap().serialize())
         numbers = np.array(asked, dtype=np.uint32).astype(np.int64)
-        numbers = numbers[: np.searchsorted(numbers, rows.num_rows)]
-        gone, _ = locate_among(numbers, rows.deleted.astype(np.int64))
+        numbers = numbers[: np.searchsorted(numbers, num_rows)]
+        gone, _ = locate_among(numbers, deleted.astype(np.int64))
         return np.delete(numbers, gone)
 
     def _runs(self, rows: FragmentRows, condition: Condition | None) -> list[tuple[int, int]]:
@@ -330,13 +366,22 @@ class ScanTask:
         rest: Columns,
         found: npt.NDArray[np.int64],
         pace: _Pace,
+        sparse: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield the output columns of physical rows, of which `known` holds some columns already."""
+        """Yield the output columns of physical rows, of which `known` holds some columns already.
+
+        Args:
+            rows: the fragment's.
+            known, rest: the columns that are at hand, and the others.
+            found: the rows' numbers, ascending.
+            pace: says how many rows make a piece.
+            sparse: whether they are read one by one however near they are to each other.
+        """
         done = 0
         while done < len(found):
             count = pace.rows()
             piece = found[done : done + count]
-            if piece[-1] - piece[0] >= _SPARSE * len(piece):
+            if sparse or piece[-1] - piece[0] >= _SPARSE * len(piece):
                 table = rows.take(rest, piece)
             else:
                 piece = piece[: np.searchsorted(piece, piece[0] + count)]

@@ -199,4 +199,7 @@ def _integers(numbers: RowNumbers, dtype: type[np.int64] | type[np.uint64]) -> n
             return given.astype(dtype).reshape(-1)
     except (OverflowError, TypeError) as error:
         raise OptionError(f"row numbers must be integers of type {dtype.__name__}: {error}") from error
-    raise OptionError(f"row numbers must be integers, not {given.dtype}")
+    shown = repr(numbers)
+    raise OptionError(
+        f"row numbers are a list of whole numbers, not {shown if len(shown) < 60 else given.dtype}"
+    )

@@ -7,8 +7,11 @@ What is left may hold other rows as well: keys are compared afterwards.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,9 +19,10 @@ import pyarrow.compute as pc
 from spark_lance.file.schema import Field
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
 from spark_lance.table.predicates.predicate import Condition, compile_tree
+from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan, ScanTask
 
-__all__ = ["key_tasks"]
+__all__ = ["KeyLookup", "key_indices", "key_lookup", "key_tasks"]
 
 # Keys that are asked for together.
 _BATCH_KEYS = 512
@@ -29,10 +33,30 @@ _FEW_KEYS = 64
 _ROWS_PER_KEY = 2048
 
 
+@dataclass(frozen=True)
+class KeyLookup:
+    """What of a table is compared with the keys of a source.
+
+    Attributes:
+        tasks: their rows hold all rows of the table that have one of the keys.
+        asked: how the indices were asked: "keys" one by one, the "range" that they span, or "nothing".
+    """
+
+    tasks: Sequence[ScanTask]
+    asked: str
+
+
 def key_tasks(
     scan: Scan, keys: Sequence[Field], source: pa.Table, others: Condition | None = None
-) -> list[ScanTask]:
-    """Return tasks whose rows hold all rows of the table that have a key of the source.
+) -> Sequence[ScanTask]:
+    """Return tasks whose rows hold all rows of the table that have a key of the source; see `key_lookup`."""
+    return key_lookup(scan, keys, source, others).tasks
+
+
+def key_lookup(
+    scan: Scan, keys: Sequence[Field], source: pa.Table, others: Condition | None = None
+) -> KeyLookup:
+    """Find out which rows of a table may have a key of the source.
 
     Args:
         scan: of the key columns at least.
@@ -43,17 +67,41 @@ def key_tasks(
     schema = pa.schema([key.arrow_field() for key in keys])
     plain = [key.name for key in keys if _is_plain(key.arrow_type())]
     if not plain:
-        return scan.tasks()
+        return KeyLookup(scan.tasks(), "nothing")
     rows = _without_nulls(source.select([key.name for key in keys])).select(plain)
+    asked = "keys"
     if not rows.num_rows:
         wanted: Iterable[Condition] = []
     elif not scan.pruners:
-        return scan.tasks()
+        return KeyLookup(scan.tasks(), "nothing")
     elif rows.num_rows <= max(_FEW_KEYS, _rows(scan) // _ROWS_PER_KEY):
         wanted = _batches(rows, schema)
     else:
+        asked = "range"
         wanted = [compile_tree(_all([_between(name, rows[name]) for name in plain]), schema)]
-    return scan.tasks_for_any(wanted if others is None else chain(wanted, [others]))
+    return KeyLookup(scan.tasks_for_any(wanted if others is None else chain(wanted, [others])), asked)
+
+
+def key_indices(scan: Scan, keys: Sequence[Field]) -> list[tuple[str, str, str]]:
+    """Return column, name and kind of the indices that are asked about keys."""
+    found = []
+    for key in keys:
+        sample = _sample(key.arrow_type())
+        if sample is not None:
+            tree = Call("in", (Column((key.name,)), Literal(sample)))
+            condition = compile_tree(tree, pa.schema([key.arrow_field()]))
+            uses = (use for pruner in scan.pruners for use in uses_of(pruner, condition))
+            found += [(key.name, name, kind) for _, name, kind in uses]
+    return found
+
+
+def _sample(kind: pa.DataType) -> Any:
+    """Return some value of a type whose keys are asked for, None for other types."""
+    if not _is_plain(kind):
+        return None
+    if pa.types.is_integer(kind):
+        return 0
+    return datetime.date(1970, 1, 1) if pa.types.is_date32(kind) else ""
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -10,7 +10,7 @@ time the later one looks again. (Lance table format, update.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from spark_lance.table.reading.row_lookup import nameable, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
-from spark_lance.table.rows.key_lookup import key_tasks
+from spark_lance.table.rows.key_lookup import KeyLookup, key_lookup
 from spark_lance.table.rows.merge_condition import MergeCondition
 from spark_lance.table.rows.merge_source import AlignedSource, SourceRows
 from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
@@ -47,7 +47,7 @@ from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.targets import choose_targets
 
-__all__ = ["MergeRules", "Merged", "PreparedMerge", "merge_rows", "prepare_merge"]
+__all__ = ["Merge", "MergeRules", "Merged", "PreparedMerge", "Written", "merge_rows", "prepare_merge"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -68,6 +68,7 @@ class MergeRules:
         delete_missing: whether rows of the table whose key the source lacks are deleted.
         missing: which of them are.
         target_bases, target_all_bases: the places of new files, see `choose_targets`.
+        use_index: whether indices may tell where keys are; without them the key columns are read.
     """
 
     on: tuple[str, ...] = ()
@@ -78,6 +79,7 @@ class MergeRules:
     missing: Predicate | None = None
     target_bases: tuple[str, ...] = ()
     target_all_bases: bool | None = None
+    use_index: bool = True
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def merge_rows(
     rows = source if isinstance(source, SourceRows) else SourceRows.of(source)
 
     def attempt(base: Snapshot) -> Merged:
-        merge = _Merge.plan(base, rows, rules)
+        merge = Merge.plan(base, rows, rules)
+        merge.match()
         written = merge.write()
         fields = sorted(node.id for node in base.schema.walk())
         committed = commit_moves(
@@ -153,7 +156,8 @@ def prepare_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> 
     Raises:
         SchemaError, ExpressionError, MergeError, UnsupportedFormatError: see `merge_rows`.
     """
-    merge = _Merge.plan(snapshot, source, rules)
+    merge = Merge.plan(snapshot, source, rules)
+    merge.match()
     written = merge.write()
     fields = sorted(node.id for node in snapshot.schema.walk())
     operation = prepare_moves(written.changes, written.added, fields, written.inserted_keys)
@@ -161,7 +165,7 @@ def prepare_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> 
 
 
 @dataclass(frozen=True)
-class _Written:
+class Written:
     """What a merge has to commit.
 
     Attributes:
@@ -178,15 +182,19 @@ class _Written:
 
 
 @dataclass
-class _Merge:
-    """One merge into one version.
+class Merge:
+    """One merge into one version: planned, then matched, then written.
 
     Attributes:
+        keys: the key columns.
         source: the source with the table's types, columns in the table's order; it holds what is compared.
+        condition, missing: the rules' conditions, fitted to the version.
         index: its keys.
         updates: fragment id -> offsets of rows to update, ascending, and the source row for each.
         deletes: fragment id -> offsets of rows to delete.
         seen: by code, whether the table has the key.
+        lookup: which rows of the table were compared; known once they are.
+        compared: how many they were.
     """
 
     at: Snapshot
@@ -199,9 +207,11 @@ class _Merge:
     seen: npt.NDArray[np.bool_]
     updates: dict[int, tuple[Offsets, Int64Array]] = field(default_factory=dict)
     deletes: dict[int, Offsets] = field(default_factory=dict)
+    lookup: KeyLookup | None = None
+    compared: int = 0
 
     @classmethod
-    def plan(cls, at: Snapshot, source: SourceRows, rules: MergeRules) -> _Merge:
+    def plan(cls, at: Snapshot, source: SourceRows, rules: MergeRules) -> Merge:
         """Fit source and rules to a version."""
         check_movable(at.manifest)
         base = at.manifest
@@ -224,13 +234,18 @@ class _Merge:
         """The version's manifest."""
         return self.at.manifest
 
-    def match(self) -> None:
-        """Compare the rows of the table with the source, all that a rule may concern."""
+    def scan(self) -> Scan:
+        """Return the read of what is compared, of all rows."""
         names = {key.name for key in self.keys}
         names.update(self.condition.target_columns if self.condition else ())
         names.update(self.missing.columns if self.missing else ())
         scan = self.at.scan(sorted(names), with_row_address=True)
-        for window in self._windows(scan):
+        return scan if self.rules.use_index else replace(scan, pruners=())
+
+    def match(self) -> None:
+        """Compare the rows of the table with the source, all that a rule may concern."""
+        for window in self._windows(self.scan()):
+            self.compared += window.num_rows
             addresses = window[ROW_ADDRESS].to_numpy()
             codes = self.index.lookup([window[key.name] for key in self.keys])
             self.seen[codes[codes >= 0]] = True
@@ -250,10 +265,10 @@ class _Merge:
     def _windows(self, scan: Scan) -> Iterator[pa.Table]:
         """Yield the rows that may have a key of the source, and those that may be deleted for lack of one."""
         if self.rules.delete_missing and self.missing is None:
-            return _windows(scan.tasks())
-        if self.rules.delete_missing:
-            return _windows(key_tasks(scan, self.keys, self.source.held, self.missing))
-        return _windows(key_tasks(scan, self.keys, self.source.held))
+            self.lookup = KeyLookup(scan.tasks(), "nothing")
+        else:
+            self.lookup = key_lookup(scan, self.keys, self.source.held, self.missing)
+        return _windows(self.lookup.tasks)
 
     def _change(self, window: pa.Table, addresses: Addresses, codes: Int64Array) -> None:
         """Note the rows of a window to update or to delete."""
@@ -288,9 +303,8 @@ class _Merge:
         row = int(np.flatnonzero(self.index.codes == code)[0])
         return ", ".join(f"{key.name} = {self.source.held[key.name][row].as_py()!r}" for key in self.keys)
 
-    def write(self) -> _Written:
-        """Find what is to be changed, and write it."""
-        self.match()
+    def write(self) -> Written:
+        """Write what `match` has found."""
         inserted = np.empty(0, np.int64)
         if self.rules.insert:
             inserted = np.flatnonzero(~np.append(self.seen, False)[self.index.codes])
@@ -302,9 +316,9 @@ class _Merge:
         targets = choose_targets(self.at.bases, rules.target_bases, rules.target_all_bases)
         added = write_moved(self.at, self._new_rows(inserted, ids), ids, targets=targets)
         keys = self._filter(inserted) if rules.insert else None
-        return _Written(RowChanges(self.at, rows), added, len(inserted), keys)
+        return Written(RowChanges(self.at, rows), added, len(inserted), keys)
 
-    def counts(self, written: _Written) -> tuple[int, int, int]:
+    def counts(self, written: Written) -> tuple[int, int, int]:
         """Return how many rows are inserted, updated and deleted."""
         updated = sum(len(offsets) for offsets, _ in self.updates.values())
         return written.inserted, updated, sum(len(offsets) for offsets in self.deletes.values())

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.arrays import numpy_type
 
 __all__ = ["KeyIndex", "check_key_type"]
 
@@ -102,7 +103,7 @@ def _float_bits(values: pa.Array, bits: pa.DataType) -> pa.Array:
     numbers = np.array(values.to_numpy(zero_copy_only=False), copy=True)
     numbers[np.isnan(numbers)] = np.nan
     mask = values.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(numbers.view(bits.to_pandas_dtype()), bits, mask=mask)
+    return pa.array(numbers.view(numpy_type(bits)), bits, mask=mask)
 
 
 def _codes(values: pa.ChunkedArray, known: pa.Array) -> Int64Array:

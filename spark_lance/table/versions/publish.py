@@ -18,7 +18,7 @@ import logging
 import re
 import uuid
 
-from spark_lance.errors import FormatError, StoreError
+from spark_lance.errors import CommitError, FormatError, StoreError
 from spark_lance.io.manifest_store import CommitLock, ManifestEntry, ManifestStore
 from spark_lance.io.store import Store
 from spark_lance.table.paths import VERSIONS_DIR, parse_manifest_name
@@ -57,6 +57,7 @@ def publish(store: Store, root: str, version: int, path: str, data: bytes) -> No
     Raises:
         FileExistsError: the version is taken, possibly by an earlier try of the same commit.
         AtomicPutUnsupportedError: the store has no way to do it.
+        CommitError: the commit lock was not given, and nothing was done.
         FormatError: the manifest store has a row for the version, but its manifest is gone.
         LockReleaseError: the commit lock was not released.
         OSError: it may have been done, or may yet come to be: read back.
@@ -167,7 +168,13 @@ def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes)
             raise LockReleaseError(error, failure) from error
         if type(error).__name__ == _LOCK_CONFLICT:
             raise FileExistsError(f"another writer holds the lock of version {version}: {error}") from error
-        raise
+        if entered or (isinstance(error, OSError) and not isinstance(error, CommitError)):
+            raise
+        said = ": ".join(part for part in (type(error).__name__, str(error)) if part)
+        raise CommitError(
+            f"the commit lock of {path} was not given ({said}), so nothing was committed: "
+            "see to the lock, then repeat"
+        ) from error
     if failure is not None:
         # The lock's `__exit__` returned true, as if there were nothing to tell.
         raise failure

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     tokenize = late("fsspec.utils", "tokenize")
 
-__all__ = ["read_recent", "remember"]
+__all__ = ["read_recent", "recent_bytes", "remember"]
 
 # About the bytes that are kept; and what a manifest takes, taken apart, for each of its bytes.
 _MOST_BYTES = 64 << 20
@@ -64,8 +64,17 @@ class _Recent:
             while self._size * _KEPT_PER_BYTE > _MOST_BYTES:
                 self._size -= len(self._kept.popitem(last=False)[1][0])
 
+    @property
+    def size(self) -> int:
+        return self._size * _KEPT_PER_BYTE
+
 
 _RECENT = _Recent()
+
+
+def recent_bytes() -> int:
+    """Return about how many bytes the manifests take that the process keeps."""
+    return _RECENT.size
 
 
 def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | None) -> Manifest:

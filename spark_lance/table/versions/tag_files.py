@@ -16,9 +16,11 @@ from spark_lance.errors import FormatError, OptionError, TagNotFoundError
 from spark_lance.io.store import Store, join
 from spark_lance.table.versions.ref_files import Kinds, is_ref_name, parse_time, read_ref
 
-__all__ = ["TAGS_DIR", "list_tags", "read_tag", "tag_path"]
+__all__ = ["TAGS_DIR", "list_tags", "no_tag", "read_tag", "tag_path"]
 
 TAGS_DIR = "_refs/tags"
+# Names that an error tells.
+_TOLD = 10
 _SUFFIX = ".json"
 _MAX_U64 = 2**64 - 1
 _KINDS: Kinds = {
@@ -57,10 +59,18 @@ def read_tag(store: Store, main: str, tag: str) -> dict[str, Any]:
     try:
         content = read_ref(store, path, _KINDS, "tag")
     except FileNotFoundError:
-        raise TagNotFoundError(f"tag {tag!r} of {main} does not exist") from None
+        raise no_tag(store, main, tag) from None
     if not 0 < content.get("version", 0) <= _MAX_U64:
         raise FormatError(f"a tag cannot name the version {content.get('version')}", path=path)
     return content
+
+
+def no_tag(store: Store, main: str, tag: str) -> TagNotFoundError:
+    """Return the error for a tag that is not there, which names some that are."""
+    names = sorted(name.removesuffix(".json") for name in store.list(join(main, TAGS_DIR)))
+    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    told = f"there are: {', '.join(names[:_TOLD])}{more}" if names else "the table has none"
+    return TagNotFoundError(f"tag {tag!r} of {main} does not exist; {told}")
 
 
 def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:

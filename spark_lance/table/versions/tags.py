@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from spark_lance.errors import TagExistsError, TagNotFoundError
+from spark_lance.errors import TagExistsError
 from spark_lance.io.store import Store
 from spark_lance.table.versions.ref_files import format_time, pack_ref
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
-from spark_lance.table.versions.tag_files import TAGS_DIR, list_tags, read_tag, tag_path
+from spark_lance.table.versions.tag_files import TAGS_DIR, list_tags, no_tag, read_tag, tag_path
 from spark_lance.table.versions.versions import find_version
 
 __all__ = ["TAGS_DIR", "Tags"]
@@ -102,7 +102,7 @@ class Tags:
         """
         path = tag_path(self.main, tag)
         if not self.store.exists(path):
-            raise TagNotFoundError(f"tag {tag!r} of {self.main} does not exist")
+            raise no_tag(self.store, self.main, tag)
         self.store.delete(path)
 
     def _target(self, reference: Reference | None) -> dict[str, Any]:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
@@ -22,6 +25,8 @@ from spark_lance.table.paths import (
     HINT_NAME,
     VERSIONS_DIR,
     Naming,
+    detached_path,
+    is_detached,
     manifest_path,
     newest_manifest_name,
     parse_manifest_name,
@@ -45,6 +50,8 @@ _VERSIONS_SHOWN = 5
 _LATEST_ATTEMPTS = 3
 # Names asked of a store that lists them in order: the newest version, and what else may stand before it.
 _FIRST_NAMES = 8
+# Entries of a folder that are looked at for the names of tables, and those that an error tells.
+_LOOKED_AT, _TOLD = 1000, 5
 
 
 @dataclass(frozen=True)
@@ -99,8 +106,31 @@ def latest_version(store: Store, root: str) -> VersionFile:
 
 
 def _no_table(store: Store, root: str) -> TableNotFoundError:
-    told = ": it is a file, a table is a folder" if store.is_local and Path(root).is_file() else ""
-    return TableNotFoundError(f"no Lance table at {root}{told}")
+    told = _what_is_there(Path(root)) if store.is_local else ""
+    return TableNotFoundError(
+        f"no Lance table at {root}: {told or 'check the path, or write the table first'}"
+    )
+
+
+def _what_is_there(place: Path) -> str:
+    """Return what helps somebody who took a place on this machine for that of a table."""
+    if place.is_file():
+        return "it is a file, a table is a folder"
+    if place.is_dir():
+        inside = sorted(_tables_in(place))
+        more = f" and {len(inside) - _TOLD} more" if len(inside) > _TOLD else ""
+        return f"the folder holds the tables {', '.join(inside[:_TOLD])}{more}" if inside else ""
+    near = get_close_matches(place.name, _tables_in(place.parent), 1)
+    return f"did you mean {place.parent / near[0]}?" if near else ""
+
+
+def _tables_in(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, _LOOKED_AT)]
+    except OSError:
+        return []
+    return [name for name in names if (folder / name / VERSIONS_DIR).is_dir()]
 
 
 def _first_listed(store: Store, directory: str) -> VersionFile | None:
@@ -131,8 +161,7 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
             path = manifest_path(root, version, naming)
             with suppress(FileNotFoundError):
                 return VersionFile(version, path, naming, store.look_up(path))
-    elif store.exists(detached := join(root, VERSIONS_DIR, f"d{version}.manifest")):
-        # Outside the history, so found by its number alone.
+    elif is_detached(version) and store.exists(detached := detached_path(root, version)):
         return VersionFile(version, detached, Naming.V2)
     numbers = [file.version for file in list_versions(store, root)]
     if not numbers:

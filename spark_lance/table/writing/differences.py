@@ -61,7 +61,9 @@ def rows_do_not_fit(
         tell: makes a line of the message of each.
     """
     known = tuple(dict.fromkeys(differences))
-    error = SchemaError("the data does not fit the table:" + "".join(f"\n  - {tell(line)}" for line in known))
+    lines = [tell(line) for line in known]
+    told = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n  - {line}" for line in lines)
+    error = SchemaError(f"the data does not fit the table:{told}")
     error.differences = known
     return error
 

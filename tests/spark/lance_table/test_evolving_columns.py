@@ -376,11 +376,9 @@ MEANWHILE: dict[str, Callable[[str], object]] = {
 
 # A pair of each kind that goes its own way; the others take too long for every run.
 QUICK = {
-    ("function", "append"),
     ("function", "compaction"),
     ("expression", "update rows"),
     ("join", "append"),
-    ("join", "another column"),
     ("update", "delete"),
 }
 PAIRS = [

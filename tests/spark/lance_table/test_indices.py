@@ -35,7 +35,12 @@ def table(spark: SparkSession, path: Path) -> LanceTable:
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments", "expected"), [("IVF_FLAT", None, 1), ("IVF_SQ", 2, 2), ("IVF_HNSW_FLAT", None, 3)]
+    ("kind", "segments", "expected"),
+    [
+        pytest.param("IVF_FLAT", None, 1, marks=pytest.mark.slow),
+        ("IVF_SQ", 2, 2),
+        ("IVF_HNSW_FLAT", None, 3),
+    ],
 )
 def test_tasks_build_an_index_that_pylance_uses(
     kind: str,
@@ -90,7 +95,9 @@ def test_filters_before_and_after(table: LanceTable) -> None:
     assert [row.id for row in after.collect()] == [n for n in near[:5] if n % 2 == 0]
 
 
-@pytest.mark.parametrize("indexed", ["no", "all", "half"])
+@pytest.mark.parametrize(
+    "indexed", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("no", "all")), "half"]
+)
 def test_many_queries_are_joined(indexed: str, spark: SparkSession, table: LanceTable, path: Path) -> None:
     vectors = VECTORS
     if indexed != "no":

@@ -76,7 +76,9 @@ def pairs(path: str) -> list[tuple[Any, int]]:
     return sorted(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True), key=str)
 
 
-@pytest.mark.parametrize("kind", ["long", "string", "timestamp"])
+@pytest.mark.parametrize(
+    "kind", ["long", *(pytest.param(one, marks=pytest.mark.slow) for one in ("string", "timestamp"))]
+)
 @pytest.mark.parametrize("few", [True, False], ids=["keys", "range"])
 def test_fragments_without_a_key_of_the_source_are_not_opened(
     spark: SparkSession, tmp_path: Path, kind: str, few: bool, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +95,13 @@ def test_fragments_without_a_key_of_the_source_are_not_opened(
     assert (done.num_updated_rows, done.num_inserted_rows) == (2, 1)
 
 
-@pytest.mark.parametrize("kind", sorted(ARROW))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in ("long", "string") else pytest.mark.slow)
+        for kind in sorted(ARROW)
+    ],
+)
 def test_a_pruned_merge_does_what_any_merge_does(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     draw = random.Random(kind)
     clauses: dict[str, Callable[[MergeBuilder], MergeBuilder]] = {

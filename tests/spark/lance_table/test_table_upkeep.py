@@ -136,7 +136,7 @@ def test_compaction_of_some_fragments(spark: SparkSession, tmp_path: Path) -> No
     assert content(path) == before
 
 
-@pytest.mark.parametrize("defer", [True, False])
+@pytest.mark.parametrize("defer", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_compaction_takes_indices_along(spark: SparkSession, tmp_path: Path, defer: bool) -> None:
     path = make(tmp_path / "t")
     theirs: Any = lance.dataset(path)
@@ -242,7 +242,7 @@ def test_what_spark_carries() -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["executeCompaction", pytest.param("sortBy", marks=pytest.mark.slow), "zOrderBy"]
+    "how", ["executeCompaction", *(pytest.param(by, marks=pytest.mark.slow) for by in ("sortBy", "zOrderBy"))]
 )
 def test_beside_writers(
     spark: SparkSession, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch

@@ -60,8 +60,10 @@ def nearest(**keys: Any) -> dict[str, Any]:
     [
         (10, (1.0, 1.0), 60.0, None),
         (40, (0.3, 2.0), 1.0, 50),
-        (7, (1.0, 0.0), 60.0, 7),
-        (150, (1.0, 1.0), 5, None),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((7, (1.0, 0.0), 60.0, 7), (150, (1.0, 1.0), 5, None))
+        ),
     ],
 )
 def test_everywhere_the_same_and_as_the_formula_says(

@@ -299,8 +299,9 @@ def test_items_that_are_null_are_texts_to_spark(driver: SparkSession, tmp_path: 
     )
     asked = [
         f"get_json_object(j, '{path.replace(chr(39), chr(92) + chr(39))}') {test}"
-        for path in paths
-        for test in tests
+        for number, path in enumerate(paths)
+        # All are asked of the first path, two of each other.
+        for test in (tests[number % 4 :: 4] if number else tests)
     ]
     wanted = expected(plain, asked)
     assert wanted[0] == [0, 5]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 import spark_lance
+from tests.spark.sink.test_driver_writes import jobs
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +102,17 @@ def test_sessions_of_one_driver_have_bounds_of_their_own(driver: SparkSession, p
     assert load(off, path).where("id < 7").count() == 6
 
 
+def narrow_table(place: str, name: str, rows: int) -> npt.NDArray[np.int64]:
+    """Write numbers below 1000 beside ids, in two fragments; return the numbers, by id."""
+    numbers = np.random.default_rng(1).integers(0, 1000, rows)
+    table = pa.table({name: numbers, "id": range(rows)})
+    spark_lance.write_dataset(table, place, max_rows_per_file=rows // 2)
+    return numbers
+
+
 def test_what_a_filter_looks_through_counts_as_it_is_stored(driver: SparkSession, tmp_path: Path) -> None:
     place, rows = str(tmp_path / "t.lance"), 200_000
-    numbers = np.random.default_rng(1).integers(0, 1000, rows)
-    table = pa.table({"n": numbers, "id": range(rows)})
-    spark_lance.write_dataset(table, place, max_rows_per_file=rows // 2)
+    numbers = narrow_table(place, "n", rows)
     spark_lance.dataset(place).delete("id % 10 = 3")
     expected = [i for i in range(rows) if numbers[i] == 5 and i % 10 != 3]
     # 1.6 MB in memory; 10 bits a value are 250 kB.
@@ -117,3 +128,53 @@ def test_what_a_filter_looks_through_counts_as_it_is_stored(driver: SparkSession
             assert sorted(row.id for row in found.select("id").collect()) == expected
         finally:
             driver.conf.unset("spark.lance.localBytes")
+
+
+COMPUTED = [
+    "count(*)",
+    "max(id) AS most, min(id) AS least",
+    "sum(part) + 1",
+    "cast(count(*) AS string) || '!'",
+]
+OF_ROWS = [
+    "id AS number, part",
+    "part, id",
+    "part",
+    "id * 2 + part AS x, 'a' || id, struct(id, part) AS s, array(part, null, 1) AS l",
+    "cast(id AS timestamp) AS t, cast(id AS decimal(20, 3)) AS d, if(id > 5, null, part) AS n",
+]
+
+
+@pytest.mark.parametrize("columns", [*COMPUTED, *OF_ROWS])
+def test_what_is_computed_of_few_rows_takes_no_job(driver: SparkSession, path: str, columns: str) -> None:
+    load(driver, path).createOrReplaceTempView("t")
+    query = f"SELECT {columns} FROM t" + (" WHERE id < 30 AND part <> 2" if columns in OF_ROWS else "")
+    found: list[Any] = []
+    assert jobs(driver, lambda: found.extend(driver.sql(query).collect())) == 0
+    driver.conf.set("spark.lance.planInDriver", "false")
+    try:
+        assert found == driver.sql(query).collect()
+    finally:
+        driver.conf.set("spark.lance.planInDriver", "true")
+    shown = driver.sql(query)
+    assert jobs(driver, shown.show) == 0
+    plan = shown._jdf.queryExecution().executedPlan()
+    shown.collect()
+    assert int(plan.metrics().apply("numOutputRows").value()) == len(found)
+
+
+def test_what_cannot_be_computed_before_a_query_runs_is_left_to_it(driver: SparkSession, path: str) -> None:
+    few = load(driver, path).where("id < 30")
+    driver.conf.set("spark.sql.ansi.enabled", "true")
+    failing = few.selectExpr("1 / (id - 20) AS x")
+    assert "Project" in nodes(failing)  # EXPLAIN does not fail
+    with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
+        failing.collect()
+    following = udf(lambda number: number + 1, "long")
+    python = few.select(following("id").alias("x"))
+    assert sorted(row.x for row in python.collect()) == [i + 1 for i in range(30) if i % 10 != 3]
+    assert "Project" in nodes(few.selectExpr("rand(3) AS r"))
+    assert len({row.r for row in few.selectExpr("rand() AS r").collect()}) == 27
+    subquery = "(SELECT max(part) FROM t) AS m"
+    load(driver, path).createOrReplaceTempView("t")
+    assert {row.m for row in few.selectExpr(subquery).collect()} == {4}

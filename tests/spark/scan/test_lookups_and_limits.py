@@ -181,9 +181,12 @@ LIMITED: list[tuple[str, int, int | None]] = [
 
 
 @needs_pushdown
-def test_limits_change_no_results(enabled: SparkSession, stable: str) -> None:
+@pytest.mark.parametrize("asked", [LIMITED[::2], pytest.param(LIMITED, marks=pytest.mark.slow)], ids=len)
+def test_limits_change_no_results(
+    enabled: SparkSession, stable: str, asked: list[tuple[str, int, int | None]]
+) -> None:
     load(enabled, stable, partition_bytes=1).createOrReplaceTempView("t")
-    for query, count, value in LIMITED:
+    for query, count, value in asked:
         rows = enabled.sql(query).collect()
         assert len(rows) == count, query
         assert value is None or rows[0][0] == value, query

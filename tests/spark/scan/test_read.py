@@ -87,12 +87,20 @@ def test_a_commit_between_load_and_action_changes_nothing(spark: SparkSession, p
     assert load(spark, path).count() == 12
 
 
-def test_with_a_schema_of_its_own_a_read_is_fixed_at_its_first_action(spark: SparkSession, path: str) -> None:
+@pytest.mark.parametrize("way", ["plain", "enabled", "pruned only"])
+def test_with_a_schema_of_its_own_a_read_is_fixed_at_its_first_action(
+    spark: SparkSession, path: str, way: str
+) -> None:
+    spark = spark.newSession()
+    if way != "plain":
+        spark_lance.enable(spark).conf.set("spark.lance.planInDriver", str(way == "enabled").lower())
     frame = spark.read.format("lance").schema(ID).load(path)
     assert frame.count() == 10
     append(path, 10, 12)
     assert frame.count() == 10
     assert frame.where("id < 100").count() == 10
+    assert ids(frame.where("id > 5")) == [6, 7, 8, 9]
+    assert frame.union(frame).count() == 20
     pinned = spark.read.format("lance").schema(ID).option("version", 1).load(path)
     assert pinned.count() == 10
 
@@ -158,7 +166,7 @@ def test_a_wrong_path_shows_as_one_line(spark: SparkSession, tmp_path: Path) -> 
 
 def test_a_schema_that_does_not_fit_shows_as_one_line(spark: SparkSession, path: str) -> None:
     frame = spark.read.format("lance").schema("id string, zz int").load(path)
-    first = error_of(frame.count).splitlines()[0]
+    first = error_of(frame.collect).splitlines()[0]
     assert "column 'id' is bigint, not string" in first
     assert "no column zz" in first
 

@@ -176,7 +176,7 @@ def read(session: SparkSession, path: str, **options: str) -> DataFrame:
 
 
 @pytest.mark.parametrize(
-    "size", ["5", "100000", *(pytest.param(size, marks=pytest.mark.slow) for size in ("1", "37"))]
+    "size", ["5", *(pytest.param(size, marks=pytest.mark.slow) for size in ("1", "37", "100000"))]
 )
 def test_all_types(session: SparkSession, path: str, size: str) -> None:
     found = each_way(session, lambda: texts(read(session, path, batch_size=size).orderBy("id")))
@@ -285,14 +285,14 @@ def modes(session: SparkSession, request: pytest.FixtureRequest) -> Iterator[dic
         session.conf.unset(name)
 
 
-# The driver's batches are those of workers, so by default it hands them to every third query only.
+# By default only every second query, and as the driver's batches are those of workers, it hands them to few.
 @pytest.mark.parametrize(
-    ("modes", "held"),
-    [("usual", 3), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in MODES)],
+    ("modes", "step", "held"),
+    [("usual", 2, 5), *(pytest.param(name, 1, 1, marks=pytest.mark.slow) for name in MODES)],
     indirect=["modes"],
 )
 def test_whatever_is_done_with_the_rows(
-    session: SparkSession, path: str, modes: dict[str, str], held: int
+    session: SparkSession, path: str, modes: dict[str, str], step: int, held: int
 ) -> None:
     def ask(query: str) -> list[str]:
         read(session, path, batch_size="11").createOrReplaceTempView("t")
@@ -301,7 +301,7 @@ def test_whatever_is_done_with_the_rows(
         assert is_columnar(frame) == (session.conf.get(TRANSPORT) != "rows"), query
         return found
 
-    for number, query in enumerate(QUERIES):
+    for number, query in enumerate(QUERIES[::step]):
         each_way(session, partial(ask, query), held=number % held == 0)
         assert allocated(session) == 0, query
 
@@ -690,7 +690,8 @@ session.stop()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
-@pytest.mark.parametrize("kind", ["columns", pytest.param("rows", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["columns", "rows"])
 def test_a_task_that_fails_after_some_batches_is_repeated(long_path: str, tmp_path: Path, kind: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     log = tmp_path / "log"

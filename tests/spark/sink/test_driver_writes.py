@@ -125,7 +125,7 @@ TYPES = (
 )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_rows_of_all_types_are_those_that_tasks_write(
     driver: SparkSession, tmp_path: Path, seed: int
 ) -> None:

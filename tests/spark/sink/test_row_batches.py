@@ -104,6 +104,78 @@ def test_both_ways_write_the_same(
     assert packed == single == sorted(map(str, rows.collect()))
 
 
+# Texts of fewer bytes than a word of a row, of as many, and of more than two.
+TEXTS = ("null", "''", "'a'", "'eight by'", "'é and ten'", "'sixteen bytes, a'", "repeat('long ', 40)")
+VALUES = (
+    "id % 3 = 0",
+    "cast(id % 250 - 125 AS tinyint)",
+    "cast(7 - id AS smallint)",
+    "cast(id * 100003 AS int)",
+    "id * -1000000007",
+    "float(id) / 3",
+    "double(id) / 7",
+    "date_add(date'1969-12-30', cast(id AS int))",
+    "timestamp_micros(id * 1234567 - 9000000)",
+    "cast(timestamp_micros(id * 7654321) AS timestamp_ntz)",
+    "make_dt_interval(0, id, 3, 0.25)",
+    "cast((id - 20) / 4 AS decimal(9,2))",
+    "cast((id - 20) * 12345678901234567.0123456789BD AS decimal(38,10))",
+    "cast((id - 20) % 3 AS decimal(38,0))",
+    f"element_at(array({', '.join(TEXTS)}), cast(id % {len(TEXTS)} AS int) + 1)",
+)
+
+
+def expression(draw: random.Random, depth: int) -> str:
+    """A value of a random type, null in some rows, at any depth."""
+    kind = draw.choice(["value", "struct", "items", "repeated", "map"]) if depth else "value"
+    below = [expression(draw, depth - 1) for _ in range(3)] if depth else []
+    if kind == "value":
+        made = draw.choice(VALUES)
+    elif kind == "struct":
+        made = "named_struct(" + ", ".join(f"'f{i}', {part}" for i, part in enumerate(below)) + ")"
+    elif kind == "items":
+        made = f"slice(array({below[0]}, null, {below[0]}, null), 1, cast(id % 5 AS int))"
+    elif kind == "repeated":
+        made = f"array_repeat({below[0]}, cast(id % 67 AS int))"
+    else:
+        made = f"map_from_arrays(array(concat('k', id), 'other'), array({below[0]}, {below[0]}))"
+    return f"if(id % {draw.randrange(2, 7)} = 1, null, {made})" if draw.random() < 0.6 else made
+
+
+@pytest.mark.parametrize(
+    "seed", [51, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(52, 72))]
+)
+def test_rows_of_any_type_are_written_as_spark_writes_them(
+    session: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    draw = random.Random(seed)
+    # More than 64 columns, whose nulls take more than a word.
+    columns = [f"{expression(draw, i % 3)} AS c{i}" for i in range(draw.choice([5, 70]))]
+    rows = session.range(0, 3000, 1, 1).selectExpr("id", *columns)
+    for name, kind in (("packed", "columns"), ("single", "rows")):
+        session.conf.set(TRANSPORT, kind)
+        try:
+            rows.write.format("lance").mode("append").save(str(tmp_path / name))
+        finally:
+            session.conf.unset(TRANSPORT)
+    packed, single = (lance.dataset(str(tmp_path / name)).to_table() for name in ("packed", "single"))
+    assert packed.num_rows == 3000
+    assert packed.equals(single)
+
+
+def test_rows_longer_than_a_block_of_rows(session: SparkSession, tmp_path: Path) -> None:
+    rows = session.range(0, 60, 1, 1).selectExpr(
+        "id",
+        "if(id % 7 = 3, repeat(string(id), 300000), string(id)) AS s",
+        "array_repeat(double(id), 40000) AS v",
+    )
+    rows.write.format("lance").mode("append").save(str(tmp_path / "t"))
+    found = lance.dataset(str(tmp_path / "t")).to_table().to_pydict()
+    assert found["id"] == list(range(60))
+    assert found["s"] == [str(i) * 300_000 if i % 7 == 3 else str(i) for i in range(60)]
+    assert found["v"] == [[float(i)] * 40_000 for i in range(60)]
+
+
 def allocated(session: SparkSession) -> int:
     """The bytes that Arrow holds outside of the JVM's heap."""
     jvm: Any = session._jvm

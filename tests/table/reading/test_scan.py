@@ -254,3 +254,22 @@ def test_rows_deleted_by_system_columns(tmp_path: Path, stable: bool) -> None:
         remains.append(lance.dataset(str(path)).to_table()["a"].to_pylist())
     assert remains[0] == remains[1]
     assert len(remains[0]) == (7 if stable else 16)
+
+
+@settings(max_examples=15, deadline=None)
+@given(changes=steps(), stable=st.booleans(), data=st.data())
+def test_short_spans_of_any_history(changes: list[Step], stable: bool, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "t"
+        play(path, changes, stable=stable)
+        store, root = open_store(str(path))
+        version, names = load_latest(store, root), ("b", "a", "_rowid", "_rowaddr")
+        for task in Scan(store, root, version, names, tuple(version.fragments)).tasks():
+            count = task.message.physical_rows
+            whole = pa.concat_tables([task.arrow_schema.empty_table(), *task.tables(1 << 20)])
+            places = whole["_rowaddr"].to_numpy() & np.uint64(0xFFFFFFFF)
+            first = data.draw(st.integers(0, count))
+            stop = data.draw(st.integers(first, count + 3))
+            found = replace(task, span=(first, stop)).tables(data.draw(st.sampled_from([1, 1 << 20])))
+            within = whole.filter(pa.array((places >= first) & (places < stop)))
+            assert pa.concat_tables([task.arrow_schema.empty_table(), *found]).equals(within)

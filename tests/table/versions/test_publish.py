@@ -541,12 +541,23 @@ def test_a_lock_that_cannot_be_had(uri: str) -> None:
         raise RuntimeError("lease service is gone")
         yield
 
+    @contextlib.contextmanager
+    def refusing(version: int) -> Iterator[None]:
+        raise CommitError
+        yield
+
     store, root = open_store(uri, LOCKED, busy)
     with pytest.raises(FileExistsError, match="held by another"):
         publish(store, root, 1, manifest_path(root, 1, Naming.V2), b"")
-    with pytest.raises(RuntimeError, match="lease service"):
+    for failing in (down, refusing):
+        with pytest.raises(CommitError, match=r"was not given .*, so nothing was committed") as told:
+            write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=failing)
+        assert isinstance(told.value, OSError)
+    assert isinstance(told.value.__cause__, CommitError)
+    with pytest.raises(CommitError, match="RuntimeError: lease service is gone"):
         write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=down)
-    assert list(Path(uri).glob("_versions/*")) == []
+    left = [path for path in Path(uri).rglob("*") if path.is_file()]
+    assert {path.parent.name for path in left} == {"_transactions"}
 
 
 def test_a_manifest_store_that_is_down_is_told(uri: str, options: Options) -> None:

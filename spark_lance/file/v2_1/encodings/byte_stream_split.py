@@ -17,19 +17,24 @@ from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_mini_block"]
+__all__ = ["decode_mini_block", "split_width"]
 
 # What is written of a step stays in the cache until its last bytes are there.
 _STEP_BYTES = 256 * 1024
 
 
+def split_width(split: pb.ByteStreamSplit) -> int | None:
+    """Return the bytes of one value; None if the values are none that can be split."""
+    bits = flat_bits(split.values.flat) if compression_name(split.values) == "flat" else 0
+    return bits // 8 if bits in (32, 64) else None
+
+
 def decode_mini_block(split: pb.ByteStreamSplit, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode all chunks of a page."""
-    name = compression_name(split.values)
-    bits = flat_bits(split.values.flat) if name == "flat" else 0
-    if bits not in (32, 64):
+    width = split_width(split)
+    if width is None:
+        name, bits = compression_name(split.values), split.values.flat.bits_per_value
         raise UnsupportedFormatError(f"byte-stream split of {bits} bit {name!r} values is not supported")
-    width = bits // 8
     pieces = chunks.only("byte_stream_split")
     counts = chunks.counts
     pieces.require(counts * width, "byte-stream split values")
@@ -46,7 +51,7 @@ def decode_mini_block(split: pb.ByteStreamSplit, chunks: Chunks, resolver: Resol
         stop = at + count * width
         _join(planes[at:stop].reshape(1, width, count), out[at:stop].reshape(1, count, width))
         at = stop
-    return FixedWidth(bits, chunks.total, out)
+    return FixedWidth(width * 8, chunks.total, out)
 
 
 def _join(planes: Bytes, out: Bytes) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.file.arrays import numbers_of, of_flags, of_numbers
 from spark_lance.file.v2_1.encodings.plain_writer import Bools
 
 __all__ = ["DictionaryLimits", "NumberedWords", "encode_dictionary", "number_words"]
@@ -53,7 +54,7 @@ def encode_dictionary(array: pa.Array, valid: Bools | None, limits: DictionaryLi
     if not limits.allow(0, len(array)):
         return None
     if valid is not None and array.null_count != len(array) - int(np.count_nonzero(valid)):
-        array = pc.if_else(pa.array(valid), array, pa.scalar(None, array.type))
+        array = pc.if_else(of_flags(valid), array, pa.nulls(1, array.type)[0])
     if not limits.allow(_guess_distinct(array, limits.sample), len(array)):
         return None
     encoded = array.dictionary_encode()
@@ -61,7 +62,7 @@ def encode_dictionary(array: pa.Array, valid: Bools | None, limits: DictionaryLi
         return None
     narrow = np.min_scalar_type(max(0, len(encoded.dictionary) - 1))
     raw = np.frombuffer(encoded.indices.buffers()[1], np.int32)[encoded.offset : encoded.offset + len(array)]
-    return pa.DictionaryArray.from_arrays(pa.array(raw.astype(narrow)), encoded.dictionary)
+    return pa.DictionaryArray.from_arrays(of_numbers(raw.astype(narrow)), encoded.dictionary)
 
 
 def _guess_distinct(array: pa.Array, sample: int) -> float:
@@ -72,8 +73,8 @@ def _guess_distinct(array: pa.Array, sample: int) -> float:
     near = pa.concat_arrays([array.slice(i * count // 8, sample // 8) for i in range(8)])
     # Values that repeat near to each other: what the share of new ones comes to.
     clustered = len(near.unique()) / len(near) * count
-    far = array.take(pa.array(np.arange(0, count, count // sample)))
-    found = pc.value_counts(far).field("counts").to_numpy()
+    far = array.take(of_numbers(np.arange(0, count, count // sample)))
+    found = numbers_of(pc.value_counts(far).field("counts"))
     once, twice = np.count_nonzero(found == 1), np.count_nonzero(found == 2)
     # Values that repeat anywhere: those that were met, and Chao's estimate of those that were not.
     scattered = len(found) + once * (once - 1) / (2 * (twice + 1))
@@ -98,7 +99,7 @@ def number_words(words: _Words, limits: DictionaryLimits) -> NumberedWords | Non
     least, span = _span(words)
     if span <= _CLOSE:
         return _number_close(words, least, span, limits)
-    array = pa.array(words)
+    array = of_numbers(words)
     guess = _guess_distinct(array, limits.sample)
     if not limits.allow(guess, len(words)):
         return None
@@ -141,9 +142,9 @@ def _number_close(words: _Words, least: Any, span: int, limits: DictionaryLimits
         return None
     if (distinct - 1).bit_length() == (span - 1).bit_length():
         return _all_between(words, least, span, offsets)
-    numbers = pa.array((np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1)))
-    taken = pc.take(numbers, pa.array(offsets), boundscheck=False)
-    indices = np.frombuffer(taken.buffers()[1], numbers.type.to_pandas_dtype())[: len(words)]
+    numbers = of_numbers((np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1)))
+    taken = pc.take(numbers, of_numbers(offsets), boundscheck=False)
+    indices = numbers_of(taken)
     return NumberedWords(np.flatnonzero(seen).astype(words.dtype) + least, indices)
 
 

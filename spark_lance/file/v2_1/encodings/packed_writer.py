@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.arrays import flags_of
 from spark_lance.file.schema import Field
 from spark_lance.file.v2_1.encodings.plain_writer import (
     U8,
@@ -170,7 +171,7 @@ def _children(leaf: Leaf) -> list[pa.Array]:
 def _has_nulls(array: pa.Array, valid: Bools | None) -> bool:
     """Tell whether a value, or an item of one, is null in a row that is valid."""
     if array.null_count:
-        nulls: Bools = pc.is_null(array).to_numpy(zero_copy_only=False)
+        nulls: Bools = flags_of(pc.is_null(array))
         if (nulls if valid is None else nulls & valid).any():
             return True
     if not pa.types.is_fixed_size_list(array.type):

@@ -2,9 +2,10 @@
 
 Every function here is given, for each wanted value, the buffer of the chunk that holds it, the number of
 values in that chunk, and the value's place among them; it yields one value each. Values of one chunk stand
-together. Encodings that cannot do this (whole-chunk compression) are not `pickable`: all of their chunks is
-decoded.
-(Lance file format: flat, variable, fsst, inline and out-of-line bit packing, rle, fixed-size list.)
+together. Chunks that are compressed are decompressed once each, and single values picked out of that. All of
+the chunks is decoded in encodings that cannot do this, which are not `pickable`.
+(Lance file format: flat, variable, fsst, inline and out-of-line bit packing, byte-stream split, rle, general,
+fixed-size list.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from spark_lance.file.v2_1.blocks import Block, FixedWidth, Variable
 from spark_lance.file.v2_1.chunks import Bytes, Ints, Ranges, exclusive_sum, gather, gather_integers
 from spark_lance.file.v2_1.codec import compression_name
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, GROUPS
+from spark_lance.file.v2_1.encodings.byte_stream_split import split_width
 from spark_lance.file.v2_1.encodings.flat import flat_bits
+from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.rle import is_flat, pick_block, pick_mini_block
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -37,6 +40,8 @@ def pickable(encoding: pb.CompressiveEncoding, buffers: int = 1) -> bool:
     name = compression_name(encoding)
     if name == "rle":
         return buffers == 2 and is_flat(encoding.rle)
+    if name == "general":
+        return pickable(encoding.general.values, buffers)
     if buffers != 1:
         return False
     if name == "flat":
@@ -44,6 +49,8 @@ def pickable(encoding: pb.CompressiveEncoding, buffers: int = 1) -> bool:
     if name == "inline_bitpacking":
         packing = encoding.inline_bitpacking
         return packing.uncompressed_bits_per_value in GROUPS and not packing.HasField("values")
+    if name == "byte_stream_split":
+        return split_width(encoding.byte_stream_split) is not None
     if name == "variable":
         variable = encoding.variable
         return compression_name(variable.offsets) == "flat" and not variable.HasField("values")
@@ -83,7 +90,11 @@ def pick(encoding: pb.CompressiveEncoding, buffers: Sequence[Ranges], counts: In
     name = compression_name(encoding)
     if name == "rle":
         return pick_mini_block(encoding.rle, buffers[0], buffers[1], counts, places)
+    if name == "general":
+        return pick(encoding.general.values, _plain(encoding.general, buffers), counts, places)
     pieces = buffers[0]
+    if name == "byte_stream_split":
+        return _pick_split(split_width(encoding.byte_stream_split) or 0, pieces, counts, places)
     if name == "flat":
         return _pick_flat(flat_bits(encoding.flat), pieces, places)
     if name == "inline_bitpacking":
@@ -139,6 +150,20 @@ def _list_bits(fsl: pb.FixedSizeList) -> int | None:
         if name != "fixed_size_list":
             return None
         fsl = fsl.values.fixed_size_list
+
+
+def _plain(general: pb.General, buffers: Sequence[Ranges]) -> list[Ranges]:
+    """Return the buffers of compressed chunks as they were before; only the first one is compressed."""
+    pieces = buffers[0]
+    is_first = np.diff(pieces.starts, prepend=-1) != 0
+    plain = decompress(general.compression, pieces.select(is_first))
+    return [plain.select(np.cumsum(is_first) - 1), *buffers[1:]]
+
+
+def _pick_split(width: int, pieces: Ranges, counts: Ints, places: Ints) -> FixedWidth:
+    pieces.require(counts * width, "byte-stream split values")
+    positions = (pieces.starts + places)[:, None] + counts[:, None] * np.arange(width)
+    return FixedWidth(width * 8, len(places), pieces.data[positions].reshape(-1))
 
 
 def _pick_flat(bits: int, pieces: Ranges, places: Ints) -> FixedWidth:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.file.arrays import empty_text, flags_of, of_flags
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [
@@ -226,7 +227,7 @@ def _unnest(array: pa.Array, valid: Bools | None) -> tuple[tuple[_Layer, ...], p
         array = array.storage if isinstance(array, pa.ExtensionArray) else array
         validity = None
         if array.null_count:
-            own: Bools = pc.is_valid(array).to_numpy(zero_copy_only=False)
+            own: Bools = flags_of(pc.is_valid(array))
             inherited = None if valid is None else np.repeat(valid, len(own) // len(valid))
             valid = own if inherited is None else own & inherited
             # Nulls below a null list are nobody's: they alone do not call for a bitmap.
@@ -244,7 +245,7 @@ def _item_values(array: pa.Array, valid: Bools | None) -> U8 | Bools:
     if pa.types.is_dictionary(array.type):
         array = array.indices
     if pa.types.is_boolean(array.type):
-        bits = _bits(array)
+        bits = flags_of(array)
         return bits if valid is None else bits & np.repeat(valid, len(bits) // len(valid))
     data = _item_bytes(array)
     if valid is None or len(data) == 0:
@@ -267,16 +268,6 @@ def _item_bytes(array: pa.Array) -> U8:
     first = array.offset * width
     data: U8 = np.frombuffer(buffer, np.uint8)[first : first + len(array) * width]
     return data
-
-
-def _bits(array: pa.BooleanArray) -> Bools:
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.zeros(0, np.bool_)
-    first = array.offset // 8
-    packed = np.frombuffer(buffer, np.uint8)[first : (array.offset + len(array) + 7) // 8]
-    skip = array.offset - first * 8
-    return np.unpackbits(packed, bitorder="little")[skip : skip + len(array)].view(np.bool_)
 
 
 def _bit_chunks(bits: Bools, bounds: Indices) -> ChunkBuffer:
@@ -384,7 +375,7 @@ def _offsets_and_bytes(array: pa.Array, valid: Bools | None) -> tuple[Indices, U
     raw = np.frombuffer(offset_buffer, offset_type)[array.offset : array.offset + len(array) + 1]
     if valid is not None and np.diff(raw)[~valid].any():
         # Not a null scalar: that would keep the bytes.
-        emptied = pc.if_else(pa.array(valid), array, pa.scalar("", array.type))
+        emptied = pc.if_else(of_flags(valid), array, empty_text(array.type)[0])
         return _offsets_and_bytes(emptied, None)
     offsets = raw.astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])

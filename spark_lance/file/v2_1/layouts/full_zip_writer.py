@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.file.arrays import of_numbers
 from spark_lance.file.v2_1.encodings.plain_writer import ZipFixed, ZipVariable
 from spark_lance.file.v2_1.layouts.mini_block_writer import PageParts
 from spark_lance.file.v2_1.levels.ravel import Leaf
@@ -93,7 +94,7 @@ def _interleave(leaf: Leaf, has_slot: Bools, control: U8, full: U8) -> U8:
     order = np.empty(leaf.num_levels, np.int64)
     order[has_slot] = np.arange(len(full))
     order[~has_slot] = np.arange(len(full), leaf.num_levels)
-    return _bytes_of(pieces.take(pa.array(order)))
+    return _bytes_of(pieces.take(of_numbers(order)))
 
 
 def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -58,10 +59,15 @@ class ChunkTable:
     counts: Ints
     bounds: Ints
 
-    @property
+    @cached_property
     def sizes(self) -> Ints:
         """Bytes per chunk."""
         return np.diff(self.bounds)
+
+    @cached_property
+    def ends(self) -> Ints:
+        """The number of values up to the end of each chunk."""
+        return np.cumsum(self.counts)
 
 
 @dataclass(frozen=True)

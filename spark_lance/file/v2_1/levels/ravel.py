@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import movable
+from spark_lance.file.arrays import flags_of, movable, numbers_of, of_numbers
 from spark_lance.file.buffers import expand_ranges
 from spark_lance.file.schema import Field
 from spark_lance.proto import encodings21_pb2 as pb
@@ -247,7 +247,7 @@ def _nulls(array: pa.Array, levels: _Levels) -> Bools | None:
     """Return where `array` is null although nothing further out is, or None if nowhere."""
     if array.null_count == 0:
         return None
-    nulls: Bools = pc.is_null(array).to_numpy(zero_copy_only=False)
+    nulls: Bools = flags_of(pc.is_null(array))
     hidden = levels.hidden()
     if hidden is not None:
         nulls = nulls & ~hidden
@@ -293,7 +293,7 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
     hidden = levels.hidden()
     nulls = _nulls(array, levels)
     _refuse_nulls(field, nulls, path)
-    offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
+    offsets = numbers_of(array.offsets).astype(np.int64, copy=False)
     lengths = np.diff(offsets)
     for unreachable in (hidden, nulls):
         if unreachable is not None:
@@ -354,7 +354,7 @@ def _items(array: pa.Array, offsets: Indices, lengths: Indices) -> pa.Array:
     first = int(offsets[0]) if len(offsets) else 0
     if len(offsets) == 0 or int(offsets[-1]) - first == total:
         return array.values.slice(first, total)
-    return movable(array.values).take(pa.array(expand_ranges(offsets[:-1], lengths)))
+    return movable(array.values).take(of_numbers(expand_ranges(offsets[:-1], lengths)))
 
 
 def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:

@@ -31,6 +31,7 @@ from spark_lance.file.v2_1.layouts.mini_block import ChunkTable
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.unravel import number_layers
 from spark_lance.file.v2_1.read.page import RESOLVER, build, decode_page, page_layout, page_rows
+from spark_lance.io.cache import ByteCache
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["RowPage"]
@@ -40,6 +41,10 @@ _PICK_BELOW = 8
 _MAX_ROWS = 1 << 32
 # A dictionary of more bytes is not decoded for a part of its page.
 _LARGE_DICTIONARY = 1 << 15
+# Tables of chunks that were read before, by the bytes that they are read from.
+_CHUNKS: ByteCache[ChunkTable] = ByteCache(32 << 20, counted=False)
+# What one chunk takes there: its word, and four numbers.
+_KEPT_CHUNK_BYTES = 40
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class RowPage:
 
     def _ends(self, table: ChunkTable) -> Ints:
         """Return the row with which each chunk of a page without lists ends."""
-        ends: Ints = np.cumsum(table.counts)
+        ends = table.ends
         if int(ends[-1]) != self._page.length:
             raise FormatError(f"a page of {self._page.length} rows has {int(ends[-1])} values")
         return ends
@@ -147,7 +152,12 @@ class RowPage:
 
     def _chunk_table(self, layout: pb.MiniBlockLayout) -> ChunkTable:
         if self._chunks is None:
-            self._chunks = mini_block.chunk_table(layout, self._read(0), self._buffer(1)[1])
+            words, size = self._read(0), self._buffer(1)[1]
+            self._chunks = _CHUNKS.get(
+                (words.tobytes(), size, layout.num_items, layout.has_large_chunk),
+                lambda: mini_block.chunk_table(layout, words, size),
+                lambda table: _KEPT_CHUNK_BYTES * len(table.counts),
+            )
         return self._chunks
 
     def _spans(self, table: ChunkTable, chosen: Ints) -> Ranges:

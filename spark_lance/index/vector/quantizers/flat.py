@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
+from spark_lance.file.arrays import numpy_type
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
@@ -110,7 +111,7 @@ class Flat(Quantizer):
         if not isinstance(dim, int) or dim < 1:
             raise FormatError(f"a flat vector index of dimension {dim!r}")
         try:
-            dtype = np.dtype(columns.field("flat").type.value_type.to_pandas_dtype())
-        except (KeyError, AttributeError, NotImplementedError) as error:
+            dtype = numpy_type(columns.field("flat").type.value_type)
+        except (KeyError, AttributeError, TypeError) as error:
             raise FormatError(f"a flat vector index without a column of vectors: {error}") from error
         return cls(dim, dtype, metric)

@@ -19,8 +19,10 @@ from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.pages import RowReader
 from spark_lance.file.reader import FileReader, take_field
+from spark_lance.file.v2_1.encodings.picking import pickable
 from spark_lance.file.v2_1.read import field_reader, row_page
 from spark_lance.io.store import Store
+from spark_lance.proto import encodings21_pb2 as pb
 from tests.file.v2_1.pylance_file import one_column, open_file, pylance_file
 from tests.file.v2_1.test_corruption import LIMIT, SMALL, damaged
 from tests.file.v2_1.test_read_pylance import (
@@ -260,3 +262,38 @@ def test_sequential_windows_decode_pages_once(tmp_path: Path, monkeypatch: pytes
     for start in range(1000, 20_000, 1000):
         assert field.read(start, start + 1000).combine_chunks().equals(WIDE["bit-packed"].slice(start, 1000))
     assert taken == [1000]
+
+
+COMPRESSED = {
+    "lz4": {"compression": "lz4"},
+    "lz4 of split bytes": {"compression": "lz4", "bss": "on"},
+    "zstd": {"compression": "zstd"},
+    "zstd of split bytes": {"compression": "zstd", "bss": "on"},
+}
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("hint", COMPRESSED)
+def test_single_values_of_compressed_chunks(hint: str, nulls: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(len(hint))
+    for number, kind in enumerate((pa.int64(), pa.float32(), pa.int8(), pa.string())):
+        values = pa.array(rng.integers(0, 99, BIG // 10).astype(str)).cast(pa.int64()).cast(kind)
+        column = some_null(values) if nulls else values
+        reader = open_file(
+            pylance_file(one_column(column, **COMPRESSED[hint]), "2.2", tmp_path / str(number))
+        )
+        for size in (1, 40, 700):
+            rows = np.sort(rng.choice(reader.num_rows, size, replace=False))
+            assert take(reader, rows.tolist())["a"].combine_chunks().equals(column.take(pa.array(rows)))
+
+
+def test_chunks_that_are_compressed_are_picked_from() -> None:
+    split = pb.CompressiveEncoding()
+    split.byte_stream_split.values.flat.bits_per_value = 64
+    for scheme in (pb.COMPRESSION_LZ4, pb.COMPRESSION_ZSTD):
+        around = pb.CompressiveEncoding()
+        around.general.compression.scheme = scheme
+        around.general.values.CopyFrom(split)
+        assert pickable(around)
+    split.byte_stream_split.values.flat.bits_per_value = 16
+    assert not pickable(split)

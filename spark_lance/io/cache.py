@@ -1,4 +1,4 @@
-"""What a process keeps of indices between searches, within a number of bytes."""
+"""What a process keeps of what it has read between questions, within a number of bytes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from spark_lance.io.counters import count_cache_hit
 
-__all__ = ["CACHE_BYTES", "ByteCache"]
+__all__ = ["CACHE_BYTES", "ByteCache", "held_bytes"]
 
 Value = TypeVar("Value")
 
@@ -18,21 +19,42 @@ Value = TypeVar("Value")
 CACHE_BYTES = int(os.environ.get("SPARK_LANCE_INDEX_CACHE_BYTES", 512 << 20))
 
 
-class ByteCache(Generic[Value]):
-    """The values used last, up to a number of bytes; may be used by several threads."""
+_CACHES: WeakSet[ByteCache[Any]] = WeakSet()
 
-    def __init__(self, limit: int) -> None:
+
+def held_bytes() -> int:
+    """Return how many bytes all caches of the process hold."""
+    return sum(cache.held_bytes for cache in list(_CACHES))
+
+
+class ByteCache(Generic[Value]):
+    """The values used last, up to a number of bytes; may be used by several threads.
+
+    Args:
+        limit: bytes.
+        counted: whether a value that is at hand has saved a read, which `count_cache_hit` is told of.
+    """
+
+    def __init__(self, limit: int, *, counted: bool = True) -> None:
         self._limit = limit
+        self._counted = counted
         self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
+        _CACHES.add(self)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the values that are held."""
+        return self._bytes
 
     def get(self, key: Hashable, make: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """Return the value of a key; `make` makes it if it is not there, `size` tells its bytes."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
-                count_cache_hit()
+                if self._counted:
+                    count_cache_hit()
                 return self._held[key][0]
         value = make()
         count = size(value)

@@ -1,0 +1,70 @@
+"""What kinds of index tell of a column, in forms that they share: its bounds, the first rows asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.file.arrays import one_array
+from spark_lance.index.scalar.btree import value_order
+from spark_lance.index.scalar.exact_rows import RowsOfVersion
+from spark_lance.table.addresses import Addresses
+
+__all__ = ["MOST_SHARE", "Bounds", "Order", "bounds_between", "has_nan"]
+
+# Rows of which a larger share of the table has to be read are not worth looking for.
+MOST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What an index tells of the values of a column, some of which may be gone.
+
+    Attributes:
+        low, high: bounds of all values but null, as arrays of one value; None if there is none but null.
+        nulls: at least as many rows are null as there are.
+        distinct: values but null, None if it is not known.
+    """
+
+    low: pa.Array | None
+    high: pa.Array | None
+    nulls: int
+    distinct: int | None
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which first rows are wanted: how many, from which end, where those without a value are, among which."""
+
+    count: int
+    descending: bool
+    nulls: str
+    within: RowsOfVersion | None
+
+    def kept(self, rows: Addresses) -> Addresses:
+        """Return those rows that are meant, in their order."""
+        return rows if self.within is None else rows[self.within.has(rows)]
+
+
+def bounds_between(pairs: Sequence[tuple[Any, Any]], nulls: int, distinct: int | None) -> Bounds:
+    """Return the bounds of all values in pairs of arrays, nulls left out; see `Bounds` for the rest."""
+    chunks = [chunk for pair in pairs for part in pair for chunk in _chunks(part)]
+    values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else None
+    if values is None or not len(values):
+        return Bounds(None, None, nulls, distinct)
+    order = value_order(pa.chunked_array([values]))
+    ends = [values.slice(int(order[end]), 1) for end in (0, -1)]
+    return Bounds(ends[0], ends[1], nulls, distinct)
+
+
+def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+
+
+def has_nan(values: pa.Array) -> bool:
+    """Whether there is NaN among values of any type."""
+    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values), min_count=0).as_py())

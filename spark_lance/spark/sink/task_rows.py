@@ -1,0 +1,97 @@
+"""What a Spark task writes of a table's new rows, and how: all that a worker process loads for it.
+
+A worker is started for one query and may be ended with it, and what it imports it imports then. So nothing of
+planning and committing is needed here: no version, no conflict, no option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_lance.file.schema import Schema
+from spark_lance.file.version import FileVersion
+from spark_lance.io.store import Store
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.schema.variants import with_variant_texts
+from spark_lance.spark.workers import forget_archives, keep_worker_ready
+from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.write import write_fragments
+
+if TYPE_CHECKING:
+    from spark_lance.table.inserts.replace_rows import RowCheck
+
+__all__ = ["LanceCommitMessage", "WrittenRows"]
+
+
+@dataclass(frozen=True)
+class LanceCommitMessage(WriterCommitMessage):
+    """What one task wrote: serialized DataFragment messages, and the number of rows it was given."""
+
+    fragments: tuple[bytes, ...]
+    rows: int
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """Writes the rows of a task to data files.
+
+    Attributes:
+        store, root: where the table is.
+        names: what the table calls the columns that come.
+        schema, version: of the files, see `WritePlan`.
+        check: the condition that rows have to fulfil, if there is one.
+        max_rows_per_file, max_bytes_per_file: see `write_fragments`.
+        job: digits in the names of all files of the write.
+    """
+
+    store: Store
+    root: str
+    names: list[str]
+    schema: Schema
+    version: FileVersion
+    check: RowCheck | None
+    max_rows_per_file: int
+    max_bytes_per_file: int
+    job: str
+
+    def write(self, iterator: Iterator[pa.RecordBatch], /) -> LanceCommitMessage:
+        """Write the rows.
+
+        Raises:
+            SchemaError: a value does not fit its column, or a row the condition of `replaceWhere`.
+        """
+        received = 0
+        documents = {field.name for field in self.schema.fields if field.is_json}
+
+        def aligned() -> Iterator[pa.RecordBatch]:
+            nonlocal received
+            aligner: Aligner | None = None
+            for batch in iterator:
+                received += batch.num_rows
+                renamed = with_variant_texts(batch.rename_columns(self.names), documents)
+                if aligner is None:
+                    aligner = Aligner(renamed.schema, self.schema)
+                rows = aligner.align(renamed)
+                if self.check is not None:
+                    self.check.check(rows)
+                yield rows
+
+        with one_line():
+            keep_worker_ready()
+            fragments = write_fragments(
+                aligned(),
+                self.store,
+                self.root,
+                self.schema,
+                version=self.version,
+                max_rows_per_file=self.max_rows_per_file,
+                max_bytes_per_file=self.max_bytes_per_file,
+                operation=self.job,
+            )
+            forget_archives()
+        return LanceCommitMessage(tuple(fragments), received)

@@ -1,0 +1,112 @@
+"""Versions outside the history: whoever knows the number can read them, and nobody else sees them.
+
+    _versions/d{number}.manifest      number: 63 random bits, the highest bit is set
+
+They are the versions of experiments that may be thrown away, or brought in later by a restore. One that is
+computed from a version of the history is fitted onto the newest one, as if it became the next; one that is
+computed from a detached version is built on that. Clean-ups keep their files. (Lance table format, detached
+versions; that tables of the naming V1 have none is pylance's rule.)
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+
+from google.protobuf.message import Message
+
+from spark_lance.errors import CommitOutcomeUnknownError, UnsupportedFormatError
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.commits.pending import SYSTEM_ENV, CommitEnv, PendingCommit
+from spark_lance.table.commits.proposal import build_on, builder_of, propose_next
+from spark_lance.table.manifest import Manifest, pack_manifest
+from spark_lance.table.paths import Naming, detached_path, is_detached
+from spark_lance.table.transaction import Transaction, delete_transaction, write_transaction
+from spark_lance.table.versions.versions import load_latest, load_version
+
+__all__ = ["commit_detached"]
+
+logger = logging.getLogger(__name__)
+
+
+def commit_detached(
+    store: Store,
+    root: str,
+    operation: Message,
+    *,
+    read_version: int,
+    properties: Mapping[str, str] | None = None,
+    strict: bool = False,
+    env: CommitEnv = SYSTEM_ENV,
+) -> Manifest:
+    """Commit an operation to an existing table as a detached version, and return that.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
+        read_version: the version that the operation was computed from; may be a detached one.
+        properties: key-value pairs kept with the transaction.
+        strict: build on `read_version` or not at all.
+        env: clock, sleep and random numbers.
+
+    Raises:
+        TableNotFoundError: there is no table.
+        VersionNotFoundError: the table lacks `read_version`, or a version to restore.
+        RetryableConflictError, IncompatibleConflictError: see `commit_operation`.
+        CommitOutcomeUnknownError: the version may have been written; nothing of it may be deleted.
+        UnsupportedFormatError: the table names its manifests in the way V1, or needs a feature that is not
+            written here.
+    """
+    latest = load_latest(store, root)
+    if latest.naming is not Naming.V2:
+        raise UnsupportedFormatError(
+            "a table whose manifests have V1 names has no detached versions: migrate_manifest_paths_v2() "
+            "renames them",
+            latest.path,
+        )
+    transaction = Transaction.new(operation, read_version, properties)
+    commit = PendingCommit(store, root, transaction, env, strict=strict)
+    if isinstance(operation, transaction_pb2.Transaction.Restore):
+        commit.restored = load_version(store, root, operation.version)
+    built = _built(commit)
+    transaction = commit.transaction
+    packed = transaction.pack()
+    made = _renumbered(built, root)
+    write_transaction(store, root, transaction)
+    try:
+        store.put(made.path, pack_manifest(made.message, made.index_section, packed))
+    except OSError as error:
+        if store.is_local and not store.exists(made.path):
+            # A file comes into being as a whole or not at all, so nothing names the transaction.
+            delete_transaction(store, root, transaction)
+            raise
+        raise CommitOutcomeUnknownError(
+            f"the store did not say whether {made.path} was written: {error}. Nothing was deleted; look "
+            "whether it is there before a retry"
+        ) from error
+    logger.info("committed detached version %d of %s (%s)", made.version, root, transaction.name)
+    return made
+
+
+def _built(commit: PendingCommit) -> Manifest:
+    """Build the version as if it were the next one."""
+    build = builder_of(commit.transaction)
+    if not is_detached(commit.transaction.read_version):
+        proposal = propose_next(commit, build)
+        # Nothing of this commit has been put, so none of it can have landed.
+        assert isinstance(proposal, Manifest)
+        return proposal
+    base = load_version(commit.store, commit.root, commit.transaction.read_version)
+    return build_on(commit, build, base)
+
+
+def _renumbered(built: Manifest, root: str) -> Manifest:
+    number = secrets.randbits(63) | 1 << 63
+    message = table_pb2.Manifest()
+    message.CopyFrom(built.message)
+    message.version = number
+    return replace(built, message=message, path=detached_path(root, number), naming=Naming.V2)

@@ -1,0 +1,80 @@
+"""What people get wrong: one line that says what is there, or what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_lance import dataset, write_dataset
+from spark_lance.errors import LanceError, OptionTypeError, TableNotFoundError
+
+ROWS = pa.table({"id": range(10), "s": list("abcdefghij")})
+
+
+def told(call: Callable[[], Any]) -> str:
+    with pytest.raises(LanceError) as error:
+        call()
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_path_that_is_no_table(tmp_path: Path) -> None:
+    write_dataset(ROWS, tmp_path / "flights")
+    write_dataset(ROWS, tmp_path / "points")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for name, said in (
+        ("flight", f"did you mean {tmp_path / 'flights'}?"),
+        ("", "the folder holds the tables flights, points"),
+        ("empty", "check the path, or write the table first"),
+        ("quite/another", "check the path, or write the table first"),
+        ("file", "it is a file, a table is a folder"),
+    ):
+        with pytest.raises(TableNotFoundError) as error:
+            dataset(tmp_path / name)
+        assert str(error.value).endswith(said)
+    for number in range(7):
+        write_dataset(ROWS, tmp_path / "many" / f"t{number}")
+    assert told(lambda: dataset(tmp_path / "many")).endswith("t0, t1, t2, t3, t4 and 2 more")
+
+
+@pytest.mark.parametrize("path", [None, 5, b"/tmp/x"])
+def test_what_is_no_path(path: Any) -> None:
+    assert told(lambda: dataset(path)) == f"a table is given by its path or URI as text, not as {path!r}"
+    with pytest.raises(OptionTypeError, match=r"by its (path or )?URI"):
+        write_dataset(ROWS, path)
+
+
+def test_mistakes_of_arguments(tmp_path: Path) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    any_table: Any = table
+    assert told(lambda: table.checkout_version("nope")).endswith("does not exist; the table has none")
+    table.tags.create("checked", 1)
+    assert told(lambda: table.tags.delete("check")).endswith("there are: checked")
+    assert told(lambda: any_table.delete(None)).startswith("delete needs a condition, not None")
+    assert told(lambda: any_table.get_fragments()[0].delete(None)).startswith("delete needs a condition")
+    assert table.checkout_version(table.latest_version).count_rows() == 10
+    assert told(lambda: any_table.to_table(colums=["id"])).endswith("did you mean columns?")
+    assert "there are columns, filter" in told(lambda: any_table.to_table(zzz=1))
+    assert told(lambda: any_table.to_table(nearest="v")).endswith("'q': [...], 'k': 10}, not 'v'")
+    assert "create_scalar_index(column, 'INVERTED')" in told(lambda: table.to_table(full_text_query="a"))
+    assert told(lambda: any_table.take("a")) == "row numbers are a list of whole numbers, not 'a'"
+    assert "timedelta(days=14), not '3 days'" in told(
+        lambda: any_table.cleanup_old_versions(older_than="3 days")
+    )
+    table.cleanup_old_versions(older_than=timedelta(days=3))
+
+
+def test_one_difference_is_told_in_one_line(tmp_path: Path) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    said = told(lambda: write_dataset({"id": [1], "zz": ["a"]}, table, "append"))
+    assert said.startswith("the data does not fit the table: column 'zz' is not in the table: leave it out")
+    with pytest.raises(LanceError) as error:
+        write_dataset({"id": ["x"], "zz": ["a"]}, table, "append")
+    assert str(error.value).count("\n  - ") == 2
