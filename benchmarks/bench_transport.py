@@ -6,7 +6,8 @@ A Python worker reads bytes, decodes them to Arrow, fits them to Spark's types, 
 and pushes these through a socket. Each stage is run alone here, in this process, on the batches that the one
 before it made. The JVM takes the messages from the socket into Arrow's vectors, and gives their values to the
 query: what its tasks cost is Spark's own figure. It is taken of a query of one column, of a full scan into
-rows, and of batches that nobody looks at, for each way of taking them (`spark.lance.transport`), in turns.
+rows, and of batches that nobody looks at, for each way of taking them (`spark.lance.transport`, and in shared
+memory), in turns.
 The least of the runs counts. Processor time is nearly the same on a machine that is busy; seconds are not.
 """
 
@@ -37,7 +38,12 @@ from spark_lance.spark.source import LanceDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KINDS = ("rows", "columns")
+# Settings of each way in which the JVM takes batches.
+KINDS = {
+    "rows": ("rows", "0"),
+    "columns": ("columns", "0"),
+    "memory": ("columns", "8m"),
+}
 # The same bytes to nobody: what a worker's end of the socket costs.
 _DRAIN = """
 import socket, sys
@@ -160,7 +166,9 @@ def bench(spark: SparkSession, results: Results, name: str, one: str, path: str,
         line(results, name, f"worker: {stage}", {"": seconds})
 
     def lance(kind: str) -> Any:
-        spark.conf.set("spark.lance.transport", kind)
+        transport, memory = KINDS[kind]
+        spark.conf.set("spark.lance.transport", transport)
+        spark.conf.set("spark.lance.sharedMemory", memory)
         return spark.read.format("lance").load(path)
 
     def parquet() -> Any:
@@ -180,8 +188,13 @@ def bench(spark: SparkSession, results: Results, name: str, one: str, path: str,
 
     line(results, name, f"JVM: sum({one})", measured(lambda frame: frame.selectExpr(f"sum({one})").collect()))
     line(results, name, "JVM: all columns into rows", measured(noop))
-    (taken,) = in_turns(repeat, lambda: task_time(spark, lambda: take_in(lance("columns"))))
-    line(results, name, "JVM: all batches, untouched", {"columns": taken})
+    ways = ("columns", "memory")
+
+    def untouched(kind: str) -> float:
+        return task_time(spark, lambda: take_in(lance(kind)))
+
+    taken = in_turns(repeat, *(partial(untouched, kind) for kind in ways))
+    line(results, name, "JVM: all batches, untouched", dict(zip(ways, taken, strict=True)))
 
 
 def take_in(frame: Any) -> None:
