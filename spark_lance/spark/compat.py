@@ -18,7 +18,7 @@ A name that is missing leads to what the table says, and is an error only where 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader
@@ -51,6 +51,7 @@ __all__ = [
     "TimeType",
     "planned_size",
     "plans_with_filters",
+    "socket_stream",
 ]
 
 # Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
@@ -82,3 +83,19 @@ def planned_size(rows: int, size: int) -> str:
     (jvm/LancePlannedScan.java) looks for this text in the pickle, so a partition has it as a field's value.
     """
     return f"lance-size:{rows}:{size};"
+
+
+def socket_stream() -> IO[bytes] | None:
+    """Return what the caller's batches are written to, by a serializer of Spark's that calls it, or None.
+
+    It keeps small batches back, and nothing but the serializer has it.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "dump_stream":
+            stream = frame.f_locals.get("stream")
+            if callable(getattr(stream, "flush", None)):
+                found: IO[bytes] = stream
+                return found
+        frame = frame.f_back
+    return None

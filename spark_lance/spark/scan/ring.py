@@ -17,15 +17,14 @@ import logging
 import mmap
 import os
 import stat
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 
-__all__ = ["LEAST_PLACED", "SharedMemory", "open_shared_memory", "socket_stream"]
+__all__ = ["LEAST_PLACED", "SharedMemory", "open_shared_memory"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -192,19 +191,3 @@ def _opened(path: str, key: bytes) -> tuple[int, mmap.mmap]:
     finally:
         if memory is None:
             os.close(file)
-
-
-def socket_stream() -> IO[bytes] | None:
-    """Return what the caller's batches are written to, by a serializer of Spark's that calls it, or None.
-
-    It keeps small batches back, and nothing but the serializer has it.
-    """
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "dump_stream":
-            stream = frame.f_locals.get("stream")
-            if callable(getattr(stream, "flush", None)):
-                found: IO[bytes] = stream
-                return found
-        frame = frame.f_back
-    return None

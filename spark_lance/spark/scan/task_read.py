@@ -18,7 +18,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_lance.io.counters import read_counts
-from spark_lance.spark.scan.ring import open_shared_memory, socket_stream
+from spark_lance.spark.compat import socket_stream
+from spark_lance.spark.scan.ring import open_shared_memory
 
 if TYPE_CHECKING:
     import pyspark.sql.types as st

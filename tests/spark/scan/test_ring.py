@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_lance.spark.compat import socket_stream
 from spark_lance.spark.scan import ring
-from spark_lance.spark.scan.ring import SharedMemory, open_shared_memory, socket_stream
+from spark_lance.spark.scan.ring import SharedMemory, open_shared_memory
 from tests.strategies import random_array
 
 KEY = bytes(range(16))
