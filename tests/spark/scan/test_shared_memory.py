@@ -36,6 +36,7 @@ from tests.spark.scan.test_transport import (
     is_columnar,
     read,
     rows_of_all_kinds,
+    session_without_local_answers,
     texts,
 )
 from tests.strategies import tables
@@ -50,9 +51,7 @@ MEMORY = "spark.lance.sharedMemory"
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
-    own = spark.newSession()
-    own.conf.set("spark.lance.localRows", "0")
-    yield spark_lance.enable(own)
+    yield session_without_local_answers(spark)
     spark.newSession()
 
 

@@ -40,11 +40,16 @@ FRAGMENTS = 3
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
+    yield session_without_local_answers(spark)
+    spark.newSession()
+
+
+def session_without_local_answers(spark: SparkSession) -> SparkSession:
+    """A new session, and from now on `allocated` counts."""
     own = spark.newSession()
     own.conf.set("spark.lance.localRows", "0")
     _LEFT[0] = _held(own)
-    yield spark_lance.enable(own)
-    spark.newSession()
+    return spark_lance.enable(own)
 
 
 def texts(frame: DataFrame) -> list[str]:
@@ -67,7 +72,7 @@ def _held(session: SparkSession) -> int:
 
 
 def allocated(session: SparkSession) -> int:
-    """Bytes that Arrow holds in the JVM, beside those that it held before these tests."""
+    """Bytes that Arrow holds in the JVM, beside those that other tests of the process have left there."""
     return max(0, _held(session) - _LEFT[0])
 
 
