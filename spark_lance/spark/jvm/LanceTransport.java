@@ -50,7 +50,7 @@ public final class LanceTransport {
   };
   // Those by which tasks write. Where one is missing they write Spark's way, and read as ever.
   private static final String WRITING = "LanceRowBatches";
-  private static final String FILLING = "LanceRowColumns";
+  private static final String[] FILLING = {"LanceRowNode", "LanceRowNodes", "LanceRowColumns"};
   // Types whose values stand in a batch as Spark reads them, beside arrays, maps and structs of them.
   private static final Set TYPES =
       new HashSet(
@@ -211,9 +211,12 @@ public final class LanceTransport {
       }
       hasWriting = false;
       try {
-        Class filling = checked(FILLING);
-        units.add(checked(WRITING));
-        units.add(filling);
+        List writing = new ArrayList();
+        for (int i = 0; i < FILLING.length; i++) {
+          writing.add(checked(FILLING[i]));
+        }
+        writing.add(checked(WRITING));
+        units.addAll(writing);
         hasWriting = true;
       } catch (ClassNotFoundException problem) {
         // The loader of units has said so.

@@ -27,6 +27,8 @@ UNITS = (
     "LanceColumnVector",
     "LanceColumns",
     "LanceHeldColumns",
+    "LanceRowNode",
+    "LanceRowNodes",
     "LanceRowColumns",
     "LanceRowBatches",
     "LanceTransport",
