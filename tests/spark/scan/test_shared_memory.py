@@ -16,17 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
-from spark_lance.errors import SchemaError
 from spark_lance.spark.scan import task_read
-from tests.spark.carriers import spark_schema
-from tests.spark.scan import placing_reads
+from tests.spark.scan import placing_reads, test_transport
 from tests.spark.scan.test_transport import (
     QUERIES,
     Slow,
@@ -157,23 +155,9 @@ def test_more_random_tables(session: SparkSession, tmp_path_factory: Any, rows: 
 
 
 def check_random(session: SparkSession, folders: Any, rows: pa.Table, size: int) -> None:
-    try:
-        spark_schema(rows.schema)
-    except SchemaError:
-        assume(False)
-    place = str(folders.mktemp("random") / "t.lance")
-    spark_lance.write_dataset(rows, place, data_storage_version="2.2")
-
-    def ask() -> list[str]:
-        try:
-            return texts(read(session, place, batch_size=str(size)))
-        except PySparkException as error:
-            # A value that Spark's type cannot hold.
-            return ["refused" if "SchemaError" in str(error) else str(error)]
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_read, "TaskRead", placing_reads.PlacingRead)
-        both_ways(session, ask)
+        test_transport.check_random(session, folders, rows, size, both_ways)
 
 
 def check_queries(session: SparkSession, path: str, queries: tuple[str, ...]) -> None:
