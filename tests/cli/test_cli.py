@@ -363,3 +363,16 @@ def _works(action: Callable[[], object]) -> bool:
     except (ValueError, OSError):
         return False
     return True
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_cannot_be_written(path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full").open("w")
+    with monkeypatch.context() as changed:
+        changed.setattr("sys.stdout", full)
+        assert main(["head", str(path)]) == 2
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+    told = capsys.readouterr().err
+    assert told.startswith("error: writing the output: the disk is full: ")
+    assert told.count("\n") == 1
