@@ -367,12 +367,11 @@ def _works(action: Callable[[], object]) -> bool:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_output_that_cannot_be_written(path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = Path("/dev/full").open("w")
-    with monkeypatch.context() as changed:
-        changed.setattr("sys.stdout", full)
-        assert main(["head", str(path)]) == 2
-    with pytest.raises(OSError, match="No space left"):
-        full.close()
+    with pytest.raises(OSError, match="No space left"), Path("/dev/full").open("w") as full:
+        with monkeypatch.context() as changed:
+            changed.setattr("sys.stdout", full)
+            code = main(["head", str(path)])
+        assert code == 2  # and the file raises once more when it is closed
     told = capsys.readouterr().err
     assert told.startswith("error: writing the output: the disk is full: ")
     assert told.count("\n") == 1
