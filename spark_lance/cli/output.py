@@ -31,7 +31,10 @@ from rich.progress import Progress as Bars
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text"]
+from spark_lance.errors import LanceError, StoreError
+from spark_lance.io.failures import local_failure
+
+__all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text", "unwritten"]
 
 _NUMBERS = (int, float)
 _WIDEST = 80
@@ -45,6 +48,16 @@ _PATIENCE = 1.0
 def say(line: str = "") -> None:
     """Print a line."""
     sys.stdout.write(f"{line}\n")
+
+
+def unwritten(target: str, error: OSError) -> OSError:
+    """Return the error for a file that could not be written, with what to do."""
+    if isinstance(error, FileNotFoundError):
+        return StoreError(f"writing {target}: its folder does not exist: make it first")
+    found = local_failure(error, f"writing {target}")
+    return (
+        found if isinstance(found, LanceError) else StoreError(f"writing {target}: {error.strerror or error}")
+    )
 
 
 def size_text(count: float | None) -> str:
