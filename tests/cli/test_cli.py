@@ -244,6 +244,7 @@ def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
         (["nothing", "{}/t"], "No such command 'nothing'"),
         (["inspect", "{}/t", "--asof", "2026-01-01", "--version", "1"], "leave out --version"),
         (["head", "{}/t", "--columns", "nope"], "nope"),
+        (["head", "{}/t", "--columns", ","], "names with commas"),
         (["head", "{}/t", "--where", "id >"], "error"),
         (["search", "{}/t"], "one of --vector"),
         (["search", "{}/t", "--vector", "[1]"], "no column of vectors"),
@@ -261,6 +262,7 @@ def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
         (["inspect", "{}/t", "--html", "{}/t"], "t: it is a folder, not a file"),
         (["import", "{}/none.csv", "{}/t"], "does not exist"),
         (["convert", "{}/none", "{}/new"], "does not exist"),
+        (["convert", "{}/t", "{}/new"], "is a Lance table already"),
     ],
 )
 def test_mistakes(path: Path, capsys: Captured, arguments: list[str], words: str) -> None:
