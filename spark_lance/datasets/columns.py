@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from spark_lance.table.columns.alter import alter_columns, drop_columns
     from spark_lance.table.columns.checkpoints import Checkpoints
     from spark_lance.table.columns.evolve import add_columns, add_null_columns
-    from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
+    from spark_lance.table.columns.new_columns import (
+        Computation,
+        Join,
+        Stream,
+        expressions,
+        function,
+        null_columns,
+    )
     from spark_lance.table.columns.update_in_place import update_columns
     from spark_lance.table.schema.changes import Alteration
     from spark_lance.table.writing.inputs import as_reader
@@ -32,6 +39,7 @@ else:
     Stream = late("spark_lance.table.columns.new_columns", "Stream")
     expressions = late("spark_lance.table.columns.new_columns", "expressions")
     function = late("spark_lance.table.columns.new_columns", "function")
+    null_columns = late("spark_lance.table.columns.new_columns", "null_columns")
     update_columns = late("spark_lance.table.columns.update_in_place", "update_columns")
     Alteration = late("spark_lance.table.schema.changes", "Alteration")
     as_reader = late("spark_lance.table.writing.inputs", "as_reader")
@@ -88,6 +96,9 @@ class ColumnsMixin(DatasetBase):
         rows = _BATCH_ROWS if batch_size is None else batch_size
         if rows < 1:
             raise OptionError("batch_size must be at least 1")
+        if isinstance(transforms, Mapping) and transforms:
+            # Columns that are null everywhere need no files.
+            transforms = null_columns(transforms, nameable(self.manifest.schema)) or transforms
         if isinstance(transforms, pa.Schema):
             return self._at(add_null_columns(self.snapshot, transforms)) if len(transforms) else self
         source: Computation | Stream
