@@ -1,4 +1,4 @@
-"""Parts of pages, read in any order by one reader; what is asked for again and again is decoded as a whole."""
+"""Parts of pages in any order, by one reader; what is asked for again and again is decoded as a whole."""
 
 from __future__ import annotations
 
