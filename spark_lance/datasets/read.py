@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -272,7 +273,12 @@ class ReadMixin(DatasetBase, Readable):
             columns: as for `scanner`.
             randomize_order: whether they come in random order, or in the table's.
             seed: the same number chooses the same rows of a version.
+
+        Raises:
+            OptionError: the number is negative, or no whole one.
         """
+        if not isinstance(num_rows, Integral) or num_rows < 0:
+            raise OptionError(f"the rows of a sample must be a whole number from 0 on, not {num_rows!r}")
         total = self.count_rows()
         chosen = random.Random(seed).sample(range(total), min(num_rows, total))
         return self.take(chosen if randomize_order else sorted(chosen), columns)

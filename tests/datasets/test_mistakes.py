@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -78,3 +79,26 @@ def test_one_difference_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(LanceError) as error:
         write_dataset({"id": ["x"], "zz": ["a"]}, table, "append")
     assert str(error.value).count("\n  - ") == 2
+
+
+@pytest.mark.parametrize(
+    "rows", [[True, False], np.array([True] * 10), pa.array([True, False]), slice(0, 3), [1.5], "3", [None]]
+)
+def test_what_numbers_no_rows(tmp_path: Path, rows: Any) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    assert "whole numbers" in told(lambda: table.take(rows)) or "integers" in told(lambda: table.take(rows))
+    with pytest.raises(LanceError):
+        table.get_fragments()[0].take(rows)
+
+
+@pytest.mark.parametrize("count", [-1, 2.5, "3", None])
+def test_samples_of_no_number_of_rows(tmp_path: Path, count: Any) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    assert told(lambda: table.sample(count)).endswith(f"from 0 on, not {count!r}")
+    assert table.sample(np.int64(3)).num_rows == 3
+
+
+def test_equal_versions_count_once_in_a_set(tmp_path: Path) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    newer = table.delete("id = 1")
+    assert len({table, dataset(tmp_path / "t", version=1), newer}) == 2

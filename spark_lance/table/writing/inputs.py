@@ -23,8 +23,8 @@ def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReade
         data: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a table opened here; a
             DataFrame of pandas or polars, a relation of DuckDB, a Dataset of Hugging Face, and whatever else
             exports an Arrow stream; a dict of columns, matrices of numpy among them; a list of dicts, one per
-            row; or an iterable of RecordBatches, Tables, DataFrames or dicts (which needs `schema` if it gives
-            nothing, or dicts and is no list). Levels of a pandas index that have names are columns.
+            row; or an iterable of RecordBatches, Tables, DataFrames or dicts (which needs `schema` if it may
+            give nothing, or gives dicts and is no list). Levels of pandas' indices with names are columns.
         schema: of an iterable, or for a DataFrame, a dict and dicts.
 
     Raises:
@@ -64,12 +64,12 @@ def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReade
 
 
 def _iterable(data: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
-    if schema is None and isinstance(data, Sequence) and data:
-        if all(isinstance(row, Mapping) for row in data):
-            # Rows may have other keys than the first.
-            names = dict.fromkeys(name for row in data for name in row)
-            columns = {name: [row.get(name) for row in data] for name in names}
-            return _table(lambda: pa.Table.from_pydict(columns)).to_reader()
+    is_list = isinstance(data, Sequence) and len(data) > 0
+    if schema is None and is_list and all(isinstance(row, Mapping) for row in data):
+        # Rows may have other keys than the first.
+        names = dict.fromkeys(name for row in data for name in row)
+        columns = {name: [row.get(name) for row in data] for name in names}
+        return _table(lambda: pa.Table.from_pydict(columns)).to_reader()
     items = iter(data)
     if schema is None:
         first = next(items, None)
