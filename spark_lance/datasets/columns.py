@@ -107,6 +107,10 @@ class ColumnsMixin(DatasetBase):
             if not transforms:
                 return self
         elif callable(transforms):
+            if isinstance(read_columns, str):
+                raise OptionTypeError(
+                    f"read_columns is a list, as in [{read_columns!r}], not the text {read_columns!r}"
+                )
             names = read_columns
             if names is None:
                 names = [field.name for field in self.manifest.schema.fields]
@@ -244,4 +248,7 @@ def read_alteration(given: Mapping[str, Any]) -> Alteration:
         )
     if "path" not in given or len(given) < 2:
         raise OptionError("an alteration needs a path, and a name, nullable or data_type")
+    kind = given.get("data_type")
+    if kind is not None and not isinstance(kind, pa.DataType):
+        raise OptionTypeError(f"data_type is a type of pyarrow, such as pyarrow.int32(), not {kind!r}")
     return Alteration(given["path"], given.get("name"), given.get("nullable"), given.get("data_type"))

@@ -128,7 +128,7 @@ class Readable(ScanSource):
             order_by=orderings(order_by),
             with_row_id=bool(with_row_id),
             with_row_address=bool(with_row_address),
-            fragments=None if fragments is None else [_message(fragment) for fragment in fragments],
+            fragments=None if fragments is None else _messages(fragments),
             batch_size=BATCH_ROWS if batch_size is None else batch_size,
             batch_bytes=BATCH_BYTES if batch_bytes is None else batch_bytes,
             use_scalar_index=use_scalar_index is not False,
@@ -214,6 +214,13 @@ class Readable(ScanSource):
     def __arrow_c_schema__(self) -> object:
         """Export the schema by Arrow's C data interface."""
         return self.scanner().__arrow_c_schema__()
+
+
+def _messages(fragments: Iterable[Any]) -> list[table_pb2.DataFragment]:
+    """Return the messages of fragments of a version."""
+    if not isinstance(fragments, Iterable):
+        raise OptionTypeError(f"fragments is a list, as in [fragment], not {type(fragments).__name__}")
+    return [_message(fragment) for fragment in fragments]
 
 
 def _message(fragment: Any) -> table_pb2.DataFragment:

@@ -15,7 +15,7 @@ import pytest
 import spark_lance
 from spark_lance.datasets.arrow_dataset import ArrowDataset
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
@@ -105,6 +105,24 @@ def test_what_has_no_rows_is_refused(tmp_path: Path, data: Any, message: str) ->
 def test_dicts_of_rows_may_have_other_keys_than_the_first(tmp_path: Path) -> None:
     made = spark_lance.write_dataset([{"a": 1}, {"a": 2, "b": "x"}, {"c": None}], str(tmp_path / "t"))
     assert made.to_table().to_pydict() == {"a": [1, 2, None], "b": [None, "x", None], "c": [None] * 3}
+
+
+def test_numbers_of_python_become_those_of_the_table(tmp_path: Path) -> None:
+    kinds = {"n": pa.int8(), "x": pa.float32(), "v": pa.list_(pa.float32(), 2), "l": pa.list_(pa.int16())}
+    row: dict[str, Any] = {"n": 1, "x": 0.1, "v": [0.5, 0.1], "l": [1, None]}
+    made = spark_lance.write_dataset([row], tmp_path / "t", schema=pa.schema(kinds))
+    made = made.insert([row]).insert({name: [value] for name, value in row.items()})
+    assert made.to_table().to_pylist() == made.to_table().slice(0, 1).to_pylist() * 3
+    done = made.merge_insert("n").when_not_matched_insert_all().execute([row, {**row, "n": 2}])
+    assert (done.num_inserted_rows, done.dataset.count_rows()) == (1, 4)
+    for wrong, message in (
+        ({"n": 1000}, "'n' is int64 in the data and int8"),
+        ({"x": "1"}, "'x' is string"),
+        ({"v": [0.5]}, "double in the data and float"),
+        ({"other": 1}, "'other' is not in the table"),
+    ):
+        with pytest.raises(SchemaError, match=message):
+            made.insert([{**row, **wrong}])
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int8, np.float16])

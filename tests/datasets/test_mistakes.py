@@ -102,3 +102,26 @@ def test_equal_versions_count_once_in_a_set(tmp_path: Path) -> None:
     table = write_dataset(ROWS, tmp_path / "t")
     newer = table.delete("id = 1")
     assert len({table, dataset(tmp_path / "t", version=1), newer}) == 2
+
+
+def test_lists_that_are_none(tmp_path: Path) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    any_table: Any = table
+    (fragment,) = table.get_fragments()
+    assert told(lambda: table.scanner(fragments=any_table.get_fragments()[0])).startswith(
+        "fragments is a list"
+    )
+    assert "as in ['id']" in told(lambda: table.add_columns(lambda batch: batch, read_columns="id"))
+    assert "not by ['id', 's']" in told(lambda: any_table.create_scalar_index(["id", "s"], "BTREE"))
+    assert any_table.create_scalar_index(["id"], "BTREE").has_index
+    assert "pyarrow.int32()" in told(lambda: table.alter_columns({"path": "id", "data_type": "int32"}))
+    assert told(lambda: table.optimize.compact_files(target_rows_per_fragment="3")).endswith(
+        "number, not '3'"
+    )
+    for text in ("nope", "3", "{}"):
+        assert "describe" in told(lambda text=text: type(fragment.metadata).from_json(text))  # type: ignore[misc]
+
+
+def test_queries_without_rows(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    assert "gives no rows" in told(lambda: write_dataset(ROWS, tmp_path / "t").sql(""))

@@ -16,7 +16,9 @@ __all__ = ["as_reader"]
 _ROWS = 8192
 
 
-def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
+def as_reader(
+    data: Any, schema: pa.Schema | None = None, like: pa.Schema | None = None
+) -> pa.RecordBatchReader:
     """Return any accepted kind of data as a stream of batches.
 
     Args:
@@ -26,6 +28,7 @@ def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReade
             row; or an iterable of RecordBatches, Tables, DataFrames or dicts (which needs `schema` if it may
             give nothing, or gives dicts and is no list). Levels of pandas' indices with names are columns.
         schema: of an iterable, or for a DataFrame, a dict and dicts.
+        like: of the table that the data is for: numbers of Python become those of its columns, if they can.
 
     Raises:
         OptionError: data of another kind, or an iterable comes without a schema.
@@ -54,22 +57,22 @@ def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReade
         return _without_views(pa.RecordBatchReader.from_stream(data))
     if isinstance(data, Mapping):
         columns = {name: _column(values) for name, values in data.items()}
-        return _table(lambda: pa.Table.from_pydict(columns, schema=schema)).to_reader()
+        return _table(lambda: _of_columns(columns, schema, like)).to_reader()
     if isinstance(data, Iterable) and not isinstance(data, str | bytes):
-        return _iterable(data, schema)
+        return _iterable(data, schema, like)
     raise OptionError(
         f"data of type {type(data).__name__} cannot be written: give an Arrow table or stream, a DataFrame, "
         "a dict of columns, a list of dicts, or batches with a schema"
     )
 
 
-def _iterable(data: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
+def _iterable(data: Iterable[Any], schema: pa.Schema | None, like: pa.Schema | None) -> pa.RecordBatchReader:
     is_list = isinstance(data, Sequence) and len(data) > 0
     if schema is None and is_list and all(isinstance(row, Mapping) for row in data):
         # Rows may have other keys than the first.
         names = dict.fromkeys(name for row in data for name in row)
         columns = {name: [row.get(name) for row in data] for name in names}
-        return _table(lambda: pa.Table.from_pydict(columns)).to_reader()
+        return _table(lambda: _of_columns(columns, None, like)).to_reader()
     items = iter(data)
     if schema is None:
         first = next(items, None)
@@ -110,6 +113,29 @@ def _of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
     if len(unnamed) == len(frame.index.names):
         return pa.Table.from_pandas(frame, preserve_index=False)
     return pa.Table.from_pandas(frame.reset_index(level=unnamed, drop=True), preserve_index=True)
+
+
+def _of_columns(columns: Mapping[str, Any], schema: pa.Schema | None, like: pa.Schema | None) -> pa.Table:
+    """Return columns of values as a table."""
+    if schema is not None or like is None:
+        return pa.Table.from_pydict(dict(columns), schema=schema)
+    kinds = {field.name: field.type for field in like}
+    return pa.Table.from_pydict({name: _like(values, kinds.get(name)) for name, values in columns.items()})
+
+
+def _like(values: Any, kind: pa.DataType | None) -> Any:
+    """Return a list of numbers of Python, or of lists of these, in the type of a column if they fit it."""
+    numbers = kind
+    while numbers is not None and (pa.types.is_fixed_size_list(numbers) or pa.types.is_list(numbers)):
+        numbers = numbers.value_type
+    if numbers is None or not isinstance(values, list):
+        return values
+    if not (pa.types.is_integer(numbers) or pa.types.is_floating(numbers)):
+        return values
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return values  # What is compared with the table says what is wrong.
 
 
 def _column(values: Any) -> Any:
