@@ -197,26 +197,29 @@ def conjuncts(trees: Sequence[Expression]) -> list[Expression]:
     An index would read all that lies on one side of each bound alone.
     """
     found: list[Expression] = []
-    bounds: dict[Expression, list[Expression]] = {}
+    bounds: list[list[Call]] = []
     waiting = list(trees)
     while waiting:
         tree = waiting.pop(0)
         if isinstance(tree, Call) and tree.function == "and":
             waiting = [*tree.arguments, *waiting]
-            continue
-        comparison = turned(tree)
-        if (
-            isinstance(comparison, Call)
-            and comparison.function in _BOUNDS
-            and is_constant(comparison.arguments[1])
-        ):
-            bounds.setdefault(comparison.arguments[0], []).append(comparison)
-        else:
+        elif (bound := _bound(tree)) is None:
             found.append(tree)
-    return [
-        *found,
-        *(parts[0] if len(parts) == 1 else Call("and", tuple(parts)) for parts in bounds.values()),
-    ]
+        else:
+            alike = [parts for parts in bounds if parts[0].arguments[0] == bound.arguments[0]]
+            if alike:
+                alike[0].append(bound)
+            else:
+                bounds.append([bound])
+    return [*found, *(parts[0] if len(parts) == 1 else Call("and", tuple(parts)) for parts in bounds)]
+
+
+def _bound(tree: Expression) -> Call | None:
+    """Return a comparison of a value with a constant above or below it, the value on the left."""
+    comparison = turned(tree)
+    if not isinstance(comparison, Call) or comparison.function not in _BOUNDS:
+        return None
+    return comparison if is_constant(comparison.arguments[1]) else None
 
 
 def probe_of(node: Expression) -> Probe | None:

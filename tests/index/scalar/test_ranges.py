@@ -50,19 +50,19 @@ def test_random_ranges(tmp_path: Path, index: str, kind: pa.DataType) -> None:
             return f"{number:03}"
         return float("nan") if pa.types.is_floating(kind) and number > 190 else number
 
-    values = [None if rng.random() < 0.1 else draw() for _ in range(10_000)]
+    values = [None if rng.random() < 0.1 else draw() for _ in range(2_000)]
     table = pa.table({"x": pa.array(values, kind), "id": range(len(values))})
-    plain = spark_lance.write_dataset(table, tmp_path / "plain", max_rows_per_file=3000)
-    indexed = spark_lance.write_dataset(table, tmp_path / "t", max_rows_per_file=3000)
+    plain = spark_lance.write_dataset(table, tmp_path / "plain", max_rows_per_file=700)
+    indexed = spark_lance.write_dataset(table, tmp_path / "t", max_rows_per_file=700)
     indexed = indexed.create_scalar_index("x", index).delete("id % 7 = 3")
-    for _ in range(25):
+    for _ in range(8):
         quote = "'" if pa.types.is_string(kind) else ""
         low, high = (f"{quote}{rng.randrange(200):03}{quote}" for _ in range(2))
         text = rng.choice(
             [
                 f"x between {low} and {high}",
                 f"x > {low} and x < {high}",
-                f"{low} <= x and x < {high} and id < 5000",
+                f"{low} <= x and x < {high} and id < 1000",
                 f"(x >= {low} and x <= {high}) or x is null",
                 f"not (x >= {low} and x <= {high})",
             ]
