@@ -163,7 +163,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
             CommitError: the commit failed; see its subclasses.
         """
         recipe = recipe_with(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
-        manifest = create_vector_index(self.snapshot, column, recipe, name=name, replace=replace)
+        manifest = create_vector_index(self.snapshot, _only(column), recipe, name=name, replace=replace)
         return self._at(manifest)
 
     def create_scalar_index(
@@ -195,7 +195,7 @@ class IndexMixin(ReadMixin, MaintainMixin):
         """
         manifest = create_scalar_index(
             self.snapshot,
-            column,
+            _only(column),
             index_type,
             name=name,
             replace=replace,
@@ -457,3 +457,16 @@ def _kind_of(manifest: Manifest, name: str) -> str:
     if kind is None:
         raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
     return kind
+
+
+def _only(column: Any) -> str:
+    """Return the column of an index, which may be given as a list of one.
+
+    Raises:
+        OptionTypeError: it is something else.
+    """
+    if isinstance(column, list | tuple) and len(column) == 1:
+        column = column[0]
+    if not isinstance(column, str):
+        raise OptionTypeError(f"an index is of one column, given by its name, not by {column!r}")
+    return column
