@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ def made(spark: SparkSession, root: Path, *, iceberg: bool) -> dict[str, Read]:
     for name in ("BTREE", "no index"):
         path = str(root / f"{name}.lance")
         source.write.format("lance").mode("append").save(path)
-        tables[name] = lambda path=path: spark.read.format("lance").load(path)
+        tables[name] = partial(spark.read.format("lance").load, path)
     spark_lance.dataset(root / "BTREE.lance").create_scalar_index("id", "BTREE")
     tables["Spark Parquet"] = lambda: spark.read.parquet(str(root / "source"))
     if iceberg:
