@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_a_micro_batch(driver: SparkSession, server: Server, storage: dict[str, 
     try:
         for number in range(2):
             batch(number)
-        costs = [asked(server, lambda number=number: batch(number)) for number in range(2, 6)]
+        costs = [asked(server, partial(batch, number)) for number in range(2, 6)]
     finally:
         query.stop()
     assert all(sorted(cost) == ["LIST", "LIST", "PUT _transactions"] for cost in costs), costs
