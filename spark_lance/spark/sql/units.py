@@ -43,6 +43,7 @@ UNITS = (
     "LanceLocal",
     "LanceWrite",
     "LanceRoutes",
+    "LanceAtHand",
     "LanceWriteRows",
     "LancePaths",
     "LanceTarget",
