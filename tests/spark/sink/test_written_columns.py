@@ -82,7 +82,9 @@ def test_flat_columns(session: SparkSession, tmp_path: Path, source: str, settin
     try:
         rows = session.read.format(source).load(str(tmp_path / "source"))
         # Columns that change their places and names are still columns.
-        rows = rows.selectExpr("s", "id AS number", *(name for name in rows.columns if name not in ("s", "id")))
+        rows = rows.selectExpr(
+            "s", "id AS number", *(name for name in rows.columns if name not in ("s", "id"))
+        )
         found = written(rows, tmp_path / "columns")
         assert not makes_rows(session)
         single = written(rows, tmp_path / "rows", "rows")
@@ -132,8 +134,12 @@ def test_columns_of_partitions_and_columns_that_files_lack(session: SparkSession
     source = str(tmp_path / "source")
     old = session.range(10).selectExpr("id", "string(id) AS s", "id % 3 AS part", "date'2024-02-29' AS day")
     old.write.partitionBy("part", "day").parquet(source)
-    new = session.range(10, 20).selectExpr("id", "id / 2D AS half", "if(id < 15, null, 1) AS part", "null AS day")
-    new.withColumn("day", new.day.cast("date")).write.mode("append").partitionBy("part", "day").parquet(source)
+    new = session.range(10, 20).selectExpr(
+        "id", "id / 2D AS half", "if(id < 15, null, 1) AS part", "null AS day"
+    )
+    new.withColumn("day", new.day.cast("date")).write.mode("append").partitionBy("part", "day").parquet(
+        source
+    )
     rows = session.read.option("mergeSchema", "true").parquet(source)
     found = written(rows, tmp_path / "columns")
     assert not makes_rows(session)

@@ -183,9 +183,11 @@ class Unraveler:
         if len(rep) and (len(heads) == 0 or heads[0] != 0):
             raise FormatError("the first level of a page does not start a list")
         self._heads = heads
-        starts, total = heads, len(rep)
+        offsets = np.empty(len(heads) + 1, dtype=np.int64)
+        starts, total = offsets[:-1], len(rep)
         validity: Bytes | None = None
         self._items = None
+        starts[:] = heads
         if definition is not None:
             self._definition = definition = definition[heads]
             childless = definition > layer.below
@@ -196,12 +198,13 @@ class Unraveler:
                 followed = bool((heads[inner + 1] - heads[inner] != 1).any())
                 if followed or (last and heads[-1] != len(rep) - 1):
                     raise FormatError("a null or empty list is followed by items")
-                starts = heads - np.cumsum(childless)
+                np.cumsum(childless, out=starts)
+                np.subtract(heads, starts, out=starts)
                 starts += childless
                 total -= len(missing)
             present = self._item_levels()
             if len(present) != len(starts):
-                starts = starts[definition <= self._limit()]
+                offsets = np.append(starts[definition <= self._limit()], 0)
             if layer.null or self._limit() > layer.upper:
                 null = present > layer.upper
                 if layer.null:
@@ -210,9 +213,7 @@ class Unraveler:
                     validity = pack_bits(~null)
         if total != self.count:
             raise FormatError(f"lists of {total} items do not fit {self.count} items")
-        self.count = len(starts)
-        offsets = np.empty(len(starts) + 1, dtype=np.int64)
-        offsets[:-1] = starts
+        self.count = len(offsets) - 1
         offsets[-1] = total
         return offsets, validity
 
