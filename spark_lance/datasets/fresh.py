@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from spark_lance.datasets.index import measured_schema
 from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.read import Readable
 from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.datasets.scanner import LanceScanner
+from spark_lance.datasets.searching import measured_schema
 from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError
 from spark_lance.file.arrays import pick_rows

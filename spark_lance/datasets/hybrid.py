@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.datasets.index import DISTANCE, SCORE
 from spark_lance.datasets.index_parts import IndexPartsMixin
+from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.errors import OptionError
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.late import late

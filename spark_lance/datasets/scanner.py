@@ -22,8 +22,8 @@ from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import row_addresses
 from spark_lance.table.predicates.predicate import Condition
+from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan, rows_without_columns
-from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def test_single_rows(path: str) -> None:
         chosen = chance.integers(0, len(ids), 20)
         assert ours.take(chosen, columns).equals(theirs.take(chosen, columns))
         assert ours.take_rows(ids[chosen], columns).equals(theirs._take_rows(ids[chosen].tolist(), columns))
-    assert ours.head(5).equals(theirs.head(5))
+    assert ours.head(5).equals(theirs.head(5))  # type: ignore[no-untyped-call]
     assert ours.sample(10, seed=1).num_rows == 10
     nearest = {"column": "v", "q": [0.5] * 4, "k": 5}
     found, expected = (ds.to_table(["id"], nearest=nearest) for ds in (ours, theirs))

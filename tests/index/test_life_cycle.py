@@ -8,7 +8,9 @@ say the same of how much the indices cover.
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,28 @@ def rows(first: int, count: int, seed: int = 0) -> pa.Table:
     )
 
 
-def made(path: Path, builder: str, *, stable: bool) -> str:
-    """Make a table of four fragments with an index on every column but `id`."""
+Made = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """What makes a table of four fragments with an index on all columns but `id`: copies of the first."""
+    folder = tmp_path_factory.mktemp("made")
+
+    @cache
+    def first(builder: str, stable: bool) -> Path:
+        path = folder / f"{builder}-{stable}"
+        build(path, builder, stable=stable)
+        return path
+
+    def copied(path: Path, builder: str, *, stable: bool) -> str:
+        shutil.copytree(first(builder, stable), path)
+        return str(path)
+
+    return copied
+
+
+def build(path: Path, builder: str, *, stable: bool) -> None:
     write_dataset(rows(0, ROWS), path, max_rows_per_file=100, enable_stable_row_ids=stable)
     table: Any = dataset(path) if builder == "ours" else lance.dataset(str(path))
     text = {"stem": False, "remove_stop_words": False}
@@ -58,7 +80,6 @@ def made(path: Path, builder: str, *, stable: bool) -> str:
         else:
             done = table.create_scalar_index(column, kind, **(text if kind == "INVERTED" else {}))
             table = done or table
-    return str(path)
 
 
 def opened(path: str, by: str) -> Any:
@@ -239,9 +260,9 @@ def coverage(path: str) -> dict[str, tuple[int, int] | None]:
     return found
 
 
-def check(path: Path, operation: str, builder: str, by: str, *, stable: bool) -> str:
+def check(path: str, operation: str, by: str, *, stable: bool) -> str:
     """Run an operation on a table with indices, and compare what is found afterwards."""
-    place = OPERATIONS[operation](made(path, builder, stable=stable), by)
+    place = OPERATIONS[operation](path, by)
     agree(place, few=stable and operation == "compact")
     gone = {"overwrite": set(KINDS), "drop column": {"b"}}.get(operation, set())
     covered = coverage(place)
@@ -262,17 +283,19 @@ SOME = [case for case in CASES if case[2] == "ours" and (case[1] == "ours") == c
 
 
 @pytest.mark.parametrize(("operation", "builder", "by", "stable"), SOME)
-def test_after_an_operation(tmp_path: Path, operation: str, builder: str, by: str, stable: bool) -> None:
-    check(tmp_path / "t", operation, builder, by, stable=stable)
+def test_after_an_operation(
+    made: Made, tmp_path: Path, operation: str, builder: str, by: str, stable: bool
+) -> None:
+    check(made(tmp_path / "t", builder, stable=stable), operation, by, stable=stable)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["ours", "pylance"])
 @pytest.mark.parametrize(("operation", "builder", "by", "stable"), CASES)
 def test_after_an_operation_and_upkeep(
-    tmp_path: Path, operation: str, builder: str, by: str, stable: bool, optimizer: str
+    made: Made, tmp_path: Path, operation: str, builder: str, by: str, stable: bool, optimizer: str
 ) -> None:
-    place = check(tmp_path / "t", operation, builder, by, stable=stable)
+    place = check(made(tmp_path / "t", builder, stable=stable), operation, by, stable=stable)
     opened(place, optimizer).optimize.optimize_indices()
     agree(place, few=stable and operation == "compact")
     if not operation.startswith("compact"):

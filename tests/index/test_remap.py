@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ SCALARS: dict[str, tuple[str, str, bool]] = {
 VECTORS = ["IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ"]
 
 
+@cache
 def rows(count: int, first: int = 0) -> pa.Table:
     random = np.random.default_rng(first)
     vectors = clustered(count, DIM, seed=first)

@@ -18,9 +18,9 @@ import pyspark
 import pytest
 
 from spark_lance.spark.java import prepare_environment
+from tests.conftest import PRELOADING, ROOT
 from tests.spark.connect_checks import CHECKS, LONG
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 SHORT = sorted(CHECKS.keys() - LONG)
 STARTS_IN = 120.0
@@ -36,13 +36,12 @@ class Outcome:
 
 def environment() -> dict[str, str]:
     prepare_environment()
-    inherited = os.environ.get("PYTHONPATH")
-    path = f"{ROOT}{os.pathsep}{inherited}" if inherited else str(ROOT)
+    places = [str(ROOT), str(PRELOADING), *filter(None, [os.environ.get("PYTHONPATH")])]
     # A classic session of the tests leaves a gateway here that is not for other processes.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
     return {
         **kept,
-        "PYTHONPATH": path,
+        "PYTHONPATH": os.pathsep.join(places),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
     }

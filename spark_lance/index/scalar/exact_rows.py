@@ -25,7 +25,7 @@ from spark_lance.table.addresses import Addresses, fragments_of, offsets_of, row
 from spark_lance.table.predicates.expressions import Call, Column, Expression
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["RowsOfVersion", "exact_rows", "rows_without"]
+__all__ = ["RowsOfVersion", "can_tell", "exact_rows", "rows_without"]
 
 _EXACT = (BTree, Bitmap)
 
@@ -104,6 +104,16 @@ def _part_rows(snapshot: Snapshot, tree: Expression, most_bytes: int) -> RowsOfV
         if index.names_addresses and (rows := _found(index, probe, most_bytes)) is not None:
             return rows
     return None
+
+
+def can_tell(snapshot: Snapshot, tree: Expression) -> bool:
+    """Return whether there is an index for every part of a condition; `exact_rows` may have no answer yet."""
+    if isinstance(tree, Call) and tree.function in ("and", "or", "not") and tree.arguments:
+        return all(can_tell(snapshot, argument) for argument in tree.arguments)
+    probe = probe_of(tree)
+    return probe is not None and any(
+        index.names_addresses for index in coverings(snapshot, probe.path, _EXACT)
+    )
 
 
 def rows_without(snapshot: Snapshot, path: Sequence[str], most_bytes: int) -> RowsOfVersion | None:

@@ -272,8 +272,7 @@ def write_segment(
     """
     schema = pa.schema([pa.field(ROW_ID, pa.uint64()), *quantizer.columns()])
     lengths: list[int] = []
-    graph_notes: list[str] = []
-    graph_lengths: list[int] = []
+    written: list[tuple[str, int]] = []
     index_schema = _MARKER if graphs is None else GRAPH_SCHEMA
     with (
         IndexFileWriter(store, f"{directory}/{AUXILIARY_FILE}", schema, version) as auxiliary,
@@ -286,13 +285,7 @@ def write_segment(
                 packed = {ROW_ID: partition.row_ids, **quantizer.pack(partition.codes)}
                 auxiliary.write([_as_arrow(packed[field.name], field.type) for field in schema])
             if graphs is not None:
-                graph = graphs(partition) if count else None
-                graph_notes.append(graph_note(graph))
-                graph_lengths.append(0)
-                if graph is not None:
-                    columns = graph_columns(graph)
-                    graph_lengths[-1] = len(columns[0])
-                    index.write(columns)
+                written.append(_write_graph(index, graphs(partition) if count else None))
         notes = quantizer.notes(_after_first(auxiliary, lengths))
         sizes = {
             AUXILIARY_FILE: auxiliary.finish(
@@ -304,7 +297,7 @@ def write_segment(
             )
         }
         centroids = ivf.centroids if centroid_type is None else ivf.centroids.astype(centroid_type)
-        message = _ranges_message(graph_lengths if graphs is not None else [0] * len(lengths))
+        message = _ranges_message([0] * len(lengths) if graphs is None else [rows for _, rows in written])
         message.centroids_tensor.CopyFrom(pack_tensor(centroids))
         number = index.add_buffer(message.SerializeToString())
         metadata = {
@@ -314,9 +307,18 @@ def write_segment(
         if graphs is None:
             metadata["lance:flat"] = json.dumps([""] * len(lengths))
         else:
-            metadata["lance:hnsw"] = json.dumps(graph_notes)
+            metadata["lance:hnsw"] = json.dumps([note for note, _ in written])
         sizes[INDEX_FILE] = index.finish(metadata)
     return sizes
+
+
+def _write_graph(file: IndexFileWriter, graph: Graph | None) -> tuple[str, int]:
+    """Write the graph of a partition, if it has one; return what readers need to know of it, and its rows."""
+    if graph is None:
+        return graph_note(None), 0
+    columns = graph_columns(graph)
+    file.write(columns)
+    return graph_note(graph), len(columns[0])
 
 
 def _after_first(writer: IndexFileWriter, lengths: list[int]) -> Callable[[bytes], int]:

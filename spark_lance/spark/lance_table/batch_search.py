@@ -20,7 +20,7 @@ import pyspark.sql.functions as F
 import pyspark.sql.types as st
 from pyspark.sql.window import Window
 
-from spark_lance.datasets.index import DISTANCE
+from spark_lance.datasets.searching import DISTANCE
 from spark_lance.errors import OptionError
 from spark_lance.index.columns import leaf_field
 from spark_lance.index.vector.kinds import is_multi, vector_kind

@@ -16,7 +16,7 @@ import pyspark.sql.functions as F
 import pyspark.sql.types as st
 
 from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery, fuse
-from spark_lance.datasets.index import DISTANCE, SCORE
+from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.index.search_rows import allowed_rows
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.search import VectorSearch

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.datasets.index import DISTANCE, SCORE
+from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.blobs import taken_with_sources

@@ -11,7 +11,7 @@ import pyspark.sql.functions as F
 import pyspark.sql.types as st
 
 from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery, fuse
-from spark_lance.datasets.index import DISTANCE, SCORE
+from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.index.text.search import TextSearch, TextTopK
 from spark_lance.index.vector.search_tasks import plan_search
@@ -24,6 +24,8 @@ from spark_lance.spark.schema.types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["HybridSearching"]
 
@@ -93,18 +95,23 @@ class HybridSearching(Searching):
         }
         asked |= {"vector_weight": vectorWeight, "text_weight": textWeight}
         asked |= {"rank_constant": rankConstant, "candidates": candidates}
-        both = HybridQuery.parse(table.manifest, asked)
-        plan = plan_search(table.snapshot, both.vector, filter)
-        TextSearch(table.snapshot, both.text_column)
         schema = shown_columns(table.manifest, columns, DISTANCE, SCORE, RELEVANCE)
+        return self._found(table.snapshot, HybridQuery.parse(table.manifest, asked), filter, schema)
+
+    def _found(
+        self, snapshot: Snapshot, query: HybridQuery, filter: str | None, schema: st.StructType
+    ) -> DataFrame:
+        """Return the rows that both searches rank best, with the columns of `schema`."""
+        plan = plan_search(snapshot, query.vector, filter)
+        TextSearch(snapshot, query.text_column)  # It refuses a column that has no words.
         by_vector = scatter(self.spark, [(plan, piece) for piece in plan.tasks], run_search, FOUND)
-        by_vector = by_vector.orderBy(DISTANCE, _ADDRESS.name).limit(both.vector.k)
-        text = TextPlan(table.snapshot.ref(), both.text_column, both.text, filter)
+        by_vector = by_vector.orderBy(DISTANCE, _ADDRESS.name).limit(query.vector.k)
+        text = TextPlan(snapshot.ref(), query.text_column, query.text, filter)
         by_words = scatter(self.spark, [text], answer_text, SCORED)
         ranked = by_vector.withColumn(SCORE, F.lit(None).cast("float")).unionByName(
             by_words.withColumn(DISTANCE, F.lit(None).cast("float"))
         )
-        fused = ranked.coalesce(1).mapInArrow(_fusing(both), _FUSED)
+        fused = ranked.coalesce(1).mapInArrow(_fusing(query), _FUSED)
         fetched = fused.mapInArrow(
             fetch_rows(text.table, schema, _PARTS, RELEVANCE), with_measured(schema, _PARTS, RELEVANCE)
         )

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyspark.sql.functions as F
 import pyspark.sql.types as st
 
-from spark_lance.datasets.index import DISTANCE, SCORE
+from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.index.search_rows import allowed_rows
 from spark_lance.index.text.search import TextQuery, TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery

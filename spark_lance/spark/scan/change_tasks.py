@@ -28,8 +28,8 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.change_task import ChangeTask
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.scan import ScanTask
-from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.version_changes import INSERT, ChangedRows, before_append, changes_of
 from spark_lance.table.schema.history import PastColumn, Step, before

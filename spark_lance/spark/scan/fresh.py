@@ -27,7 +27,7 @@ from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.workers import keep_worker_ready
-from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = ["FreshPartition", "FreshReader", "FreshTaskRows", "describe", "reader"]

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery
-from spark_lance.datasets.index import DISTANCE, SCORE
+from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.index.columns import leaf_field, top_column

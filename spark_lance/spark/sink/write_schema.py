@@ -18,7 +18,7 @@ there its own column decides whether blobs or plain bytes are stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -69,52 +69,79 @@ def plan_rows(
     check_names(schema, options.caseSensitive)
     given = arrow_schema(schema)
     keeps = not overwrite or options.replaceWhere is not None or _keeps_schema(options)
-    new_columns = None
     if table is not None and keeps:
         if not overwrite or options.replaceWhere is not None:
             _check_append_options(table, options)
-        names = _table_names(table.schema, given.names)
-        documents = {field.name for field in table.schema.fields if field.is_json}
-        source = given = without_variants(_renamed(given, names), documents)
-        added: set[str] = set()
-        if options.mergeSchema:
-            fresh = replace(options, column_settings=_known_settings(options.column_settings, schema))
-            new_columns = _renamed(_new_schema(schema, fresh, None), names)
-            added = _added_paths(new_columns, table.schema)
-        check_columns(table.schema, options.column_settings, added)
+        rows = _for_kept_columns(schema, given, options, table.schema)
     else:
         kept = None if table is None or options.overwriteSchema else table.schema
-        source = _new_schema(schema, options, kept)
-        names = source.names
-        documents = {field.name for field in source if is_json_text(field) or is_json_field(field)}
-        given = without_variants(_renamed(given, names), documents)
-        new_columns = source if options.mergeSchema else None
+        rows = _for_new_columns(schema, given, options, kept)
     try:
         plan = plan_write(
             store,
             root,
             table,
-            source,
+            rows.source,
             "overwrite" if overwrite else "append",
             data_storage_version=options.data_storage_version,
             stable_row_ids=bool(options.enable_stable_row_ids),
-            new_columns=new_columns,
+            new_columns=rows.new_columns,
             keep_schema=keeps,
             replace_where=options.replaceWhere,
         )
     except SchemaError as error:
         told = _in_sparks_words(error)
-        if new_columns is None or table is None:
+        if rows.new_columns is None or table is None:
             raise told from None
         raise SchemaError(f"{told}\nmergeSchema adds columns; it changes no type of a column") from error
     pages = with_page_settings(plan.schema, options.column_settings)
     plan = replace(plan, schema=compressed(pages, options.compression))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.
-    Aligner(_renamed(given, names), plan.schema)
+    Aligner(rows.given, plan.schema)
     for field in plan.schema.fields:
         PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
-    return names, plan
+    return rows.given.names, plan
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The columns of rows, by the names that the table has for them.
+
+    Attributes:
+        given: as the rows bring them.
+        source: as the table gets them.
+        new_columns: see `plan_write`.
+    """
+
+    given: pa.Schema
+    source: pa.Schema
+    new_columns: pa.Schema | None
+
+
+def _for_kept_columns(schema: st.StructType, given: pa.Schema, options: WriteOptions, table: Schema) -> _Rows:
+    """Return the columns of rows for a table whose columns stay."""
+    names = _table_names(table, given.names)
+    documents = {field.name for field in table.fields if field.is_json}
+    given = without_variants(_renamed(given, names), documents)
+    new_columns = None
+    added: set[str] = set()
+    if options.mergeSchema:
+        fresh = replace(options, column_settings=_known_settings(options.column_settings, schema))
+        new_columns = _renamed(_new_schema(schema, fresh, None), names)
+        added = _added_paths(new_columns, table)
+    check_columns(table, options.column_settings, added)
+    return _Rows(given, given, new_columns)
+
+
+def _for_new_columns(
+    schema: st.StructType, given: pa.Schema, options: WriteOptions, kept: Schema | None
+) -> _Rows:
+    """Return the columns of rows that become those of the table; of `kept`, types stay."""
+    source = _new_schema(schema, options, kept)
+    documents = {field.name for field in source if is_json_text(field) or is_json_field(field)}
+    given = without_variants(_renamed(given, source.names), documents)
+    return _Rows(given, source, source if options.mergeSchema else None)
 
 
 def _in_sparks_words(error: SchemaError) -> SchemaError:

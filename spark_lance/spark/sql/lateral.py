@@ -16,7 +16,7 @@ from pyspark.sql.classic import dataframe
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.hybrid import HybridQuery
-from spark_lance.datasets.index import DISTANCE
+from spark_lance.datasets.searching import DISTANCE
 from spark_lance.errors import OptionError
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search_tasks import plan_search

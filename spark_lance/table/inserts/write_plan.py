@@ -127,15 +127,13 @@ def plan_write(
     if mode not in MODES:
         raise OptionError(f"write mode {mode!r} does not exist; use one of {', '.join(MODES)}")
     asked = None if data_storage_version is None else FileVersion.parse(data_storage_version)
+    merges = new_columns is not None
     if manifest is None:
         check_location(store, root)
         version = asked or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
-        fallback = "" if mode == "create" else mode if check is None else "replace"
-        merges = new_columns is not None
-        if bases:
-            fallback = ""  # Another writer's table would not have them.
+        fallback = _fallback(mode, check, bases)
         return WritePlan(
             "create", 0, schema, version, stable_row_ids, fallback, merges, check, bases=numbered(bases)
         )
@@ -148,12 +146,7 @@ def plan_write(
     if mode == "overwrite" and replace_where is None and not keep_schema:
         schema = _new_schema(source, version, manifest.first_new_field_id)
         return WritePlan(mode, manifest.version, schema, version)
-    table = manifest.schema
-    if new_columns is not None:
-        lacking = missing_columns(Schema.from_arrow(new_columns), table)
-        check_added_names(lacking.names)
-        table = add_fields(manifest, lacking)[0] if lacking.names else table
-    merges = new_columns is not None
+    table = manifest.schema if new_columns is None else _with_columns(manifest, new_columns)
     if mode == "append":
         return WritePlan(mode, manifest.version, Aligner(source, table).schema, version, merges=merges)
     if replace_where is not None:
@@ -162,6 +155,20 @@ def plan_write(
         return WritePlan("replace", manifest.version, schema, version, merges=merges, check=check)
     whole = _new_schema(table.to_arrow(), version, manifest.first_new_field_id)
     return WritePlan(mode, manifest.version, Aligner(source, whole).schema, version, whole=whole)
+
+
+def _fallback(mode: str, check: RowCheck | None, bases: Sequence[BasePath]) -> str:
+    """Return what a creation becomes if another writer's comes first: `WritePlan.fallback`."""
+    if mode == "create" or bases:  # Another writer's table would not have the places.
+        return ""
+    return mode if check is None else "replace"
+
+
+def _with_columns(manifest: Manifest, columns: pa.Schema) -> Schema:
+    """Return the table's schema with those of the columns that it lacks."""
+    lacking = missing_columns(Schema.from_arrow(columns), manifest.schema)
+    check_added_names(lacking.names)
+    return add_fields(manifest, lacking)[0] if lacking.names else manifest.schema
 
 
 def _new_schema(source: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
@@ -209,18 +216,7 @@ def commit_write(
     messages = [table_pb2.DataFragment.FromString(data) for data in fragments]
     if plan.operation == "create":
         try:
-            return create_table(
-                store,
-                root,
-                plan.schema,
-                messages,
-                version=plan.version,
-                stable_row_ids=plan.stable_row_ids,
-                config=config,
-                bases=[base.message() for base in plan.bases],
-                properties=properties,
-                once=once,
-            ).version
+            return _create(store, root, plan, messages, properties, config, once)
         except TableExistsError:
             if not plan.fallback:
                 raise
@@ -242,6 +238,30 @@ def commit_write(
         operation = overwrite_message(plan.whole or plan.schema, messages)
     return commit_operation(
         store, root, operation, read_version=plan.read_version, properties=properties, once=once
+    ).version
+
+
+def _create(
+    store: Store,
+    root: str,
+    plan: WritePlan,
+    fragments: Sequence[table_pb2.DataFragment],
+    properties: Mapping[str, str] | None,
+    config: Mapping[str, str] | None,
+    once: IdempotentWrite | None,
+) -> int:
+    """Commit the first version of a table, and return its number."""
+    return create_table(
+        store,
+        root,
+        plan.schema,
+        fragments,
+        version=plan.version,
+        stable_row_ids=plan.stable_row_ids,
+        config=config,
+        bases=[base.message() for base in plan.bases],
+        properties=properties,
+        once=once,
     ).version
 
 

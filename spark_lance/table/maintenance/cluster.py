@@ -33,8 +33,8 @@ from spark_lance.table.deletion import keep_mask
 from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, give_lineage, mark_spilled, with_lineage
+from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.take import take_addresses

@@ -35,8 +35,9 @@ from spark_lance.table.reading.lineage import (
     mark_spilled,
     with_lineage,
 )
+from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.row_lookup import by_blob_bytes
-from spark_lance.table.reading.scan_task import ScanTask, in_batches
+from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.small_fragments import read_tasks
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 

@@ -7,7 +7,7 @@ with its gaps where many rows are left, single rows where few are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError, RowNotFoundError
-from spark_lance.file.arrays import join, kept_rows
 from spark_lance.file.schema import Field
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
@@ -29,11 +28,10 @@ from spark_lance.table.predicates.predicate import Condition, Predicate, compile
 from spark_lance.table.reading.fragment_rows import (
     Columns,
     FragmentRows,
-    batch_without_columns,
     common_runs,
-    rows_without_columns,
 )
 from spark_lance.table.reading.page_marks import PAGE_STARTS, PageStarts, pages_of_rows, pages_of_runs
+from spark_lance.table.reading.pieces import Pace, in_batches, kept_of, windows
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_OFFSET,
@@ -43,12 +41,10 @@ from spark_lance.table.reading.system_columns import (
 )
 from spark_lance.table.rowids import locate_among
 
-__all__ = ["Filter", "ScanTask", "in_batches"]
+__all__ = ["Filter", "ScanTask"]
 
 Filter = Predicate | Condition
 
-_MAX_WINDOW_ROWS = 1 << 22
-_MIN_ROW_BYTES = 0.125
 # Rows are read one by one if reading those between them, too, would make more than this many times as many.
 _SPARSE = 8
 # A task of so few rows is all that is read of its pages: nothing that follows makes up for decoding more.
@@ -120,7 +116,7 @@ class ScanTask:
         """
         if filter is None and self.selection is not None:
             rows = opened or self._open(self.fields)
-            pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+            pace = Pace(target_bytes, rows.row_bytes(self._columns))
             numbers = self._selected(rows.num_rows, rows.deleted)
             yield from self._complete(rows, None, self._columns, numbers, pace)
             return
@@ -129,12 +125,12 @@ class ScanTask:
             runs = self._runs(rows, None)
             if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
                 alive = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
-                pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+                pace = Pace(target_bytes, rows.row_bytes(self._columns))
                 yield from self._complete(rows, None, self._columns, alive, pace, sparse=True)
                 return
-            for start, stop, table in _windows(rows, self._columns, target_bytes, runs):
+            for start, stop, table in windows(rows, self._columns, target_bytes, runs):
                 keep = keep_mask(rows.deleted, start, stop)
-                kept = _filtered(table, keep)
+                kept = kept_of(table, keep)
                 if kept.num_rows:
                     yield kept
             return
@@ -144,12 +140,12 @@ class ScanTask:
         # Columns that the filter reads as they are wanted need not be read again.
         shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
         rest = self._columns.without(shared)
-        pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+        pace = Pace(target_bytes, rows.row_bytes(self._columns))
         for numbers, candidates in self._candidates(rows, head, condition, target_bytes):
             hits = _true(condition.mask(candidates))
             found = numbers[hits]
             if len(found):
-                known = _filtered(candidates.select(shared), hits) if shared else None
+                known = kept_of(candidates.select(shared), hits) if shared else None
                 yield from self._complete(rows, known, rest, found, pace)
 
     def batches(
@@ -169,13 +165,13 @@ class ScanTask:
             FormatError, UnsupportedFormatError: as `tables`.
         """
         rows = self._open(self.fields)
-        pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+        pace = Pace(target_bytes, rows.row_bytes(self._columns))
         start = int(rows.live(np.array([first], np.int64))[0])
         while limit > 0 and start < rows.num_rows:
             stop = min(start + min(pace.rows(), limit), rows.num_rows)
             table = rows.read(self._columns, start, stop)
             pace.saw(table.nbytes, stop - start)
-            kept = _filtered(table, keep_mask(rows.deleted, start, stop))
+            kept = kept_of(table, keep_mask(rows.deleted, start, stop))
             start, limit = stop, limit - kept.num_rows
             if kept.num_rows:
                 yield kept
@@ -196,7 +192,7 @@ class ScanTask:
             FormatError, UnsupportedFormatError: as `tables`.
         """
         rows = self._open(self.fields)
-        pace = _Pace(target_bytes, rows.row_bytes(self._columns))
+        pace = Pace(target_bytes, rows.row_bytes(self._columns))
         yield from self._complete(rows, None, self._columns, offsets, pace)
 
     def opened(self, condition: Condition | None = None) -> FragmentRows:
@@ -313,13 +309,13 @@ class ScanTask:
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
         """Yield the live rows that a condition may keep: their numbers, and what it reads of them."""
         if self.selection is None:
-            for start, stop, table in _windows(rows, head, target_bytes, self._runs(rows, condition)):
+            for start, stop, table in windows(rows, head, target_bytes, self._runs(rows, condition)):
                 keep = keep_mask(rows.deleted, start, stop)
-                yield start + np.flatnonzero(keep), _filtered(table, keep)
+                yield start + np.flatnonzero(keep), kept_of(table, keep)
             return
         numbers = self._selected(rows.num_rows, rows.deleted)
         done = 0
-        for table in self._complete(rows, None, head, numbers, _Pace(target_bytes, rows.row_bytes(head))):
+        for table in self._complete(rows, None, head, numbers, Pace(target_bytes, rows.row_bytes(head))):
             yield numbers[done : done + table.num_rows], table
             done += table.num_rows
 
@@ -378,7 +374,7 @@ class ScanTask:
         known: pa.Table | None,
         rest: Columns,
         found: npt.NDArray[np.int64],
-        pace: _Pace,
+        pace: Pace,
         sparse: bool = False,
     ) -> Iterator[pa.Table]:
         """Yield the output columns of physical rows, of which `known` holds some columns already.
@@ -400,7 +396,7 @@ class ScanTask:
                 piece = piece[: np.searchsorted(piece, piece[0] + count)]
                 keep = np.zeros(piece[-1] + 1 - piece[0], np.bool_)
                 keep[piece - piece[0]] = True
-                table = _filtered(rows.read(rest, int(piece[0]), int(piece[-1]) + 1), keep)
+                table = kept_of(rows.read(rest, int(piece[0]), int(piece[-1]) + 1), keep)
             if known is not None:
                 part = known.slice(done, len(piece))
                 columns = [(part if name in part.column_names else table)[name] for name in self.names]
@@ -410,62 +406,7 @@ class ScanTask:
             done += len(piece)
 
 
-class _Pace:
-    """The number of rows in a piece of a given size: first by an estimate, then by what was read."""
-
-    def __init__(self, target_bytes: int, row_bytes: float) -> None:
-        self._target = target_bytes
-        self._row_bytes = max(row_bytes, _MIN_ROW_BYTES)
-
-    def rows(self) -> int:
-        return int(min(max(1, self._target / self._row_bytes), _MAX_WINDOW_ROWS))
-
-    def saw(self, nbytes: int, rows: int) -> None:
-        # Growth is limited, for the next rows may be wider.
-        self._row_bytes = max(nbytes / rows, self._row_bytes / 4, _MIN_ROW_BYTES)
-
-
-def _windows(
-    rows: FragmentRows, columns: Columns, target_bytes: int, runs: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, int, pa.Table]]:
-    """Yield runs of physical rows piece by piece: first row, row after the last, and their values."""
-    pace = _Pace(target_bytes, rows.row_bytes(columns))
-    for start, end in runs:
-        while start < end:
-            stop = min(start + pace.rows(), end)
-            table = rows.read(columns, start, stop)
-            pace.saw(table.nbytes, stop - start)
-            yield start, stop, table
-            start = stop
-
-
-def _filtered(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
-    if keep.all():
-        return table
-    if not table.num_columns:
-        return rows_without_columns(int(np.count_nonzero(keep)))
-    return kept_rows(table, pa.array(keep))
-
-
 def _true(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Return where a mask is true; null counts as false."""
     values: npt.NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy()
     return values
-
-
-def in_batches(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of tables as record batches of at most `batch_size` rows."""
-    for table in tables:
-        for first in range(0, table.num_rows, batch_size):
-            # Arrow does not stop a slice at the end of a table without columns.
-            yield from _as_batches(table.slice(first, min(batch_size, table.num_rows - first)))
-
-
-def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """Return the table as one batch; more only where the chunks of a column cannot be joined."""
-    if not table.num_columns:
-        return [batch_without_columns(table.num_rows)]
-    columns = [join(column.chunks) for column in table.columns]
-    if all(len(chunks) == 1 for chunks in columns):
-        return [pa.RecordBatch.from_arrays([chunks[0] for chunks in columns], schema=table.schema)]
-    return list(table.to_batches())

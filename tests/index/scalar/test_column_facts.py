@@ -118,13 +118,6 @@ def check(snapshot: Snapshot, path: list[str], live: list[Any]) -> set[str]:
     return told
 
 
-def live_values(place: Path, path: list[str]) -> list[Any]:
-    values: list[Any] = spark_lance.dataset(str(place)).to_table(columns=[path[0]])[path[0]].to_pylist()
-    for name in path[1:]:
-        values = [None if value is None else value[name] for value in values]
-    return values
-
-
 def index_all(place: Path, kind: Any, by_reference: bool) -> None:
     for name in (*VALUES, "st.y"):
         if kind == "ZONEMAP" and name == "yes" and by_reference:
@@ -170,16 +163,21 @@ def run(tmp_path: Path, seed: int, kind: str, stable: bool, by_reference: bool) 
     told: dict[str, set[str]] = {}
     for _ in range(4):
         snapshot = opened(place)
-        for path in ([name] for name in VALUES):
-            told.setdefault(path[0], set()).update(check(snapshot, path, live_values(place, path)))
-        told.setdefault("st.y", set()).update(check(snapshot, ["st", "y"], live_values(place, ["st", "y"])))
+        live = spark_lance.dataset(str(place)).to_table().to_pydict()
+        for name in VALUES:
+            told.setdefault(name, set()).update(check(snapshot, [name], live[name]))
+        inside = [None if value is None else value["y"] for value in live["st"]]
+        told.setdefault("st.y", set()).update(check(snapshot, ["st", "y"], inside))
         change(draw, place)
     return told
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(4))
-def test_what_is_told_is_true(tmp_path: Path, kind: str, seed: int) -> None:
+# Each kind with and without stable row ids, and by either builder; the slow test takes all in all.
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [(0, "BTREE"), (3, "BTREE"), (1, "BITMAP"), (2, "BITMAP"), (0, "ZONEMAP"), (3, "ZONEMAP")],
+)
+def test_what_is_told_is_true(tmp_path: Path, seed: int, kind: str) -> None:
     run(tmp_path, seed, kind, stable=seed % 2 == 1, by_reference=seed % 4 > 1)
 
 
@@ -198,7 +196,8 @@ def test_all_is_told_of_a_table_that_is_covered(tmp_path: Path, by_reference: bo
         spark_lance.write_dataset(rows(draw, 2000, 0.2), str(place), max_rows_per_file=20000)
         spark_lance.write_dataset(rows(draw, 20000, 0.2), str(place), mode="append")
         index_all(place, kind, by_reference)
-        told = check(opened(place), ["i"], live_values(place, ["i"]))
+        live = spark_lance.dataset(str(place)).to_table(columns=["i"])["i"].to_pylist()
+        told = check(opened(place), ["i"], live)
         expected = {
             "BTREE": {"leading", "nulls", "bounds"},
             "BITMAP": {"leading", "nulls", "groups", "bounds"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ WORDS = [
 FLOATS = [0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, np.nan, 7.25]
 
 
+@cache
 def column(kind: str, rows: int, seed: int) -> pa.Array:
     """Return random values with nulls."""
     random = np.random.default_rng(seed)
@@ -112,6 +114,7 @@ CASES = [
 ]
 
 
+@cache
 def table_of(kind: str, rows: int = ROWS, seed: int = 0, *, ordered: bool = False) -> pa.Table:
     values = column(kind, rows, seed)
     if ordered:

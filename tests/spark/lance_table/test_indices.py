@@ -189,7 +189,7 @@ def test_rows_of_several_vectors(spark: SparkSession, tmp_path: Path) -> None:
     table.createIndex("mv", "IVF_FLAT", metric="cosine", numPartitions=2)
     frame.limit(3).withColumn("id", F.col("id") + 1000).write.format("lance").mode("append").save(path)
     table = LanceTable.forPath(spark, path)
-    queries = {number: rng.normal(size=(2, 4)).tolist() for number in range(5)}
+    queries = {number: rng.normal(size=(2, 4)).tolist() for number in range(2)}
     asked = spark.createDataFrame(list(queries.items()), "q int, v array<array<double>>")
     batch = table.searchBatch(asked, "mv", 3, queryVector="v", queryId="q", columns=["id"]).collect()
     for number, query in queries.items():

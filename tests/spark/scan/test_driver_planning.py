@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
 from spark_lance.io.store import Store
+from tests.conftest import interpreted
 from tests.spark.scan.test_pruning import scans
 
 PLANS = "spark.lance.planInDriver"
@@ -88,7 +89,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def driver(spark: SparkSession, root: str) -> Iterator[SparkSession]:
-    session = spark.newSession()
+    session = interpreted(spark.newSession())
     session.conf.set("spark.sql.adaptive.enabled", "false")
     yield spark_lance.enable(session, root=root)
     spark.newSession()

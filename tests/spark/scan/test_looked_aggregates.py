@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
+from tests.conftest import interpreted
 from tests.spark.scan.test_driver_aggregates import is_answered, plain, told
 from tests.spark.scan.test_driver_planning import values
 from tests.spark.scan.test_local_answers import narrow_table
@@ -52,9 +53,8 @@ def rows(seed: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def driver(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = spark.newSession()
+    session = interpreted(spark.newSession())
     session.conf.set("spark.sql.adaptive.enabled", "false")
-    session.conf.set("spark.sql.codegen.wholeStage", "false")
     root = str(tmp_path_factory.mktemp("looked"))
     yield spark_lance.enable(session, root=root, catalog="looked")
     spark.newSession()

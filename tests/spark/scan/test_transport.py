@@ -293,10 +293,10 @@ def modes(session: SparkSession, request: pytest.FixtureRequest) -> Iterator[dic
         session.conf.unset(name)
 
 
-# By default only every second query, and as the driver's batches are those of workers, it hands them to few.
+# By default only every fourth query, and as the driver's batches are those of workers, it hands them to few.
 @pytest.mark.parametrize(
     ("modes", "step", "held"),
-    [("usual", 2, 5), *(pytest.param(name, 1, 1, marks=pytest.mark.slow) for name in MODES)],
+    [("usual", 4, 5), *(pytest.param(name, 1, 1, marks=pytest.mark.slow) for name in MODES)],
     indirect=["modes"],
 )
 def test_whatever_is_done_with_the_rows(

@@ -1,0 +1,129 @@
+"""What scripts call seldom does on the stand-in what it does in pylance."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import lance as theirs
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import spark_lance.compat.lance as ours
+
+LIBRARIES = pytest.mark.parametrize("lance", [ours, theirs], ids=["ours", "pylance"])
+KEY = {"lance-schema:unenforced-primary-key": "true"}
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    return pa.table({"a": np.arange(start, stop), "b": [f"row {i}" for i in range(start, stop)]})
+
+
+def part_of(lance: Any, name: str) -> Any:
+    return importlib.import_module(f"{lance.__name__}.{name}")
+
+
+@LIBRARIES
+def test_files_of_a_folder(lance: Any, tmp_path: Path) -> None:
+    session = part_of(lance, "file").LanceFileSession(str(tmp_path / "files"))
+    with session.open_writer("sub/one.lance", schema=rows(0, 1).schema, version="2.1") as writer:
+        writer.add_schema_metadata("made by", "a test")
+        number = writer.add_global_buffer(b"beside the columns")
+        for start in (0, 40):
+            writer.write_batch(rows(start, start + 40).to_batches()[0])
+    reader = session.open_reader("sub/one.lance")
+    assert reader.read_global_buffer(number) == b"beside the columns"
+    assert reader.metadata().schema.metadata == {b"made by": b"a test"}
+    assert reader.read_all().to_table().equals(rows(0, 80))
+    assert session.open_reader("sub/one.lance", columns=["b"]).read_all().to_table().column_names == ["b"]
+    columns = reader.file_statistics().columns
+    assert [column.num_pages for column in columns] == [1, 1]
+    assert all(column.size_bytes > 0 for column in columns)
+    session.download_file("sub/one.lance", str(tmp_path / "copy"))
+    session.upload_file(str(tmp_path / "copy"), "two.lance")
+    assert sorted(session.list()) == ["sub/one.lance", "two.lance"]
+    assert session.open_reader("two.lance").num_rows() == 80
+    session.delete_file("two.lance")
+    assert (session.contains("two.lance"), session.contains("sub/one.lance")) == (False, True)
+
+
+@LIBRARIES
+def test_fragments(lance: Any, tmp_path: Path) -> None:
+    ds = lance.write_dataset(rows(0, 10), tmp_path / "t")
+    (file,) = ds.get_fragments()[0].data_files()
+    with part_of(lance, "file").LanceFileWriter(
+        str(tmp_path / "t/data/new.lance"), rows(0, 1).schema
+    ) as writer:
+        writer.write_batch(rows(10, 13))
+    made = lance.fragment.LanceFragment.create_from_file("new.lance", ds, 0)
+    assert (made.physical_rows, [one.path for one in made.files]) == (3, ["new.lance"])
+    assert file.path != "new.lance"
+    ds = lance.LanceDataset.commit(ds, lance.LanceOperation.Append([made]), read_version=1)
+    assert ds.to_table().equals(rows(0, 13))
+    session = ds.get_fragments()[0].open_session(columns=["b"])
+    for numbers in ([3, 9], [0]):
+        assert session.take(numbers)["b"].to_pylist() == [f"row {number}" for number in numbers]
+
+
+@LIBRARIES
+def test_scanners_and_queries(lance: Any, tmp_path: Path) -> None:
+    table = rows(0, 300).append_column("t", pa.array(["red fox", "blue sea", "red sea"] * 100))
+    ds = lance.write_dataset(table, tmp_path / "t")
+    ds.create_scalar_index("t", "INVERTED")
+    assert ds.prewarm_index("t_idx") is None
+    assert not ds.latest_storage_options()
+    builder = part_of(lance, "dataset").ScannerBuilder(ds)
+    scanner = builder.apply_defaults({"filter": "a < 20"}).columns(["a"]).batch_size(8).to_scanner()
+    batches = list(scanner.to_batches())
+    if lance is ours:  # Pylance's ends with an error that is none.
+        assert list(scanner.scan_batches()) == batches
+    assert max(batch.num_rows for batch in batches) <= 8
+    assert pa.Table.from_batches(batches)["a"].to_pylist() == list(range(20))
+    found = part_of(lance, "dataset").ScannerBuilder(ds).full_text_search("fox", columns=["t"]).to_scanner()
+    assert sorted(found.to_table()["a"].to_pylist()) == list(range(0, 300, 3))
+
+
+@LIBRARIES
+def test_partitions_of_a_vector_index(lance: Any, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).random(1000 * 8, np.float32)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(vectors), 8)
+    ds = lance.write_dataset(pa.table({"v": values}), tmp_path / "t")
+    ds.create_index("v", "IVF_PQ", num_partitions=3, num_sub_vectors=4)
+    reader = part_of(lance, "dataset").VectorIndexReader(ds, "v_idx")
+    assert reader.num_partitions() == 3
+    parts = [reader.read_partition(number) for number in range(3)]
+    assert sorted(row for part in parts for row in part["_rowid"].to_pylist()) == list(range(1000))
+    coded = reader.read_partition(0, with_vector=True)
+    assert coded.num_rows == parts[0].num_rows
+    assert coded.column_names[0] == "_rowid"
+    assert len(coded.column_names) == 2
+
+
+@pytest.mark.filterwarnings("ignore:replace_field_metadata is deprecated")
+@LIBRARIES
+def test_fields_and_what_they_take(lance: Any, tmp_path: Path) -> None:
+    schema = pa.schema(
+        [pa.field("Key", pa.int64(), False, KEY), pa.field("s", pa.struct([("X", pa.int32())]))]
+    )
+    data = pa.table({"Key": range(100), "s": [{"X": i} for i in range(100)]}, schema=schema)
+    ds = lance.write_dataset(data, tmp_path / "t")
+    stored = ds.lance_schema
+    assert [field.is_unenforced_primary_key() for field in stored.fields()] == [True, False]
+    assert stored.field_case_insensitive("kEY").name() == "Key"
+    assert stored.field_case_insensitive("nope") is None
+    sizes = {field.id: field.bytes_on_disk for field in ds.stats.data_stats().fields}
+    assert sizes.keys() == {0, 1, 2}
+    assert sizes[0] > 0
+    ds.replace_field_metadata("s", {"unit": "m"})
+    assert ds.schema.field("s").metadata == {b"unit": b"m"}
+
+
+def test_queries_by_duckdb(tmp_path: Path) -> None:
+    """Pylance asks another engine."""
+    pytest.importorskip("duckdb")
+    ds = ours.write_dataset(rows(0, 10), tmp_path / "t")
+    query = ds.sql("SELECT sum(a) AS n FROM dataset WHERE a > 3").build()
+    assert pa.Table.from_batches(query.to_batch_records())["n"].to_pylist() == [39]
+    assert query.to_stream_reader().read_all()["n"].to_pylist() == [39]
