@@ -31,7 +31,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-python smoke-python coverage test-slow test-s3 test-stores test-tpc test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-recall bench-spark bench-latency bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -180,6 +180,9 @@ bench-transport: $(VENV)/.installed-bench ## measure what a scan by Spark costs,
 
 bench-latency: $(VENV)/.installed-bench ## measure small questions through Spark, and what stays behind after many
 	$(BIN)/python -m benchmarks.bench_latency $(ARGS)
+
+bench-lookups: $(VENV)/.installed-bench ## measure look-ups by key, with and without an index, beside Parquet and Iceberg
+	$(BIN)/python -m benchmarks.bench_lookups $(ARGS)
 
 bench-stream: $(VENV)/.installed-bench ## measure micro-batches of 1,000 rows, into tables and out of them
 	$(BIN)/python -m benchmarks.bench_stream $(ARGS)

@@ -136,7 +136,8 @@ def metadata_tables() -> Iterator[str]:
     for name, table in METADATA_TABLES.items():
         yield f"## `{name}`"
         yield ""
-        yield from markdown(("column", "type"), ((f"`{c.name}`", f"`{c.type}`") for c in table.columns))
+        rows = ((f"`{column.name}`", f"`{column.type}`", column.about) for column in table.columns)
+        yield from markdown(("column", "type", "what it says"), rows)
         yield ""
 
 

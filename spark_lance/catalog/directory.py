@@ -40,7 +40,9 @@ from spark_lance.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from spark_lance.io.cache import ByteCache
 from spark_lance.io.store import Store, join, open_store
+from spark_lance.table.manifest import Manifest
 
 __all__ = ["DirectoryCatalog"]
 
@@ -70,6 +72,11 @@ class _Entry:
     kind: str
     location: str | None
     properties: Mapping[str, str]
+
+
+# Lists by the identity of the manifest by which they were read, which is held, too; and what an entry takes.
+_LISTS: ByteCache[tuple[Manifest, Mapping[Name, _Entry]]] = ByteCache(16 << 20, counted=False)
+_ENTRY_BYTES = 1000
 
 
 @dataclass(frozen=True)
@@ -313,18 +320,19 @@ class DirectoryCatalog:
     def _list(self) -> LanceDataset:
         return dataset(join(self.root, _LIST), storage_options=self.storage_options)
 
-    def _entries(self) -> dict[Name, _Entry]:
+    def _entries(self) -> Mapping[Name, _Entry]:
         """Return the list; empty if there is none yet."""
         try:
-            rows = self._list().to_table(["object_id", "object_type", "location", "metadata"]).to_pylist()
+            newest = self._list()
         except TableNotFoundError:
             return {}
-        found = {}
-        for row in rows:
-            name = tuple(row["object_id"].split(SEPARATOR))
-            properties = json.loads(row["metadata"]) if row["metadata"] else {}
-            found[name] = _Entry(name, row["object_type"], row["location"], properties)
-        return found
+        # As long as the process keeps a manifest, one of the same content is the same object.
+        _, entries = _LISTS.get(
+            id(newest.manifest),
+            lambda: (newest.manifest, _entries_of(newest)),
+            lambda held: held[0].message.ByteSize() + _ENTRY_BYTES * len(held[1]),
+        )
+        return entries
 
     def _insert(self, name: Name, kind: str, location: str | None, properties: Mapping[str, str]) -> None:
         """Add a row to the list, if its name is not there.
@@ -388,6 +396,15 @@ class DirectoryCatalog:
         if there.kind == _NAMESPACE:
             raise NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")
         raise TableExistsError(f"there is a table {shown(name)} in {self.root} already")
+
+
+def _entries_of(listed: LanceDataset) -> Mapping[Name, _Entry]:
+    found = {}
+    for row in listed.to_table(["object_id", "object_type", "location", "metadata"]).to_pylist():
+        name = tuple(row["object_id"].split(SEPARATOR))
+        properties = json.loads(row["metadata"]) if row["metadata"] else {}
+        found[name] = _Entry(name, row["object_type"], row["location"], properties)
+    return found
 
 
 def _check_new(name: Name) -> None:

@@ -339,7 +339,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             codes="0 all is well, 1 something is damaged, 2 it failed",
         ),
         "index": Group(
-            "Indices.",
+            "List, build, optimize and drop indices.",
             {
                 "list": Command(
                     "index_commands.list_indices",

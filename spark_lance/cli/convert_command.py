@@ -24,6 +24,7 @@ from spark_lance.cli.output import as_json, print_pairs, say
 from spark_lance.cli.transfer_commands import write_counted
 from spark_lance.errors import LanceError, OptionError, SchemaError, TableExistsError
 from spark_lance.io.progress import report
+from spark_lance.table.paths import VERSIONS_DIR
 
 __all__ = ["convert"]
 
@@ -55,6 +56,8 @@ def convert(arguments: Arguments) -> int:
     system, path = fsspec.core.url_to_fs(arguments.source)
     if not system.exists(path):
         raise OptionError(f"{arguments.source} does not exist")
+    if system.exists(f"{path.rstrip('/')}/{VERSIONS_DIR}"):
+        raise OptionError(f"{arguments.source} is a Lance table already: dataset.deep_clone copies one")
     is_delta = system.exists(f"{path.rstrip('/')}/{_DELTA_LOG}")
     source = _delta(arguments.source) if is_delta else _parquet(system, path, arguments.source)
     try:

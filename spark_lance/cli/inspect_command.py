@@ -9,8 +9,7 @@ from spark_lance.cli.html_page import html_page
 from spark_lance.cli.inspect_commands import inspect as show
 from spark_lance.cli.names import Arguments
 from spark_lance.cli.opening import open_table
-from spark_lance.cli.output import Progress, say
-from spark_lance.errors import StoreError
+from spark_lance.cli.output import Progress, say, unwritten
 from spark_lance.io.progress import reporting
 
 __all__ = ["inspect"]
@@ -27,6 +26,6 @@ def inspect(arguments: Arguments) -> int:
     try:
         Path(arguments.html).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"writing {arguments.html}: {error.strerror or error}") from error
+        raise unwritten(arguments.html, error) from error
     say(f"wrote {arguments.html}")
     return 0

@@ -17,6 +17,7 @@ import click
 from spark_lance.cli.commands import COMMANDS, Command
 from spark_lance.cli.names import COMPLETE, PROGRAM, Arguments
 from spark_lance.errors import LanceError
+from spark_lance.io.failures import local_failure
 
 __all__ = ["command_line", "main"]
 
@@ -108,7 +109,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (LanceError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {_told(error)}\n")
         return _FAILED
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
+
+
+def _told(error: LanceError | OSError) -> LanceError | OSError:
+    """Return an error in our words; what no layer below has caught names no file if it is of the output."""
+    if isinstance(error, LanceError):
+        return error
+    return local_failure(error, f"using {error.filename}" if error.filename else "writing the output")

@@ -41,10 +41,17 @@ def reference_of(text: str) -> int | str:
 
 
 def columns_of(arguments: Arguments) -> list[str] | None:
-    """Return the columns that were asked for; None for all."""
+    """Return the columns that were asked for; None for all.
+
+    Raises:
+        OptionError: there is no name.
+    """
     if arguments.columns is None:
         return None
-    return [name.strip() for name in arguments.columns.split(",") if name.strip()]
+    names = [name.strip() for name in arguments.columns.split(",") if name.strip()]
+    if not names:
+        raise OptionError("--columns takes names with commas between them")
+    return names
 
 
 def storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from datetime import date, datetime, timedelta
 from types import TracebackType
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -30,7 +31,10 @@ from rich.progress import Progress as Bars
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text"]
+from spark_lance.errors import LanceError, StoreError
+from spark_lance.io.failures import local_failure
+
+__all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text", "unwritten"]
 
 _NUMBERS = (int, float)
 _WIDEST = 80
@@ -44,6 +48,16 @@ _PATIENCE = 1.0
 def say(line: str = "") -> None:
     """Print a line."""
     sys.stdout.write(f"{line}\n")
+
+
+def unwritten(target: str, error: OSError) -> OSError:
+    """Return the error for a file that could not be written, with what to do."""
+    if isinstance(error, FileNotFoundError):
+        return StoreError(f"writing {target}: its folder does not exist: make it first")
+    found = local_failure(error, f"writing {target}")
+    return (
+        found if isinstance(found, LanceError) else StoreError(f"writing {target}: {error.strerror or error}")
+    )
 
 
 def size_text(count: float | None) -> str:
@@ -72,8 +86,10 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
     given = [list(row) for row in rows]
     texts = [[_cell(value, _UNBOUNDED if wide else _WIDEST) for value in row] for row in given]
     bounded = console.is_terminal and not wide
-    widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(names)]
+    widths = [max([cell_len(name), *(cell_len(row[at]) for row in texts)]) for at, name in enumerate(names)]
     shown = _fitting(widths, console.width) if bounded else len(names)
+    if bounded:
+        widths = _shares(widths[:shown], console.width - _GAP * (shown - 1))
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for at, name in enumerate(names[:shown]):
         right = bool(given) and all(isinstance(row[at], _NUMBERS) or row[at] is None for row in given)
@@ -82,7 +98,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
             justify="right" if right else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=min(widths[at], _NARROWEST),
+            width=widths[at],
         )
     for row in texts:
         table.add_row(*(Text(text) for text in row[:shown]))
@@ -104,6 +120,17 @@ def _fitting(widths: Sequence[int], width: int) -> int:
         if used > width:
             return max(1, count)
     return len(widths)
+
+
+def _shares(widths: Sequence[int], room: int) -> list[int]:
+    """Return a width for each column: its own, or where room lacks as much as each other that is cut."""
+    found = list(widths)
+    for left, at in zip(
+        range(len(widths), 0, -1), sorted(range(len(widths)), key=widths.__getitem__), strict=True
+    ):
+        found[at] = max(1, min(widths[at], room // left))
+        room -= found[at]
+    return found
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
@@ -132,13 +159,21 @@ def _cell(value: object, widest: int = _WIDEST) -> str:
     elif isinstance(value, bytes):
         text = f"{len(value)} bytes"
     elif isinstance(value, Mapping):
-        text = ", ".join(f"{key}={_cell(item, widest)}" for key, item in value.items()) or "-"
+        text = ", ".join(f"{key}={_inner(item, widest)}" for key, item in value.items()) or "-"
     elif isinstance(value, (list, tuple)):
-        text = ", ".join(_cell(item, widest) for item in value) or "-"
+        text = ", ".join(_inner(item, widest) for item in value) or "-"
     else:
         text = str(value)
     text = "".join(mark if mark.isprintable() else "?" for mark in text.replace("\n", " "))
     return text if len(text) <= widest else text[: widest - 1] + "…"
+
+
+def _inner(value: object, widest: int) -> str:
+    """Return a value inside of another one, in brackets if it has parts of its own."""
+    text = _cell(value, widest)
+    if isinstance(value, Mapping):
+        return f"{{{text if value else ''}}}"
+    return f"[{text if value else ''}]" if isinstance(value, (list, tuple)) else text
 
 
 def as_json(value: object, *, indent: int | None = 2) -> str:

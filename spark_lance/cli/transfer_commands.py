@@ -13,7 +13,7 @@ import pyarrow.dataset
 
 from spark_lance.cli.names import Arguments
 from spark_lance.cli.opening import columns_of, open_table, storage_options
-from spark_lance.cli.output import Progress, as_json, say
+from spark_lance.cli.output import Progress, as_json, say, unwritten
 from spark_lance.cli.transfer_formats import Format, format_of
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
@@ -21,7 +21,6 @@ from spark_lance.errors import (
     LocationInUseError,
     OptionError,
     SchemaError,
-    StoreError,
     TableNotFoundError,
 )
 
@@ -88,7 +87,7 @@ def _output(target: str, overwrite: bool) -> Iterator[IO[bytes]]:
         _remove(system, part)
         if isinstance(error, LanceError):
             raise
-        raise StoreError(f"writing {target}: {error.strerror or error}") from error
+        raise unwritten(target, error) from error
     except BaseException:
         _remove(system, part)
         raise

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from spark_lance.table.columns.alter import alter_columns, drop_columns
     from spark_lance.table.columns.checkpoints import Checkpoints
     from spark_lance.table.columns.evolve import add_columns, add_null_columns
-    from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
+    from spark_lance.table.columns.new_columns import (
+        Computation,
+        Join,
+        Stream,
+        expressions,
+        function,
+        null_columns,
+    )
     from spark_lance.table.columns.update_in_place import update_columns
     from spark_lance.table.schema.changes import Alteration
     from spark_lance.table.writing.inputs import as_reader
@@ -32,6 +39,7 @@ else:
     Stream = late("spark_lance.table.columns.new_columns", "Stream")
     expressions = late("spark_lance.table.columns.new_columns", "expressions")
     function = late("spark_lance.table.columns.new_columns", "function")
+    null_columns = late("spark_lance.table.columns.new_columns", "null_columns")
     update_columns = late("spark_lance.table.columns.update_in_place", "update_columns")
     Alteration = late("spark_lance.table.schema.changes", "Alteration")
     as_reader = late("spark_lance.table.writing.inputs", "as_reader")
@@ -88,6 +96,9 @@ class ColumnsMixin(DatasetBase):
         rows = _BATCH_ROWS if batch_size is None else batch_size
         if rows < 1:
             raise OptionError("batch_size must be at least 1")
+        if isinstance(transforms, Mapping) and transforms:
+            # Columns that are null everywhere need no files.
+            transforms = null_columns(transforms, nameable(self.manifest.schema)) or transforms
         if isinstance(transforms, pa.Schema):
             return self._at(add_null_columns(self.snapshot, transforms)) if len(transforms) else self
         source: Computation | Stream
@@ -96,6 +107,10 @@ class ColumnsMixin(DatasetBase):
             if not transforms:
                 return self
         elif callable(transforms):
+            if isinstance(read_columns, str):
+                raise OptionTypeError(
+                    f"read_columns is a list, as in [{read_columns!r}], not the text {read_columns!r}"
+                )
             names = read_columns
             if names is None:
                 names = [field.name for field in self.manifest.schema.fields]
@@ -233,4 +248,7 @@ def read_alteration(given: Mapping[str, Any]) -> Alteration:
         )
     if "path" not in given or len(given) < 2:
         raise OptionError("an alteration needs a path, and a name, nullable or data_type")
+    kind = given.get("data_type")
+    if kind is not None and not isinstance(kind, pa.DataType):
+        raise OptionTypeError(f"data_type is a type of pyarrow, such as pyarrow.int32(), not {kind!r}")
     return Alteration(given["path"], given.get("name"), given.get("nullable"), given.get("data_type"))

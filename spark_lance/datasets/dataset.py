@@ -121,6 +121,9 @@ class LanceDataset(
     `cleanup_old_versions`; go through its versions with `versions`, `checkout_version`, `tags`, `branches`.
     """
 
+    def __hash__(self) -> int:
+        return hash((self.uri, self.version))
+
     def insert(self, data: Any, *, mode: str = "append", **options: Any) -> LanceDataset:
         """Write data to the table and return the new version; see `write_dataset`."""
         return write_dataset(data, self, mode, **options)
@@ -246,12 +249,13 @@ def write_dataset(
     """
     config = auto_cleanup_config(auto_cleanup_options)
     _check_target(uri, mode)
-    reader = as_reader(data, schema)
     place = place_of(uri, storage_options, commit_lock)
     store, root = place.store, place.root
     message = {} if commit_message is None else {COMMIT_MESSAGE: commit_message}
     properties = {**(transaction_properties or {}), **message}
     latest = find_latest(store, root)
+    like = latest.schema.to_arrow() if latest is not None and mode == "append" else None
+    reader = as_reader(data, schema, like)
     asked: dict[str, Any] = {
         "data_storage_version": data_storage_version,
         "stable_row_ids": enable_stable_row_ids,

@@ -278,7 +278,12 @@ class FragmentMetadata:
             UnsupportedFormatError: it has overlays, or sequences that are no part of it.
             FormatError: a file lacks what it needs.
         """
-        given = json.loads(json_data) if isinstance(json_data, str) else json_data
+        try:
+            given = json.loads(json_data) if isinstance(json_data, str) else json_data
+        except ValueError as error:
+            raise FormatError(f"this describes no fragment, for it is no JSON: {error}") from None
+        if not isinstance(given, Mapping):
+            raise FormatError(f"this JSON describes no fragment: it is {type(given).__name__}, no object")
         if given.get("overlays"):
             raise UnsupportedFormatError("fragments with overlays are not taken as JSON")
         names = DataFile.__dataclass_fields__

@@ -11,7 +11,7 @@ from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.searching import SearchMixin
 from spark_lance.datasets.spelling import both_spellings_of_methods
-from spark_lance.errors import IndexNotFoundError
+from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.index.vector.label import VECTOR_LABEL
 from spark_lance.late import late
 from spark_lance.table.index_kinds import label_of
@@ -122,7 +122,7 @@ class IndexMixin(SearchMixin, MaintainMixin):
             CommitError: the commit failed; see its subclasses.
         """
         recipe = recipe_with(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
-        manifest = create_vector_index(self.snapshot, column, recipe, name=name, replace=replace)
+        manifest = create_vector_index(self.snapshot, _only(column), recipe, name=name, replace=replace)
         return self._at(manifest)
 
     def create_scalar_index(
@@ -154,7 +154,7 @@ class IndexMixin(SearchMixin, MaintainMixin):
         """
         manifest = create_scalar_index(
             self.snapshot,
-            column,
+            _only(column),
             index_type,
             name=name,
             replace=replace,
@@ -217,3 +217,16 @@ def _kind_of(manifest: Manifest, name: str) -> str:
     if kind is None:
         raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
     return kind
+
+
+def _only(column: Any) -> str:
+    """Return the column of an index, which may be given as a list of one.
+
+    Raises:
+        OptionTypeError: it is something else.
+    """
+    if isinstance(column, list | tuple) and len(column) == 1:
+        column = column[0]
+    if not isinstance(column, str):
+        raise OptionTypeError(f"an index is of one column, given by its name, not by {column!r}")
+    return column

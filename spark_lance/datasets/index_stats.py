@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spark_lance.index.entries import segments_of
     from spark_lance.index.scalar.kinds import SCALAR_INDICES
     from spark_lance.index.vector.create import open_segment
+    from spark_lance.index.vector.quantizers.product import ProductQuantizer
     from spark_lance.table.indices.describe import IndexDescription
 else:
     SCALAR_INDICES = late("spark_lance.index.scalar.kinds", "SCALAR_INDICES")
@@ -25,9 +26,10 @@ __all__ = ["segment_figures"]
 def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[str, Any]]:
     """Return a dict per segment.
 
-    Of all: `uuid`, `num_fragments`, `size_bytes`. Of vector indices also `index_type`, `metric_type`,
-    `num_partitions`, `centroids` (a list of vectors), `partitions` (with their `size` in rows), and of codes
-    `sub_index` with `index_type`, `dimension`, `nbits` and `num_sub_vectors`. Of the others what their kind
+    Of all: `uuid`, `num_fragments`, `size_bytes`. Of vector indices also `index_type`, `metric_type`, `uri`,
+    `num_partitions`, `centroids` (a list of vectors), `loss` (None if the writer did not say it),
+    `partitions` (with their `size` in rows), and of codes `sub_index` with `index_type`, `metric_type`,
+    `dimension`, `nbits` and `num_sub_vectors`. Of the others what their kind
     tells (`ScalarIndex.figures`): sizes of zones, filters, how text was cut.
 
     Raises:
@@ -70,10 +72,16 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
         sub = {"index_type": details.pop("type", "flat").upper(), "dimension": int(centroids.shape[1])}
         if "num_bits" in details:
             details["nbits"] = details.pop("num_bits")
+        if sub["index_type"] == "PQ":
+            # Vectors are made as long as each other for cosine, and so compared by their distance.
+            details["metric_type"] = "l2" if opened.metric == "cosine" else opened.metric
+            details["transposed"] = cast("ProductQuantizer", opened.quantizer).transposed
         figures |= {
             "index_type": opened.kind,
             "index_file_version": "V3",
             "metric_type": opened.metric,
+            "uri": opened.index.store.uri(opened.index.path),
+            "loss": opened.training_loss,
             "num_partitions": len(opened.lengths),
             "centroids": centroids.tolist(),
             "partitions": [{"size": int(size)} for size in opened.lengths],

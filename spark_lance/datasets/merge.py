@@ -155,7 +155,7 @@ class MergeInsertBuilder(Generic[SameDataset]):
             OptionError, SchemaError, ExpressionError, MergeError, UnsupportedFormatError: see `execute`.
         """
         rules = self._checked_rules()
-        with source_rows(as_reader(data, schema), self._limit) as rows:
+        with source_rows(self._reader(data, schema), self._limit) as rows:
             return analyzed_merge(self._dataset.snapshot, rows, rules)
 
     def execute(self, data: Any, schema: pa.Schema | None = None) -> MergeResult[SameDataset]:
@@ -183,7 +183,7 @@ class MergeInsertBuilder(Generic[SameDataset]):
         rules = self._checked_rules()
         dataset = self._dataset
         reruns = RetryPolicy(attempts=self._retries + 1, total_seconds=self._timeout.total_seconds())
-        with source_rows(as_reader(data, schema), self._limit) as rows:
+        with source_rows(self._reader(data, schema), self._limit) as rows:
             done = merge_rows(dataset.snapshot, rows, rules, reruns=reruns)
         return MergeResult(
             dataset._at(done.manifest), done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows
@@ -207,11 +207,14 @@ class MergeInsertBuilder(Generic[SameDataset]):
         """
         rules = self._checked_rules()
         snapshot = self._dataset.snapshot
-        with source_rows(as_reader(data, schema), self._limit) as rows:
+        with source_rows(self._reader(data, schema), self._limit) as rows:
             prepared = prepare_merge(snapshot, rows, rules)
         message = stored.Transaction.new(prepared.operation, snapshot.version)
         counts = ("num_inserted_rows", "num_updated_rows", "num_deleted_rows")
         return Transaction.of(message), {name: getattr(prepared, name) for name in counts}
+
+    def _reader(self, data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
+        return as_reader(data, schema, self._dataset.manifest.schema.to_arrow())
 
     def _checked_rules(self) -> MergeRules:
         rules = self._rules

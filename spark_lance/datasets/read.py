@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -127,7 +128,7 @@ class Readable(ScanSource):
             order_by=orderings(order_by),
             with_row_id=bool(with_row_id),
             with_row_address=bool(with_row_address),
-            fragments=None if fragments is None else [_message(fragment) for fragment in fragments],
+            fragments=None if fragments is None else _messages(fragments),
             batch_size=BATCH_ROWS if batch_size is None else batch_size,
             batch_bytes=BATCH_BYTES if batch_bytes is None else batch_bytes,
             use_scalar_index=use_scalar_index is not False,
@@ -215,6 +216,13 @@ class Readable(ScanSource):
         return self.scanner().__arrow_c_schema__()
 
 
+def _messages(fragments: Iterable[Any]) -> list[table_pb2.DataFragment]:
+    """Return the messages of fragments of a version."""
+    if not isinstance(fragments, Iterable):
+        raise OptionTypeError(f"fragments is a list, as in [fragment], not {type(fragments).__name__}")
+    return [_message(fragment) for fragment in fragments]
+
+
 def _message(fragment: Any) -> table_pb2.DataFragment:
     """Return the message of a fragment of a version, of this module or one that wraps it."""
     message = getattr(fragment, "message", fragment)
@@ -272,7 +280,12 @@ class ReadMixin(DatasetBase, Readable):
             columns: as for `scanner`.
             randomize_order: whether they come in random order, or in the table's.
             seed: the same number chooses the same rows of a version.
+
+        Raises:
+            OptionError: the number is negative, or no whole one.
         """
+        if not isinstance(num_rows, Integral) or num_rows < 0:
+            raise OptionError(f"the rows of a sample must be a whole number from 0 on, not {num_rows!r}")
         total = self.count_rows()
         chosen = random.Random(seed).sample(range(total), min(num_rows, total))
         return self.take(chosen if randomize_order else sorted(chosen), columns)

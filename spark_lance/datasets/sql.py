@@ -45,12 +45,15 @@ class SqlMixin(ReadMixin):
             table_name: the name of the table in it.
 
         Raises:
-            OptionError: DuckDB is not installed.
+            OptionError: DuckDB is not installed, or the query is none that gives rows.
         """
         duckdb = duckdb_module()
         with duckdb.connect() as connection:
             connection.register(table_name, self.to_pyarrow())
-            found: pa.Table = connection.sql(query).to_arrow_table()
+            relation = connection.sql(query)
+            if relation is None:
+                raise OptionError(f"this SQL gives no rows: {query!r}")
+            found: pa.Table = relation.to_arrow_table()
             return found
 
 

@@ -38,8 +38,8 @@ EXTENSION_METADATA = "ARROW:extension:metadata"
 _KEYS = (EXTENSION_NAME.encode(), EXTENSION_METADATA.encode())
 # Types of the format itself are described by fields here, whatever else the process has registered.
 _OWN_PREFIX = b"lance."
-# These are not: what their arrays hold is known to programs only.
-_PROGRAMS_PREFIX = b"lance.arrow."
+# These are not: what their arrays are is known to programs only.
+_PROGRAMS_PREFIXES = (b"lance.arrow.", b"lance.bfloat16")
 
 
 class _CSchema(ctypes.Structure):
@@ -121,7 +121,7 @@ def _names_type(field: pa.Field) -> bool:
     """Whether a field, here or inside, names an extension type that may be known."""
     name = (field.metadata or {}).get(_KEYS[0], _OWN_PREFIX)
     kind = field.type
-    if not name.startswith(_OWN_PREFIX) or name.startswith(_PROGRAMS_PREFIX):
+    if not name.startswith(_OWN_PREFIX) or name.startswith(_PROGRAMS_PREFIXES):
         return True
     if pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
         return False

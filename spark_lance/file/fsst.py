@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
-from spark_lance.file.arrays import of_numbers
+from spark_lance.file.arrays import numbers_of, of_numbers
 from spark_lance.file.buffers import as_bytes
 from spark_lance.file.kernels.accelerate import Kernel, compiled
 from spark_lance.file.kernels.contract import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL
@@ -219,6 +219,8 @@ def _expand_pairs(
     bounds: npt.NDArray[Any],
 ) -> tuple[_Ends, _Bytes]:
     """Expand two codes at a time."""
+    if int(bounds.min()) < 0 or int(bounds.max()) > len(codes):
+        raise FormatError("FSST strings do not lie within their codes")
     # An escape is even once the one before it is: it needs filler if their distance is odd.
     fill = escapes[np.diff(escapes, prepend=0) % 2 == 1]
     size = len(codes) + len(fill)
@@ -234,11 +236,15 @@ def _expand_pairs(
         padded = np.append(codes, np.uint8(_ESCAPE))
     ends, data = _take_steps(pairs, padded.view("<u2"))
     # A string that starts in the second half of a pair starts after the pair's first symbol.
-    offsets = ends[bounds >> 1]
-    halves = np.flatnonzero(bounds & 1)
-    lengths = np.frombuffer(symbols.buffers()[1], dtype=np.int32)[: _NOTHING + 1]
-    offsets[halves] += np.diff(lengths)[padded[bounds[halves] - 1]]
-    return offsets, data
+    lengths = np.diff(np.frombuffer(symbols.buffers()[1], dtype=np.int32)[: _NOTHING + 1])
+    firsts = _look_up(padded, np.minimum(bounds & -2, len(padded) - 1))
+    within = _look_up(lengths, firsts) * (bounds & 1).astype(np.int32)
+    return _look_up(ends, bounds >> 1) + within, data
+
+
+def _look_up(values: npt.NDArray[Any], places: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values[places], which are there; Arrow needs a fifth of numpy's time."""
+    return numbers_of(pc.take(of_numbers(values), of_numbers(places), boundscheck=False))
 
 
 @cache

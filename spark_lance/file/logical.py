@@ -5,6 +5,7 @@
     decimal:128:10:2                                      width, precision, scale
     fixed_size_binary:16
     fixed_size_list:float:768                             item type, length; nested: the outer length is last
+    fixed_size_list:lance.bfloat16:768                    numbers that Arrow has no type of its own for
     dict:string:int32:false                               value type, index type, ordered
     list  list.struct  large_list  struct  map            these have child fields
 
@@ -25,6 +26,7 @@ FSL_PREFIX = "fixed_size_list:"
 STRUCT_FSL_PREFIX = "fixed_size_list:struct:"
 LIST_TYPES = frozenset({"list", "list.struct", "large_list", "large_list.struct"})
 
+_BFLOAT16 = "lance.bfloat16"
 _PLAIN: dict[str, pa.DataType] = {
     "null": pa.null(),
     "bool": pa.bool_(),
@@ -54,11 +56,14 @@ _PLAIN: dict[str, pa.DataType] = {
     "duration:ms": pa.duration("ms"),
     "duration:us": pa.duration("us"),
     "duration:ns": pa.duration("ns"),
-    "lance.bfloat16": pa.binary(2),
+    _BFLOAT16: pa.binary(2),
 }
 _PLAIN_NAMES: dict[pa.DataType, str] = {
-    arrow: name for name, arrow in _PLAIN.items() if name not in ("json", "lance.bfloat16")
+    arrow: name for name, arrow in _PLAIN.items() if name not in ("json", _BFLOAT16)
 }
+# In Arrow an extension type over two bytes, which fields name.
+_EXTENSION = b"ARROW:extension:name"
+_ITEM_METADATA = {_BFLOAT16: {_EXTENSION: _BFLOAT16.encode()}}
 
 
 # Types inside of types are in one name, so damage could nest them without an end.
@@ -114,7 +119,7 @@ def _parse_fixed_list(rest: str) -> pa.DataType:
     kind = from_logical(item)
     if not _is_fixed_width(kind):
         raise ValueError("a fixed-size list has items of fixed width")
-    return pa.list_(pa.field("item", kind), int(length))
+    return pa.list_(pa.field("item", kind, metadata=_ITEM_METADATA.get(item)), int(length))
 
 
 def _parse_dictionary(rest: str) -> pa.DataType:
@@ -141,6 +146,8 @@ def to_logical(arrow: pa.DataType) -> str:
     """
     if isinstance(arrow, pa.BaseExtensionType):
         # Inside of other types; a column of such a type is stored as what lies below it.
+        if arrow.extension_name == _BFLOAT16:
+            return _BFLOAT16
         raise SchemaError(
             f"Lance stores lists of the type {arrow.storage_type}, but not of the extension "
             f"{arrow.extension_name} over it: cast the values to a type of Arrow's own"
@@ -157,13 +164,16 @@ def _name_fixed_list(arrow: pa.DataType) -> str:
     item = arrow.value_type
     if pa.types.is_struct(item):
         return f"{STRUCT_FSL_PREFIX}{arrow.list_size}"
-    item_name = to_logical(item)
+    is_named = (arrow.value_field.metadata or {}).get(_EXTENSION) == _BFLOAT16.encode()
+    item_name = _BFLOAT16 if is_named else to_logical(item)
     if is_nested_logical(item_name) or not _is_fixed_width(item) or arrow.list_size <= 0:
         raise SchemaError(f"Lance stores fixed-size lists of fixed-width values or structs, not {arrow}")
     return f"{FSL_PREFIX}{item_name}:{arrow.list_size}"
 
 
 def _is_fixed_width(arrow: pa.DataType) -> bool:
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _is_fixed_width(arrow.storage_type)
     if pa.types.is_fixed_size_list(arrow):
         return _is_fixed_width(arrow.value_type)
     if pa.types.is_dictionary(arrow) or pa.types.is_null(arrow):

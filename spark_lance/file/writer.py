@@ -401,11 +401,11 @@ def _check_field(node: Field, given: Field, path: str) -> None:
 
 _STORAGE_NAMES = {
     "json": "large_binary",
-    "lance.bfloat16": "fixed_size_binary:2",
     "list.struct": "list",
     "large_list.struct": "large_list",
 }
 
 
 def _storage_name(node: Field) -> str:
-    return _STORAGE_NAMES.get(node.logical_type, node.logical_type)
+    name = _STORAGE_NAMES.get(node.logical_type, node.logical_type)
+    return name.replace("lance.bfloat16", "fixed_size_binary:2")

@@ -21,6 +21,7 @@ from spark_lance.errors import FormatError, IndexExistsError, OptionError, Unsup
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
+from spark_lance.table.features import check_writable
 from spark_lance.table.index_kinds import kind_of, label_of
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
@@ -180,7 +181,9 @@ def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None
 
     Raises:
         OptionError: the name cannot be used.
+        UnsupportedFormatError: the version is not written to here, and so gets no index.
     """
+    check_writable(manifest.message, manifest.path, manifest.facts)
     if name.startswith("__lance_"):
         raise OptionError(f"index names that begin with __lance_ belong to the format: {name!r}")
     for entry in manifest.indices:

@@ -43,7 +43,7 @@ from spark_lance.io.outputs import (
 from spark_lance.io.ranges import check_length, fetch_joined
 from spark_lance.io.retry import RetryPolicy, retried
 from spark_lance.io.storage_options import DRIVERS, fsspec_options, split_own
-from spark_lance.io.stored_object import StoredObject, file_of_disk, stored_object
+from spark_lance.io.stored_object import StoredObject, file_of_disk, files_of_disk, stored_object
 
 if TYPE_CHECKING:
     import fsspec
@@ -263,7 +263,12 @@ class Store:
         """Return the objects in a directory, with those of its subdirectories if asked for.
 
         The order is the store's. None if the directory does not exist.
+
+        Raises:
+            StoreError: a directory cannot be listed, the one that was asked for or one below.
         """
+        if self.is_local:
+            return list(files_of_disk(directory, recursive))
 
         def find(fs: fsspec.AbstractFileSystem) -> Iterable[dict[str, Any]]:
             if recursive:

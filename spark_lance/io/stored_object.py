@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 from spark_lance.io.failures import local_failure
 
-__all__ = ["StoredObject", "file_of_disk", "stored_object"]
+__all__ = ["StoredObject", "file_of_disk", "files_of_disk", "stored_object"]
 
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 
@@ -66,3 +68,32 @@ def file_of_disk(path: str) -> StoredObject:
     if stat.S_ISDIR(found.st_mode):
         raise FileNotFoundError(f"{path} is a directory")
     return StoredObject(path, found.st_size, datetime.fromtimestamp(found.st_mtime, timezone.utc))
+
+
+def files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
+    """Yield the files in a directory of this machine, and in those below if asked for; none if it is missing.
+
+    Links are left out. Unlike fsspec's `find` this passes over no directory that it may not list: who takes
+    what is listed for all that there is would lose files.
+
+    Raises:
+        StoreError: a directory cannot be listed.
+    """
+    inside = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    inside.append(entry.name)
+                elif entry.is_file(follow_symlinks=False):
+                    # It may be deleted while the directory is listed.
+                    with contextlib.suppress(FileNotFoundError):
+                        found = entry.stat(follow_symlinks=False)
+                        modified = datetime.fromtimestamp(found.st_mtime, timezone.utc)
+                        yield StoredObject(f"{directory}/{entry.name}", found.st_size, modified)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise local_failure(error, f"listing {directory}") from None
+    for name in inside if recursive else ():
+        yield from files_of_disk(f"{directory}/{name}", recursive)

@@ -21,8 +21,8 @@ import pyarrow as pa
 from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
-from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
+from spark_lance.file.permute import permuted
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.scan import ROW_ADDRESS, ScanTask
@@ -111,10 +111,10 @@ class Batches:
                 used += part.num_rows
                 place = Position(index, used)
                 if rows == self.batch_size:
-                    yield pa.concat_tables(held).combine_chunks(), place
+                    yield _together(held), place
                     held, rows = [], 0
         if held and not self.drop_last:
-            yield pa.concat_tables(held).combine_chunks(), place
+            yield _together(held), place
 
     def empty_table(self) -> pa.Table:
         """Return what a batch would be that has no rows.
@@ -154,7 +154,7 @@ class Batches:
             # Their order is lost below; so those of one fragment are read one after the other.
             pieces = sorted(pieces, key=lambda piece: (piece.message.id, piece.span))
         tables: list[pa.Table] = []
-        for piece in pieces:
+        for piece in _joined(pieces):
             number = piece.message.id
             if number not in opened:
                 if len(opened) >= _KEPT_OPEN:
@@ -169,7 +169,7 @@ class Batches:
             table = with_blob_bytes(table, snapshot, self._blobs).select(list(self._names))
         if self.shuffle:
             order: npt.NDArray[np.int64] = np.random.default_rng(seed).permutation(table.num_rows)
-            table = pick_rows(table, order)
+            table = permuted(table, order)
         return known_table(table)
 
     @property
@@ -201,6 +201,30 @@ def rows_at(dataset: LanceDataset, rows: Sequence[int], columns: Sequence[str] |
         return dataset.take(rows, names)
     found = dataset.take(rows, [*names, ROW_ADDRESS])
     return known_table(with_blob_bytes(found, dataset.snapshot, blobs).select(names))
+
+
+def _joined(pieces: Sequence[ScanTask]) -> list[ScanTask]:
+    """Return pieces with those as one that go on where the one before them ends."""
+    found: list[ScanTask] = []
+    for piece in pieces:
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and (last.selection, piece.selection) == (None, None)
+            and last.message.id == piece.message.id
+            and last.span is not None
+            and piece.span is not None
+            and last.span[1] == piece.span[0]
+        ):
+            found[-1] = replace(last, span=(last.span[0], piece.span[1]))
+        else:
+            found.append(piece)
+    return found
+
+
+def _together(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of a batch, each column in one chunk if it can be."""
+    return (parts[0] if len(parts) == 1 else pa.concat_tables(parts)).combine_chunks()
 
 
 def _dealt(pieces: Sequence[ScanTask], shards: int) -> list[list[ScanTask]]:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,7 @@ def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
         (["nothing", "{}/t"], "No such command 'nothing'"),
         (["inspect", "{}/t", "--asof", "2026-01-01", "--version", "1"], "leave out --version"),
         (["head", "{}/t", "--columns", "nope"], "nope"),
+        (["head", "{}/t", "--columns", ","], "names with commas"),
         (["head", "{}/t", "--where", "id >"], "error"),
         (["search", "{}/t"], "one of --vector"),
         (["search", "{}/t", "--vector", "[1]"], "no column of vectors"),
@@ -255,9 +257,12 @@ def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
         (["restore", "{}/t", "99"], "99"),
         (["diff", "{}/t", "99"], "99"),
         (["export", "{}/t", "{}/out"], "say --format"),
-        (["export", "{}/t", "{}/none/out.csv"], "none/out.csv"),
+        (["export", "{}/t", "{}/none/out.csv"], "none/out.csv: its folder does not exist"),
+        (["export", "{}/t", "{}/t/data/out.csv/x.csv"], "out.csv/x.csv: its folder does not exist"),
+        (["inspect", "{}/t", "--html", "{}/t"], "t: it is a folder, not a file"),
         (["import", "{}/none.csv", "{}/t"], "does not exist"),
         (["convert", "{}/none", "{}/new"], "does not exist"),
+        (["convert", "{}/t", "{}/new"], "is a Lance table already"),
     ],
 )
 def test_mistakes(path: Path, capsys: Captured, arguments: list[str], words: str) -> None:
@@ -363,3 +368,16 @@ def _works(action: Callable[[], object]) -> bool:
     except (ValueError, OSError):
         return False
     return True
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_cannot_be_written(path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = []
+    # The file raises once more when it is closed.
+    with suppress(OSError), Path("/dev/full").open("w") as full, monkeypatch.context() as changed:
+        changed.setattr("sys.stdout", full)
+        codes.append(main(["head", str(path)]))
+    assert codes == [2]
+    told = capsys.readouterr().err
+    assert told.startswith("error: writing the output: the disk is full: ")
+    assert told.count("\n") == 1

@@ -66,6 +66,24 @@ def test_a_terminal_gets_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue().count("y" * 30) == 10
 
 
+def test_a_long_column_leaves_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_for(monkeypatch)
+    vector = [0.123456] * 20
+    print_table(("id", "title", "vector", "tags"), [(7, "a red fox", vector, {"b": ["x", "y"]})])
+    (line,) = (line for line in terminal.getvalue().splitlines() if "fox" in line)
+    assert line.split()[:4] == ["7", "a", "red", "fox"]
+    assert "…" in line
+    assert line.endswith("b=[x, y]")
+    assert len(line) == 40
+
+
+def test_letters_of_two_cells_are_not_cut(capsys: Captured) -> None:
+    print_table(("名前", "n"), [("東京都千代田区", 1), ("", [[], [1, 2], {}])])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["東京都千代田区", "1"]
+    assert lines[2].endswith("[], [1, 2], {}")
+
+
 def test_wide_output_cuts_no_value(capsys: Captured) -> None:
     print_table(("a",), [("x" * 500,)])
     assert "x" * 79 + "…" in capsys.readouterr().out

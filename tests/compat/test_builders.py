@@ -22,6 +22,7 @@ from spark_lance.compat.lance.arrow import (
     cast,
 )
 from spark_lance.compat.lance.dataset import Index
+from spark_lance.compat.lance.file import LanceFileReader, LanceFileWriter
 from spark_lance.compat.lance.indices import IndicesBuilder, IvfModel, PqModel
 from spark_lance.compat.lance.sampler import ShardedBatchSampler, ShardedFixedBatchSampler
 
@@ -190,6 +191,32 @@ def test_bfloat16_in_other_types_and_in_pandas() -> None:
     assert str(held.dtype) == "lance.bfloat16"
     assert held.isna().tolist() == [False, True]
     assert pa.array(held).to_pylist() == [BFloat16(1.1), None]
+
+
+def test_bfloat16_in_vectors_goes_through_a_table(tmp_path: Path) -> None:
+    values = bfloat16_array([0.5 * i for i in range(6)])
+    vectors = pa.FixedSizeListArray.from_arrays(values, 3)
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(values.type, [3]), vectors)
+    table = pa.table({"n": values.slice(0, 2), "v": vectors, "t": tensors})
+    for library, other in ((lance, theirs), (theirs, lance)):
+        path = tmp_path / library.__name__
+        library.write_dataset(table, path)
+        other.write_dataset(table, path, mode="append")
+        for reader in (lance, theirs):
+            # As text: either of the libraries may have registered the type in this process.
+            found = reader.dataset(path).to_table()
+            assert str(found.schema) == str(table.schema)
+            assert str(found.to_pylist()) == str(table.to_pylist() * 2)
+
+
+def test_what_a_file_says_of_its_encodings(tmp_path: Path) -> None:
+    path = str(tmp_path / "f.lance")
+    kind = pa.struct([("id", pa.int32()), ("text", pa.string())])
+    schema = pa.schema([pa.field("s", kind, metadata={"lance-encoding:packed": "true"})])
+    with LanceFileWriter(path, schema, version="2.2", max_page_bytes=1) as writer:
+        writer.write_batch(pa.table([[{"id": i, "text": "x" * i} for i in range(9)]], schema=schema))
+    (page,) = LanceFileReader(path).metadata().columns[0].pages
+    assert "VariablePackedStruct" in page.encoding
 
 
 def test_a_dropped_table_leaves_no_folder(ds: Any) -> None:

@@ -199,3 +199,55 @@ def test_which_manifests_need_a_migration(tmp_path: Path) -> None:
     assert not manifest_needs_migration(table)
     table.value.manifest.message.fragments[0].physical_rows = 0
     assert manifest_needs_migration(table)
+
+
+@LIBRARIES
+def test_columns_that_are_null_everywhere_take_no_files(lance: Any, tmp_path: Path) -> None:
+    ds = lance.write_dataset(rows(0, 10), tmp_path / "t", max_rows_per_file=5)
+    before = [fragment.data_files() for fragment in ds.get_fragments()]
+    ds.add_columns({"c": "cast(null as int)", "d": "cast(null as string)"})
+    assert [fragment.data_files() for fragment in ds.get_fragments()] == before
+    assert ds.schema.field("c").type == pa.int32()
+    assert ds.to_table(["c", "d"]).to_pylist() == [{"c": None, "d": None}] * 10
+    ds.add_columns({"e": "cast(null as int)", "f": "a + 1"})
+    assert ds.to_table(["e", "f"]).to_pylist() == [{"e": None, "f": n + 1} for n in range(10)]
+
+
+@LIBRARIES
+def test_taken_columns_may_repeat(lance: Any, tmp_path: Path) -> None:
+    ds = lance.write_dataset(rows(0, 10), tmp_path / "t")
+    assert ds.take([3, 1], columns=["_rowid", "_rowid"]).column_names == ["_rowid", "_rowid"]
+    assert ds.take([3, 1], columns=["a", "_rowaddr"])["a"].to_pylist() == [3, 1]
+
+
+@LIBRARIES
+def test_blobs_of_deleted_rows_are_refused(lance: Any, tmp_path: Path) -> None:
+    blobs = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    data = pa.table([[1, 2], [b"x", b"y"]], pa.schema([pa.field("a", pa.int64()), blobs]))
+    ds = lance.write_dataset(data, tmp_path / "t", data_storage_version="2.1")
+    ids = ds.to_table(columns=[], with_row_id=True)["_rowid"].to_pylist()
+    ds.delete("a = 1")
+    with pytest.raises(NotImplementedError, match="must not target deleted rows"):
+        ds.take_blobs("b", ids=ids)
+
+
+@LIBRARIES
+def test_figures_of_vector_indices_have_the_same_names(lance: Any, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(1).random((300, 32), np.float32)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 32)
+    ds = lance.write_dataset(pa.table({"v": column}), tmp_path / "t")
+    ds = ds.create_index("v", "IVF_PQ", num_partitions=2, num_sub_vectors=4, metric="cosine")
+    (segment,) = ds.stats.index_stats("v_idx")["indices"]
+    assert set(segment) == {
+        *("centroids", "index_file_version", "index_type", "loss", "metric_type", "num_partitions"),
+        *("partitions", "sub_index", "uri", "uuid"),
+    }
+    assert segment["uri"] == str(tmp_path / "t" / "_indices" / segment["uuid"] / "index.idx")
+    assert segment["sub_index"] == {
+        "dimension": 32,
+        "index_type": "PQ",
+        "metric_type": "l2",
+        "nbits": 8,
+        "num_sub_vectors": 4,
+        "transposed": True,
+    }

@@ -96,9 +96,10 @@ def test_every_accepted_kind_of_data(path: str) -> None:
     spark_lance.write_dataset(table.to_reader(), path, "append")
     spark_lance.write_dataset(table.to_pandas(), path, "append")
     spark_lance.write_dataset(iter(table.to_batches()), path, "append", schema=table.schema)
-    assert spark_lance.dataset(path).count_rows() == 15
+    spark_lance.write_dataset(iter(table.to_batches()), path, "append")
+    assert spark_lance.dataset(path).count_rows() == 18
     with pytest.raises(OptionError, match="schema"):
-        spark_lance.write_dataset(iter(table.to_batches()), path, "append")
+        spark_lance.write_dataset(iter([]), path, "append")
 
 
 def test_an_empty_table_can_be_written_and_read(path: str) -> None:

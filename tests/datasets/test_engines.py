@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
@@ -14,7 +15,7 @@ import pytest
 import spark_lance
 from spark_lance.datasets.arrow_dataset import ArrowDataset
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
@@ -70,17 +71,81 @@ def test_whatever_has_rows_can_be_written(tmp_path: Path, give: Any) -> None:
     assert made.to_table().equals(rows)
 
 
-def test_generators_need_a_schema(tmp_path: Path) -> None:
+def test_generators_tell_their_schema_or_are_given_one(tmp_path: Path) -> None:
     rows = pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}, SCHEMA)
     made = spark_lance.write_dataset(as_generator(rows), str(tmp_path / "t"), schema=SCHEMA)
     made = made.insert(({"a": i, "b": str(i)} for i in range(9000)), schema=SCHEMA)
     assert made.count_rows() == 9003
-    with pytest.raises(OptionError, match="needs the argument schema"):
-        made.insert(as_generator(rows))
-    with pytest.raises(OptionError, match="int cannot be written"):
-        made.insert(3)
-    with pytest.raises(OptionError, match="make no Arrow table"):
-        made.insert({"a": [1, "x"], "b": ["y", "z"]})
+    for give in (as_generator, lambda table: iter([table]), lambda table: iter([table.to_pandas()])):
+        made = made.insert(give(rows), mode="overwrite")
+        assert made.to_table().equals(rows)
+    assert made.insert(iter([]), schema=SCHEMA).count_rows() == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda: iter([]), "needs the argument schema"),
+        (lambda: [], "needs the argument schema"),
+        (lambda: ({"a": i} for i in range(2)), "no list need the argument schema"),
+        (lambda: [(1, "x")], "an iterable gave tuple"),
+        (lambda: np.zeros((2, 2)), "an iterable gave ndarray"),
+        (lambda: pytest.importorskip("pandas").Series([1]), "Series is one column"),
+        (lambda: pytest.importorskip("polars").Series([1]), "Series is one column"),
+        (lambda: 3, "int cannot be written"),
+        (lambda: {"a": [1, "x"], "b": ["y", "z"]}, "make no Arrow table"),
+        (lambda: {"a": [1, 2], "b": ["y"]}, "make no Arrow table"),
+    ],
+)
+def test_what_has_no_rows_is_refused(tmp_path: Path, data: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        spark_lance.write_dataset(data(), str(tmp_path / "t"))
+
+
+def test_dicts_of_rows_may_have_other_keys_than_the_first(tmp_path: Path) -> None:
+    made = spark_lance.write_dataset([{"a": 1}, {"a": 2, "b": "x"}, {"c": None}], str(tmp_path / "t"))
+    assert made.to_table().to_pydict() == {"a": [1, 2, None], "b": [None, "x", None], "c": [None] * 3}
+
+
+def test_numbers_of_python_become_those_of_the_table(tmp_path: Path) -> None:
+    kinds = {"n": pa.int8(), "x": pa.float32(), "v": pa.list_(pa.float32(), 2), "l": pa.list_(pa.int16())}
+    row: dict[str, Any] = {"n": 1, "x": 0.1, "v": [0.5, 0.1], "l": [1, None]}
+    made = spark_lance.write_dataset([row], tmp_path / "t", schema=pa.schema(kinds))
+    made = made.insert([row]).insert({name: [value] for name, value in row.items()})
+    assert made.to_table().to_pylist() == made.to_table().slice(0, 1).to_pylist() * 3
+    done = made.merge_insert("n").when_not_matched_insert_all().execute([row, {**row, "n": 2}])
+    assert (done.num_inserted_rows, done.dataset.count_rows()) == (1, 4)
+    for wrong, message in (
+        ({"n": 1000}, "'n' is int64 in the data and int8"),
+        ({"x": "1"}, "'x' is string"),
+        ({"v": [0.5]}, "double in the data and float"),
+        ({"other": 1}, "'other' is not in the table"),
+    ):
+        with pytest.raises(SchemaError, match=message):
+            made.insert([{**row, **wrong}])
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8, np.float16])
+def test_matrices_are_vectors(tmp_path: Path, kind: Any) -> None:
+    matrix = np.arange(24).reshape(4, 6).astype(kind)[:, ::2]
+    made = spark_lance.write_dataset({"id": range(4), "v": matrix}, str(tmp_path / "t"))
+    assert made.schema.field("v").type == pa.list_(pa.from_numpy_dtype(kind), 3)
+    assert made.to_table()["v"].to_pylist() == matrix.tolist()
+
+
+def test_named_levels_of_an_index_are_columns(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"id": [5, 6], "a": [1, 2]})
+    assert _columns_of(frame.set_index("id"), tmp_path / "named") == {"a": [1, 2], "id": [5, 6]}
+    assert _columns_of(frame.iloc[1:], tmp_path / "plain") == {"id": [6], "a": [2]}
+    assert _columns_of(frame.set_index("id", drop=False), tmp_path / "both") == {"id": [5, 6], "a": [1, 2]}
+    levels = pd.MultiIndex.from_tuples([(1, "x"), (2, "y")], names=["k", None])
+    assert _columns_of(pd.DataFrame({"a": [3, 4]}, levels), tmp_path / "some") == {"a": [3, 4], "k": [1, 2]}
+
+
+def _columns_of(frame: Any, path: Path) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = spark_lance.write_dataset(frame, path).to_table().to_pydict()
+    return found
 
 
 def test_tables_are_written_from_tables(ds: LanceDataset, tmp_path: Path) -> None:
@@ -102,6 +167,10 @@ def test_polars_both_ways(ds: LanceDataset, tmp_path: Path) -> None:
     nested = pl.DataFrame({"l": [["x", "y"], None], "s": [{"k": "v"}, {"k": None}]})
     back = spark_lance.write_dataset(nested, str(tmp_path / "n"))
     assert back.to_table().to_pylist() == nested.to_dicts()
+    coded = pl.DataFrame({"c": pl.Series(["x", "y", None, "x"], dtype=pl.Categorical)})
+    back = spark_lance.write_dataset(coded, str(tmp_path / "c"))
+    assert back.to_table()["c"].to_pylist() == ["x", "y", None, "x"]
+    assert lance.dataset(str(tmp_path / "c")).to_table()["c"].to_pylist() == ["x", "y", None, "x"]
 
 
 def test_polars_hands_columns_and_conditions_down(ds: LanceDataset) -> None:

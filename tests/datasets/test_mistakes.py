@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -78,3 +79,49 @@ def test_one_difference_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(LanceError) as error:
         write_dataset({"id": ["x"], "zz": ["a"]}, table, "append")
     assert str(error.value).count("\n  - ") == 2
+
+
+@pytest.mark.parametrize(
+    "rows", [[True, False], np.array([True] * 10), pa.array([True, False]), slice(0, 3), [1.5], "3", [None]]
+)
+def test_what_numbers_no_rows(tmp_path: Path, rows: Any) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    assert "whole numbers" in told(lambda: table.take(rows)) or "integers" in told(lambda: table.take(rows))
+    with pytest.raises(LanceError):
+        table.get_fragments()[0].take(rows)
+
+
+@pytest.mark.parametrize("count", [-1, 2.5, "3", None])
+def test_samples_of_no_number_of_rows(tmp_path: Path, count: Any) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    assert told(lambda: table.sample(count)).endswith(f"from 0 on, not {count!r}")
+    assert table.sample(np.int64(3)).num_rows == 3
+
+
+def test_equal_versions_count_once_in_a_set(tmp_path: Path) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    newer = table.delete("id = 1")
+    assert len({table, dataset(tmp_path / "t", version=1), newer}) == 2
+
+
+def test_lists_that_are_none(tmp_path: Path) -> None:
+    table = write_dataset(ROWS, tmp_path / "t")
+    any_table: Any = table
+    (fragment,) = table.get_fragments()
+    assert told(lambda: table.scanner(fragments=any_table.get_fragments()[0])).startswith(
+        "fragments is a list"
+    )
+    assert "as in ['id']" in told(lambda: table.add_columns(lambda batch: batch, read_columns="id"))
+    assert "not by ['id', 's']" in told(lambda: any_table.create_scalar_index(["id", "s"], "BTREE"))
+    assert any_table.create_scalar_index(["id"], "BTREE").has_index
+    assert "pyarrow.int32()" in told(lambda: table.alter_columns({"path": "id", "data_type": "int32"}))
+    assert told(lambda: table.optimize.compact_files(target_rows_per_fragment="3")).endswith(
+        "number, not '3'"
+    )
+    for text in ("nope", "3", "{}"):
+        assert "describe" in told(lambda text=text: type(fragment.metadata).from_json(text))  # type: ignore[misc]
+
+
+def test_queries_without_rows(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    assert "gives no rows" in told(lambda: write_dataset(ROWS, tmp_path / "t").sql(""))

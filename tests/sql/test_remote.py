@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.test_connect import ROOT, environment
+from tests.conftest import ROOT
+from tests.spark.test_connect import environment
 from tests.sql.answers import FILES
 
 pytestmark = pytest.mark.cluster

@@ -18,7 +18,23 @@ from spark_lance.datasets.versions import DatasetBasePath
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DatasetBase"]
+__all__ = ["DatasetBase", "Stats"]
+
+# What is told of the segments of a vector index here and not there.
+_OWN_FIGURES = ("num_fragments", "params", "size_bytes")
+
+
+class Stats(LanceStats):
+    """What `LanceDataset.stats` offers."""
+
+    def index_stats(self, index_name: str) -> dict[str, Any]:
+        """Return what is known of an index, of vectors just what pylance tells."""
+        found = super().index_stats(index_name)
+        for segment in found["indices"]:
+            if "centroids" in segment:
+                for name in _OWN_FIGURES:
+                    segment.pop(name, None)
+        return found
 
 
 class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -148,9 +164,9 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
         raise NotImplementedError("partitioning not yet supported")
 
     @property
-    def stats(self) -> LanceStats:
+    def stats(self) -> Stats:
         """Figures."""
-        return LanceStats(self.value)
+        return Stats(self.value)
 
     def validate(self) -> None:
         """Read the version as a whole and check it."""

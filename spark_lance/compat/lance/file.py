@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import OptionError
+from spark_lance.file.describe import encoding_names
 from spark_lance.file.extensions import known_schema, known_table
+from spark_lance.file.metadata import Page
 from spark_lance.file.reader import FileReader, take_field
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
@@ -203,7 +205,7 @@ class LanceFileReader:
             LanceColumnMetadata(
                 [LanceBufferDescriptor(*place) for place in column.buffers],
                 [
-                    LancePageMetadata([LanceBufferDescriptor(*b) for b in page.buffers], f"{page.type_url}")
+                    LancePageMetadata([LanceBufferDescriptor(*b) for b in page.buffers], _encodings(page))
                     for page in column.pages
                 ],
             )
@@ -237,6 +239,12 @@ class LanceFileReader:
         return bytes(self._reader.global_buffer(index))
 
 
+def _encodings(page: Page) -> str:
+    """Return the encodings of a page from the outside in, such as `MiniBlockLayout, Rle, Flat`."""
+    names = encoding_names(page).split(", ")
+    return ", ".join(name.title().replace("_", "") for name in names)
+
+
 @dataclass
 class LanceFileWriter:
     """Writes a data file; it is there when the writer is closed.
@@ -246,7 +254,7 @@ class LanceFileWriter:
         schema: of the rows; that of the first batch by default.
         version: of the file format.
         storage_options: of its store.
-        max_page_bytes: the most bytes of a page, as the writer cuts them.
+        max_page_bytes: the most bytes of a page of format 2.0; later ones are cut when they are read.
     """
 
     path: str | os.PathLike[str]
@@ -270,9 +278,8 @@ class LanceFileWriter:
         store, path = self.place or open_store(self.path, self.storage_options)
         version = DEFAULT_VERSION if self.version is None else FileVersion.parse(self.version)
         made = Schema.from_arrow(schema)
-        writer = FileWriter(
-            store, path, made, version, page_bytes=min(self.max_page_bytes or _MAX_PAGE, _MAX_PAGE)
-        )
+        most = self.max_page_bytes if version is FileVersion.V2_0 else None
+        writer = FileWriter(store, path, made, version, page_bytes=min(most or _MAX_PAGE, _MAX_PAGE))
         self._aligner = Aligner(schema, made)
         self._writer = writer
         for key, value in self._added:

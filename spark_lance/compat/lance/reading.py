@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from spark_lance.compat.lance.base import DatasetBase
 from spark_lance.compat.lance.fragment import LanceFragment
 from spark_lance.compat.lance.scanning import LanceScanner, exact_rows, scan_arguments
 from spark_lance.compat.lance.sql import SqlQueryBuilder
+from spark_lance.errors import RowNotFoundError
 
 __all__ = ["Reading"]
 
@@ -53,17 +54,24 @@ class Reading(DatasetBase):
         return self.scanner(filter=filter, **options).count_rows()
 
     def take(self, indices: Any, columns: Any = None) -> pa.Table:
-        """Return rows by position."""
-        return self.value.take(indices, columns)
+        """Return rows by position; a column that is named twice comes twice."""
+        return _with_repeats(columns, lambda names: self.value.take(indices, names))
 
     def _take_rows(self, row_ids: Any, columns: Any = None, **_: Any) -> pa.Table:
-        return self.value.take_rows(row_ids, columns)
+        return _with_repeats(columns, lambda names: self.value.take_rows(row_ids, names))
 
     def take_blobs(
         self, blob_column: str, ids: Any = None, addresses: Any = None, indices: Any = None
     ) -> list[Any]:
         """Return blobs as files; nulls are left out."""
-        found = self.value.take_blobs(blob_column, indices, ids=ids, addresses=addresses)
+        try:
+            found = self.value.take_blobs(blob_column, indices, ids=ids, addresses=addresses)
+        except RowNotFoundError as error:
+            if indices is not None:
+                raise
+            raise NotImplementedError(
+                f"A take operation that includes row addresses must not target deleted rows: {error}"
+            ) from error
         return [blob for blob in found if blob is not None]
 
     def sample(self, num_rows: int, columns: Any = None, randomize_order: bool = True, **_: Any) -> pa.Table:
@@ -106,3 +114,10 @@ class Reading(DatasetBase):
     def fragment_ids(self) -> set[int]:
         """Return the ids of the fragments."""
         return {fragment.fragment_id for fragment in self.value.get_fragments()}
+
+
+def _with_repeats(columns: Any, read: Callable[[Any], pa.Table]) -> pa.Table:
+    """Return what `read` gives for some columns, some of which may be named several times."""
+    if not isinstance(columns, list | tuple) or len(set(columns)) == len(columns):
+        return read(columns)
+    return read(list(dict.fromkeys(columns))).select(list(columns))

@@ -95,8 +95,8 @@ class BTree(ScalarIndex):
         lookup, size = self._lookup
         points = probe.points(lookup["min"].type)
         parts = [np.empty(0, np.uint64)]
-        for run in _runs(np.sort(pages)):
-            table = self._read(run[0] * size, (run[-1] + 1) * size)
+        for start, stop in _spans(np.sort(pages)):
+            table = self._read(start * size, stop * size)
             places = None if points is None else _places_of(points, table["values"])
             wanted = probe.true_for(table["values"]) if places is None else places
             parts.append(table[_IDS].to_numpy()[wanted])
@@ -315,12 +315,17 @@ def _places_of(points: list[int] | list[str], values: pa.ChunkedArray) -> npt.ND
     return places
 
 
-def _runs(pages: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield runs of pages that lie side by side, or nearly so, of at most `_RUN_PAGES` each."""
-    breaks = np.flatnonzero(np.diff(pages) > 1 + _GAP_PAGES) + 1
-    for near in np.split(pages, breaks):
-        run = near
-        while len(run):
-            count = int(np.searchsorted(run, run[0] + _RUN_PAGES))
-            yield run[:count]
-            run = run[count:]
+def _spans(pages: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield runs [start, stop) of pages that have these in them, of at most `_RUN_PAGES` each.
+
+    Pages that lie side by side, or nearly so, are one run. A block from which most pages are wanted is read
+    whole, so that it is at hand whatever is looked up next.
+    """
+    for wanted in np.split(pages, np.flatnonzero(np.diff(pages // _RUN_PAGES)) + 1):
+        if 2 * len(wanted) > _RUN_PAGES:
+            first = int(wanted[0]) // _RUN_PAGES * _RUN_PAGES
+            yield first, first + _RUN_PAGES
+            continue
+        for near in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1 + _GAP_PAGES) + 1):
+            if len(near):
+                yield int(near[0]), int(near[-1]) + 1

@@ -20,12 +20,12 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.covering import LONGEST_RUN, Covering, coverings
-from spark_lance.index.scalar.probe import Probe, probe_of
+from spark_lance.index.scalar.probe import Probe, conjuncts, probe_of
 from spark_lance.table.addresses import Addresses, fragments_of, offsets_of, row_addresses, rows_by_fragment
 from spark_lance.table.predicates.expressions import Call, Column, Expression
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["RowsOfVersion", "exact_rows", "rows_without"]
+__all__ = ["RowsOfVersion", "can_tell", "exact_rows", "rows_without"]
 
 _EXACT = (BTree, Bitmap)
 
@@ -73,16 +73,24 @@ def exact_rows(snapshot: Snapshot, tree: Expression, most_bytes: int) -> RowsOfV
     Raises:
         FormatError: an index, or the table's deletions, are damaged.
     """
-    if isinstance(tree, Call) and tree.function in ("and", "or") and tree.arguments:
-        parts = []
+    found: RowsOfVersion | None = None
+    for conjunct in conjuncts([tree]):
+        part = _part_rows(snapshot, conjunct, most_bytes)
+        if part is None:
+            return None
+        found = part if found is None else found & part
+    return found
+
+
+def _part_rows(snapshot: Snapshot, tree: Expression, most_bytes: int) -> RowsOfVersion | None:
+    """Return the same of one of the `conjuncts` of a condition."""
+    if isinstance(tree, Call) and tree.function == "or" and tree.arguments:
+        found: RowsOfVersion | None = None
         for argument in tree.arguments:
             part = exact_rows(snapshot, argument, most_bytes)
             if part is None:
                 return None
-            parts.append(part)
-        found = parts[0]
-        for part in parts[1:]:
-            found = found & part if tree.function == "and" else found | part
+            found = part if found is None else found | part
         return found
     inner = tree.arguments[0] if isinstance(tree, Call) and tree.function == "not" else None
     if isinstance(inner, Call) and inner.function == "is_null":
@@ -96,6 +104,16 @@ def exact_rows(snapshot: Snapshot, tree: Expression, most_bytes: int) -> RowsOfV
         if index.names_addresses and (rows := _found(index, probe, most_bytes)) is not None:
             return rows
     return None
+
+
+def can_tell(snapshot: Snapshot, tree: Expression) -> bool:
+    """Return whether there is an index for every part of a condition; `exact_rows` may have no answer yet."""
+    if isinstance(tree, Call) and tree.function in ("and", "or", "not") and tree.arguments:
+        return all(can_tell(snapshot, argument) for argument in tree.arguments)
+    probe = probe_of(tree)
+    return probe is not None and any(
+        index.names_addresses for index in coverings(snapshot, probe.path, _EXACT)
+    )
 
 
 def rows_without(snapshot: Snapshot, path: Sequence[str], most_bytes: int) -> RowsOfVersion | None:

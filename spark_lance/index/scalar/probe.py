@@ -6,7 +6,7 @@ may name more rows: scans apply the condition to all that they read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,14 +28,16 @@ from spark_lance.table.predicates.expressions import (
     walk,
 )
 
-__all__ = ["Probe", "probe_of", "turned"]
+__all__ = ["Probe", "conjuncts", "probe_of", "turned"]
 
 _VALUE = Column(("value",))
 _NULL = Literal(None)
 # The column itself, also where the sign of NaN does not count: bounds say nothing of NaN anyway.
 _VALUES = (_VALUE, Call("unsigned_nan", (_VALUE,)))
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "is_same": "is_same"}
-_RANGES = ("=", "<", "<=", ">", ">=", "in", "starts_with")
+_BOUNDS = ("<", "<=", ">", ">=")
+_BETWEEN = "between"
+_RANGES = ("=", *_BOUNDS, _BETWEEN, "in", "starts_with")
 # Functions whose answer is not the same every time, or that do not belong to a value.
 _UNFIT = {"now", "current_date"}
 _INT64 = np.iinfo(np.int64)
@@ -57,8 +59,14 @@ class Probe:
 
     @cached_property
     def operator(self) -> str:
-        """What compares the column itself with constants, such as "<" or "is_null"; "" for anything else."""
+        """What compares the column itself with constants, such as "<" or "is_null"; "" for anything else.
+
+        Several bounds together, see `conjuncts`, are "between".
+        """
         tree = self.tree
+        if isinstance(tree, Call) and tree.function == "and":
+            bounds = (Probe(self.path, part).operator for part in tree.arguments)
+            return _BETWEEN if all(bound in _BOUNDS for bound in bounds) else ""
         if not isinstance(tree, Call) or not tree.arguments or tree.arguments[0] not in _VALUES:
             return ""
         plain = all(map(is_constant, tree.arguments[1:]))
@@ -132,6 +140,9 @@ class Probe:
         bounds = pa.table({"low": low, "high": high})
         found = np.zeros(len(low), dtype=np.bool_)
         assert isinstance(self.tree, Call)
+        if self.operator == _BETWEEN:
+            parts = [Probe(self.path, part)._any_between(low, high) for part in self.tree.arguments]
+            return np.asarray(np.logical_and.reduce(parts))
         for constant in self.tree.arguments[1:]:
             if constant == _NULL:
                 continue
@@ -178,6 +189,37 @@ def _constants(node: Expression) -> list[Any] | None:
         values = [argument.value for argument in node.arguments if isinstance(argument, Literal)]
         return values if len(values) == len(node.arguments) else None
     return None
+
+
+def conjuncts(trees: Sequence[Expression]) -> list[Expression]:
+    """Return the parts of conditions that must all hold, bounds of one value together as one "and".
+
+    An index would read all that lies on one side of each bound alone.
+    """
+    found: list[Expression] = []
+    bounds: list[list[Call]] = []
+    waiting = list(trees)
+    while waiting:
+        tree = waiting.pop(0)
+        if isinstance(tree, Call) and tree.function == "and":
+            waiting = [*tree.arguments, *waiting]
+        elif (bound := _bound(tree)) is None:
+            found.append(tree)
+        else:
+            alike = [parts for parts in bounds if parts[0].arguments[0] == bound.arguments[0]]
+            if alike:
+                alike[0].append(bound)
+            else:
+                bounds.append([bound])
+    return [*found, *(parts[0] if len(parts) == 1 else Call("and", tuple(parts)) for parts in bounds)]
+
+
+def _bound(tree: Expression) -> Call | None:
+    """Return a comparison of a value with a constant above or below it, the value on the left."""
+    comparison = turned(tree)
+    if not isinstance(comparison, Call) or comparison.function not in _BOUNDS:
+        return None
+    return comparison if is_constant(comparison.arguments[1]) else None
 
 
 def probe_of(node: Expression) -> Probe | None:

@@ -21,7 +21,7 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex, united
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.scalar.probe import Probe, probe_of
+from spark_lance.index.scalar.probe import Probe, conjuncts, probe_of
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import row_addresses, rows_by_fragment
 from spark_lance.table.manifest import Manifest
@@ -85,19 +85,16 @@ class ScalarPruner:
         if not self._indices:
             return None
         present = BitMap(fragment.id for fragment in fragments)
-        found: RowSelection | None = None
-        for tree in condition.trees():
-            found = _both(found, self._known(tree, present))
-        return found
+        return self._known_of_all(condition.trees(), present)
 
     def explain(self, condition: Condition) -> list[tuple[str, str, str]]:
         """Return the parts of a condition that indices may answer: text, name and kind of the index."""
         found = []
-        waiting = condition.trees() if self._indices else []
+        waiting = conjuncts(condition.trees()) if self._indices else []
         while waiting:
             tree = waiting.pop(0)
-            if isinstance(tree, Call) and tree.function in ("and", "or"):
-                waiting = [*tree.arguments, *waiting]
+            if isinstance(tree, Call) and tree.function == "or":
+                waiting = [part for argument in tree.arguments for part in conjuncts([argument])] + waiting
                 continue
             probe = probe_of(tree)
             fields = None if probe is None else self._manifest.schema.along(probe.path)
@@ -105,20 +102,23 @@ class ScalarPruner:
                 continue
             for index in self._indices.get(fields[-1].id, ()):
                 if index.find(probe) is not None:
-                    found.append((expression_text(tree), index.segment.name, index.name))
+                    found.append((_text(tree), index.segment.name, index.name))
                     break
         return found
 
+    def _known_of_all(self, trees: Sequence[Expression], present: BitMap) -> RowSelection | None:
+        """Return the rows for which all of some conditions may be true; None if nothing is known."""
+        found: RowSelection | None = None
+        for part in conjuncts(trees):
+            found = _both(found, self._known(part, present))
+        return found
+
     def _known(self, tree: Expression, present: BitMap) -> RowSelection | None:
-        if isinstance(tree, Call) and tree.function == "and":
-            found: RowSelection | None = None
-            for part in tree.arguments:
-                found = _both(found, self._known(part, present))
-            return found
+        """Return the same of one of the `conjuncts`."""
         if isinstance(tree, Call) and tree.function == "or":
             either: dict[int, BitMap | None] = {}
             for part in tree.arguments:
-                known = self._known(part, present)
+                known = self._known_of_all([part], present)
                 if known is None:
                     return None
                 either = united(either, known)
@@ -176,6 +176,12 @@ class ScalarPruner:
             np.concatenate(numbers), covered, are_addresses=index.has_addresses
         )
         return rows_by_fragment(addresses[counts])
+
+
+def _text(tree: Expression) -> str:
+    """Return a part of a condition as text, bounds of one value side by side."""
+    parts = tree.arguments if isinstance(tree, Call) and tree.function == "and" else (tree,)
+    return " && ".join(map(expression_text, parts))
 
 
 def _both(one: RowSelection | None, other: RowSelection | None) -> RowSelection | None:

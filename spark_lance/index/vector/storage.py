@@ -130,6 +130,12 @@ class VectorSegment:
         return centroids
 
     @property
+    def training_loss(self) -> float | None:
+        """How far the vectors that centroids were found from lie from theirs, if the writer said so."""
+        message = self._centroid_message
+        return float(message.loss) if message.HasField("loss") else None
+
+    @property
     def value_type(self) -> np.dtype[Any]:
         """The type of the column's values, which centroids are stored in."""
         return self._centroids.dtype

@@ -43,6 +43,8 @@ public final class LancePaths {
   /** Spark's own table but for its scans and writes. */
   public static final class PathTable extends PythonTable {
     private final StructType schema;
+    // Whether the schema is the user's, who may have any table in mind.
+    private final boolean given;
     private String token = UUID.randomUUID().toString();
     private Object ref;
     // Spark's source, to which the version belongs.
@@ -51,6 +53,7 @@ public final class LancePaths {
     PathTable(PythonDataSourceV2 source, StructType schema, Map described) {
       super(source, "lance", schema);
       this.schema = schema;
+      this.given = described == null;
       this.ref = described == null ? null : described.get("ref");
       this.source = source;
     }
@@ -91,6 +94,7 @@ public final class LancePaths {
       if (ref == null) {
         Map question = Bridge.question("pin_read");
         question.put("read", LanceScan.read(options, schema, token, null));
+        question.put("given", Boolean.valueOf(given));
         ref = Bridge.ask(question, null);
       }
       return ref;

@@ -57,6 +57,8 @@ public final class LancePruning extends Rule {
   private static final String MARK = "lance.planned.";
   private static final String PUSH_FILTERS = "spark.sql.python.filterPushdown.enabled";
   private static final int NO_LIMIT = -1;
+  // Stands among the scans of a data source whose schema may not fit the table.
+  private static final String UNCHECKED = "unchecked";
 
   // From Spark 4.1 on a batch without columns keeps its number of rows.
   private final boolean keepsRowsWithoutColumns;
@@ -282,11 +284,7 @@ public final class LancePruning extends Rule {
 
   synchronized Scan scan(PythonScan original, StructType schema, Wish wish) {
     PythonDataSourceV2 source = (PythonDataSourceV2) LancePlannedScan.get(original, "ds");
-    Map known = (Map) scans.get(source);
-    if (known == null) {
-      known = new HashMap();
-      scans.put(source, known);
-    }
+    Map known = known(original, source);
     Object[] parts = {schema.json(), wish.filters, new Integer(wish.conditions), new Integer(wish.limit)};
     List key = Arrays.asList(parts);
     Object scan = known.get(key);
@@ -297,12 +295,48 @@ public final class LancePruning extends Rule {
     return (Scan) scan;
   }
 
+  // The scans of a data source that were made so far.
+  private Map known(PythonScan original, PythonDataSourceV2 source) {
+    String name = (String) LancePlannedScan.get(original, "shortName");
+    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) LancePlannedScan.get(original, "options");
+    Map known = (Map) scans.get(source);
+    if (known == null) {
+      known = new HashMap();
+      scans.put(source, known);
+      if (isUnasked(source)) {
+        known.put(UNCHECKED, Boolean.TRUE);
+      }
+      // With a schema of the user's own the table was not asked for anything yet: that pins its version, and the twins
+      // of all later scans take it from here.
+      source.getOrCreateDataSourceInPython(name, options, new scala.Some(original.readSchema()));
+    }
+    if (known.containsKey(UNCHECKED)) {
+      // The whole of such a schema must fit the table, however little of it is read.
+      new PythonScanBuilder(twin(source), name, original.readSchema(), options).build().toBatch().planInputPartitions();
+      known.remove(UNCHECKED);
+    }
+    return known;
+  }
+
+  // Whether nothing in Python knows of a data source yet.
+  private static boolean isUnasked(PythonDataSourceV2 source) {
+    Field[] fields = PythonDataSourceV2.class.getDeclaredFields();
+    try {
+      for (int i = 0; i < fields.length; i++) {
+        if (fields[i].getType().getSimpleName().equals("PythonDataSourceCreationResult")) {
+          fields[i].setAccessible(true);
+          return fields[i].get(source) == null;
+        }
+      }
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    }
+    return false;
+  }
+
   private Scan prune(PythonScan original, PythonDataSourceV2 source, StructType schema, Wish wish) {
     String name = (String) LancePlannedScan.get(original, "shortName");
     CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) LancePlannedScan.get(original, "options");
-    // With a schema of the user's own the table was not asked for anything yet: that pins its version, and the twins of
-    // all later scans take it from here.
-    source.getOrCreateDataSourceInPython(name, options, new scala.Some(original.readSchema()));
     PythonDataSourceV2 twin = twin(source);
     PythonScanBuilder builder = new PythonScanBuilder(twin, name, marked(schema, wish), options);
     if (!wish.filters.isEmpty() && schema.length() > 0) {

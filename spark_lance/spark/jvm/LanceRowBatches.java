@@ -38,6 +38,7 @@ import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.util.TaskCompletionListener;
 import scala.runtime.AbstractFunction0;
 
@@ -172,6 +173,10 @@ public final class LanceRowBatches {
     private final Schema arrow;
     // Makes rows in Spark's own layout of others.
     private UnsafeProjection projection = null;
+    // Columns that came in the place of rows, those that are left of them, and the bytes that a row of them took.
+    private ColumnarBatch held = null;
+    private int at = 0;
+    private long each = Long.MAX_VALUE;
     private int largest = 0;
     // Spark may ask in a thread of its own, which a task that fails does not wait for.
     private final ReentrantLock busy = new ReentrantLock();
@@ -226,7 +231,7 @@ public final class LanceRowBatches {
     }
 
     private boolean hasRows() {
-      return !ended && rows.hasNext();
+      return !ended && (held != null || rows.hasNext());
     }
 
     private static Schema schema(String text) {
@@ -240,11 +245,20 @@ public final class LanceRowBatches {
     private InternalRow batch() {
       long count = 0L;
       long size = 0L;
-      while (count < how.mostRows && size < how.mostBytes && rows.hasNext()) {
-        UnsafeRow row = unsafe((InternalRow) rows.next());
-        columns.add(row);
-        count++;
-        size += row.getSizeInBytes();
+      while (count < how.mostRows && size < how.mostBytes && (held != null || rows.hasNext())) {
+        Object next = held == null ? rows.next() : null;
+        if (next instanceof LanceColumnCopies.Whole) {
+          held = ((LanceColumnCopies.Whole) next).batch();
+          at = 0;
+        }
+        if (held == null) {
+          size += add((InternalRow) next);
+          count++;
+        } else {
+          int some = (int) Math.min(how.mostRows - count, Math.max(1L, (how.mostBytes - size) / each));
+          count += add(some);
+          size = columns.bytes();
+        }
       }
       ArrowRecordBatch batch = columns.batch();
       // Of batches of one size, the second needs no more room than this.
@@ -261,6 +275,29 @@ public final class LanceRowBatches {
       }
       largest = Math.max(largest, bytes.size());
       return new GenericInternalRow(new Object[] {bytes.toByteArray()});
+    }
+
+    private long add(InternalRow some) {
+      UnsafeRow row = unsafe(some);
+      columns.add(row);
+      return row.getSizeInBytes();
+    }
+
+    // Takes at most so many rows of the columns that are held; returns how many.
+    private int add(int most) {
+      int some = Math.min(most, held.numRows() - at);
+      long before = columns.bytes();
+      if (LanceColumnCopies.fits(held, how.schema)) {
+        columns.add(held, at, some);
+      } else {
+        for (int i = 0; i < some; i++) {
+          add(held.getRow(at + i));
+        }
+      }
+      each = Math.max(1L, (columns.bytes() - before) / some);
+      at += some;
+      held = at == held.numRows() ? null : held;
+      return some;
     }
 
     private UnsafeRow unsafe(InternalRow row) {

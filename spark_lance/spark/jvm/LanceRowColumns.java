@@ -13,6 +13,7 @@ import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.ipc.message.ArrowRecordBatch;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
 
 public final class LanceRowColumns {
@@ -20,6 +21,7 @@ public final class LanceRowColumns {
   private static final int BLOCK_ROWS = 2048;
   private static final int BLOCK_BYTES = 256 << 10;
 
+  private final StructType schema;
   private final LanceRowNode[] columns;
   private final int nullBytes;
   private byte[] block = new byte[BLOCK_BYTES + LanceRowNode.WORD];
@@ -30,6 +32,7 @@ public final class LanceRowColumns {
 
   // `memory` is where columns are held until `close`.
   public LanceRowColumns(StructType schema, BufferAllocator memory) {
+    this.schema = schema;
     this.columns = new LanceRowNode[schema.length()];
     for (int i = 0; i < columns.length; i++) {
       columns[i] = LanceRowNodes.node(schema.fields()[i].dataType(), memory);
@@ -52,6 +55,24 @@ public final class LanceRowColumns {
     Platform.copyMemory(row.getBaseObject(), row.getBaseOffset(), block, starts[staged], size);
     used += size;
     staged++;
+  }
+
+  // Takes rows of a batch whose columns fit (LanceColumnCopies).
+  public void add(ColumnarBatch batch, int from, int rows) {
+    flush();
+    for (int c = 0; c < columns.length; c++) {
+      LanceColumnCopies.copy(columns[c], batch.column(c), schema.fields()[c].dataType(), null, from, rows);
+    }
+    count += rows;
+  }
+
+  // Bytes of the columns that have been filled since the last batch.
+  public long bytes() {
+    long all = 0L;
+    for (int c = 0; c < columns.length; c++) {
+      all += columns[c].bytes();
+    }
+    return all;
   }
 
   // The rows since the last call. It is to be closed, and this must not be used before.

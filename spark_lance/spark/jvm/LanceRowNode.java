@@ -4,7 +4,6 @@
 
 package spark_lance.sql;
 
-import java.util.Arrays;
 import java.util.List;
 import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
@@ -13,8 +12,7 @@ import org.apache.spark.unsafe.Platform;
 
 public abstract class LanceRowNode {
   public static final int WORD = 8;
-  // Flags that are set at a time.
-  private static final int RUN = 2048;
+  private static final boolean[] ALL_SET = {true, true, true, true, true, true, true, true};
 
   final Cells cells = new Cells();
   final Flags validity;
@@ -46,6 +44,18 @@ public abstract class LanceRowNode {
     for (int i = 0; i < parts.length; i++) {
       parts[i].describe(nodes, all);
     }
+  }
+
+  // Bytes of what is there.
+  long bytes() {
+    long all = validity.bytes.used;
+    for (int i = 0; i < buffers.length; i++) {
+      all += buffers[i].used;
+    }
+    for (int i = 0; i < parts.length; i++) {
+      all += parts[i].bytes();
+    }
+    return all;
   }
 
   void clear() {
@@ -159,11 +169,16 @@ public abstract class LanceRowNode {
     }
 
     void addSet(int more) {
-      boolean[] all = new boolean[Math.min(more, RUN)];
-      Arrays.fill(all, true);
-      for (int left = more; left > 0; left -= all.length) {
-        add(all, Math.min(left, all.length));
-      }
+      boolean[] some = ALL_SET;
+      int alone = Math.min(more, -count & 7);
+      add(some, alone);
+      // Whole bytes from here on.
+      int whole = more - alone >> 3;
+      Platform.setMemory(bytes.room(whole), (byte) -1, whole);
+      bytes.used += whole;
+      count += 8 * whole;
+      set += 8 * whole;
+      add(some, more - alone - 8 * whole);
     }
   }
 }

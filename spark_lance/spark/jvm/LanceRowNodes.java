@@ -118,7 +118,7 @@ public final class LanceRowNodes {
   }
 
   static final class Bits extends LanceRowNode {
-    private LanceRowNode.Flags values;
+    final LanceRowNode.Flags values;
 
     Bits(BufferAllocator memory) {
       this(memory, new LanceRowNode.Flags(memory));

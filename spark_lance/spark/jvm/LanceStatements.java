@@ -7,9 +7,9 @@
 //
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
 // the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
-// writes of few rows, which the driver does, LanceLateral searches for each row of a relation, LanceRoutes
-// micro-batches of upserts, whose rows go to the tasks that write their shards, and LanceLocal what is computed of few
-// rows that the driver has read.
+// writes of few rows, which the driver does, LanceWriteColumns those of rows that are read as columns, LanceLateral
+// searches for each row of a relation, LanceRoutes micro-batches of upserts, whose rows go to the tasks that write their
+// shards, and LanceLocal what is computed of few rows that the driver has read.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -41,6 +41,7 @@ public final class LanceStatements {
   private static final String UNIT = "spark_lance.sql.LanceRowLevel";
   private static final String WRITE = "spark_lance.sql.LanceWrite$Planned";
   private static final String FEW_ROWS = "spark_lance.sql.LanceWriteRows";
+  private static final String COLUMNS = "spark_lance.sql.LanceWriteColumns";
   private static final String SEARCHES = "spark_lance.sql.LanceLateral";
   private static final String STREAM = "spark_lance.sql.LanceWrite$Stream";
   private static final String ROUTES = "spark_lance.sql.LanceRoutes";
@@ -156,7 +157,8 @@ public final class LanceStatements {
       return plan instanceof WriteToDataSourceV2 && ((WriteToDataSourceV2) plan).batchWrite() instanceof MicroBatchWrite;
     }
 
-    // Our own plan of a write: of few rows, or of a micro-batch whose rows are sent to certain tasks; null for others.
+    // Our own plan of a write: of few rows, of what may be columns already, or of a micro-batch whose rows are sent to
+    // certain tasks; null for others.
     private static SparkPlan own(LogicalPlan plan) {
       scala.Option write = null;
       String kind = WRITE;
@@ -173,7 +175,8 @@ public final class LanceStatements {
       if (write == null || write.isEmpty() || !write.get().getClass().getName().equals(kind)) {
         return null;
       }
-      return planned(planner, write.get(), plan, "A write");
+      SparkPlan planned = planned(planner, write.get(), plan, "A write");
+      return planned == null && kind.equals(WRITE) ? planned(COLUMNS, write.get(), plan, "A write") : planned;
     }
 
     // What a unit makes of a plan, of which it knows a part; null where it leaves it to Spark.

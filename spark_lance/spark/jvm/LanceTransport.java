@@ -50,7 +50,7 @@ public final class LanceTransport {
   };
   // Those by which tasks write. Where one is missing they write Spark's way, and read as ever.
   private static final String WRITING = "LanceRowBatches";
-  private static final String[] FILLING = {"LanceRowNode", "LanceRowNodes", "LanceRowColumns"};
+  private static final String[] FILLING = {"LanceRowNode", "LanceRowNodes", "LanceColumnCopies", "LanceRowColumns"};
   // Types whose values stand in a batch as Spark reads them, beside arrays, maps and structs of them.
   private static final Set TYPES =
       new HashSet(

@@ -80,6 +80,8 @@ public final class LanceWrite {
     private final LogicalWriteInfo info;
     private final boolean truncates;
     private final Write own;
+    // Lets what hands over the rows hand over batches of columns instead; null if it has none.
+    private Runnable batches = null;
 
     Planned(String shown, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, Write own) {
       this.shown = shown;
@@ -107,6 +109,10 @@ public final class LanceWrite {
 
     public StreamingWrite toStreaming() {
       return new Stream(this, own.toStreaming());
+    }
+
+    void takesBatches(Runnable batches) {
+      this.batches = batches;
     }
 
     LogicalWriteInfo info() {
@@ -222,6 +228,9 @@ public final class LanceWrite {
         return (DataWriterFactory) write.factory(PythonBatchWriterFactory.class, plan, schema, own);
       }
       Object made = write.factory(PythonBatchWriterFactory.class, plan, LanceTransport.batchSchema(), own);
+      if (write.batches != null) {
+        write.batches.run();
+      }
       return LanceTransport.batchFactory((DataWriterFactory) made, schema);
     }
 

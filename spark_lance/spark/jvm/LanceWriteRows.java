@@ -7,10 +7,7 @@
 
 package spark_lance.sql;
 
-import java.io.ByteArrayOutputStream;
-import java.nio.channels.Channels;
 import java.util.Map;
-import org.apache.arrow.vector.ipc.ArrowStreamWriter;
 import org.apache.spark.Dependency;
 import org.apache.spark.Partition;
 import org.apache.spark.rdd.MapPartitionsRDD;
@@ -44,8 +41,6 @@ import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.PlanLater;
 import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.sql.execution.SparkPlan;
-import org.apache.spark.sql.execution.arrow.ArrowWriter;
-import org.apache.spark.sql.execution.arrow.ArrowWriter$;
 import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
@@ -232,25 +227,8 @@ public final class LanceWriteRows {
       if (found.length > most) {
         return null;
       }
-      ArrowWriter writer = ArrowWriter$.MODULE$.create(
-          schema, conf().sessionLocalTimeZone(), true, conf().arrowUseLargeVarTypes());
-      ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-      ArrowStreamWriter out = new ArrowStreamWriter(writer.root(), null, Channels.newChannel(bytes));
-      try {
-        out.start();
-        for (int i = 0; i < found.length; i++) {
-          writer.write(found[i]);
-        }
-        writer.finish();
-        out.writeBatch();
-        out.end();
-      } catch (java.io.IOException problem) {
-        throw new IllegalStateException(problem);
-      } finally {
-        out.close();
-        writer.root().close();
-      }
-      return bytes.size() > mostBytes() ? null : LanceWrite.text(bytes.toByteArray());
+      byte[] bytes = LanceAtHand.stream(found, schema, conf());
+      return bytes.length > mostBytes() ? null : LanceWrite.text(bytes);
     }
 
     private void tell(long count) {

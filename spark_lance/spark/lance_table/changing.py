@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.spark.jobs import gather
+from spark_lance.spark.lance_table.at_hand import gather_changes, whole_row_bytes
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression, text_of
 from spark_lance.spark.lance_table.expressions import (
@@ -128,7 +128,7 @@ def delete_rows(
         frame = _where(table, at.manifest, condition, [], widened)
         marked = frame.select(quoted(ROW_ADDRESS))
         with step(table.spark, "find rows"):
-            answers = gather(marked, MarkRows())
+            answers = gather_changes(marked, MarkRows(), 0)
         return at.delete_rows(answers, text_of(condition))
 
     with operation(table.spark, "deletion", table.path):
@@ -155,7 +155,7 @@ def update_rows(
         work = ChangeRows(at.pinned(), (action,), at.operation)
         packed = few_partitions(changed, at.manifest, functions_of(table.spark))
         with step(table.spark, "find and write rows"):
-            answers = at.run(lambda: gather(packed, work))
+            answers = at.run(lambda: gather_changes(packed, work, whole_row_bytes(at.manifest)))
         return at.change_rows(answers, assigned.field_ids)
 
     with operation(table.spark, "update", table.path):

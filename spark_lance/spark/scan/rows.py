@@ -47,7 +47,7 @@ from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
-from spark_lance.table.versions.versions import find_version, latest_version, load_version
+from spark_lance.table.versions.versions import find_version, latest_version, load_latest, load_version
 
 # Files that are opened for an answer without tasks, here and on a store that is far away.
 _MOST_FILES, _MOST_FAR_FILES = 64, 16
@@ -116,7 +116,12 @@ def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Sn
     Raises:
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
     """
-    store, _ = open_store(options.path, options.storage)
+    store, root = open_store(options.path, options.storage)
+    asked = (options.version, options.tag, options.branch, options.asof)
+    if ref is None and all(value is None for value in asked):
+        # The listing that tells which is the newest version tells of its content, too.
+        newest = load_latest(store, root)
+        return VersionRef(root, None, newest.version), indexed_snapshot(store, root, newest)
     ref = pin(options) if ref is None else ref
     return ref, indexed_snapshot(store, ref.root, load_version(store, ref.root, ref.version))
 

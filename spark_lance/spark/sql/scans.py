@@ -23,7 +23,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
 from spark_lance.index.scalar.column_facts import leading_rows
-from spark_lance.index.scalar.exact_rows import RowsOfVersion, exact_rows
+from spark_lance.index.scalar.exact_rows import RowsOfVersion, can_tell, exact_rows
 from spark_lance.io.cache import ByteCache
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
@@ -32,11 +32,13 @@ from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.scan.task_read import TASK_AMOUNTS, pickled_read
+from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.table.predicates.expressions import Expression
+from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.pruning import RowSelection
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
@@ -138,11 +140,21 @@ def describe_read(question: Question) -> dict[str, Any]:
 
 
 def pin_read(question: Question) -> list[Any]:
-    """Return the version of a read that is not pinned yet."""
+    """Return the version of a read that is not pinned yet.
+
+    Raises:
+        SchemaError: the columns are `given` by the user, and do not fit the table.
+    """
     read = Read(question.asked["read"])
     if read.options.kind == "rows":
-        return version_answer(read.opened[0])
-    return version_answer(read_kind(read.options).describe(read.options, None)[0])
+        ref, snapshot = read.opened
+        if question.asked["given"]:
+            resolve_projection(snapshot.schema, read.seen)
+        return version_answer(ref)
+    kind = read_kind(read.options)
+    if question.asked["given"]:
+        return version_answer(kind.reader(read.options, read.seen, None, False).ref)
+    return version_answer(kind.describe(read.options, None)[0])
 
 
 def push_predicates(question: Question) -> list[bool]:
@@ -180,15 +192,19 @@ def meant_rows(read: Read, asked: Mapping[str, Any]) -> Meant | None:
     condition = reader_of(read, st.StructType(), {**asked, "top": None}).condition
     if condition is None:
         return Meant(None)
-    if not condition.is_told:
-        return None
+    found = _told_by_indices(condition, read.opened[1], most_bytes)
+    return None if found is None else Meant(found)
+
+
+def _told_by_indices(condition: Condition, snapshot: Snapshot, most_bytes: int) -> RowsOfVersion | None:
+    """Return exactly the rows that meet a condition; None if only a look at them tells."""
     found = None
-    for tree in condition.trees():
-        rows = exact_rows(read.opened[1], tree, most_bytes)
+    for tree in condition.trees() if condition.is_told else []:
+        rows = exact_rows(snapshot, tree, most_bytes) if can_tell(snapshot, tree) else None
         if rows is None:
             return None
         found = rows if found is None else found & rows
-    return None if found is None else Meant(found)
+    return found
 
 
 def first_of(read: Read, top: Mapping[str, Any], within: RowsOfVersion | None) -> RowSelection | None:
@@ -233,6 +249,10 @@ def plan_scan(question: Question) -> dict[str, Any]:
     if read.options.kind == "rows":
         reader = planned = reader_of(read, schema, asked)
         ref = planned.ref
+        if planned.condition is not None and asked.get("limit") is None and read.options.fragments is None:
+            told = _told_by_indices(planned.condition, read.opened[1], most_bytes)
+            if told is not None and len(told) <= most_rows:
+                planned.keep({number: rows for number, rows in told.by_fragment.items() if rows})
         held = (
             max(most_rows, _MOST_HELD_ROWS)
             if asked.get("columnar") and most_rows and planned.columns

@@ -16,7 +16,7 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.catalog.names import Name, shown
-from spark_lance.datasets.dataset import dataset
+from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import (
     NamespaceNotFoundError,
     OptionError,
@@ -34,6 +34,7 @@ from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
 from spark_lance.spark.sql.properties import fixed_properties, is_fixed
 from spark_lance.table.metadata import METADATA_TABLES
+from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
     "alter_table",
@@ -120,8 +121,14 @@ def answer(catalog: OpenCatalog, name: Name, always: dict[str, str], asked: dict
         asked: options of reads: the version by number, tag or time, and the metadata table if it is one.
     """
     options = read_options({**always, **asked})
-    kind: Any = metadata if options.table else read
-    place, schema = kind.describe(options, None)
+    properties: dict[str, str] = {}
+    if options.table:
+        place, schema = metadata.describe(options, None)
+    else:
+        place, snapshot = read.opened(options, None)
+        schema = read.described(snapshot, options)
+        newest = _newest(catalog, always, None if asked else snapshot)
+        properties = _properties(newest, always["path"])
     pinned = {key: value for key, value in asked.items() if key == "table"}
     pinned["version"] = str(place.version)
     plain = not asked and not options.table
@@ -129,7 +136,7 @@ def answer(catalog: OpenCatalog, name: Name, always: dict[str, str], asked: dict
         "shown": f"{catalog.name}.{shown(name)}",
         "schema": schema.json(),
         "hidden": (st.StructType() if options.table else _hidden()).json(),
-        "properties": {} if options.table else _properties(catalog, always),
+        "properties": properties,
         "always": always,
         "pinned": pinned,
         "writable": plain,
@@ -366,11 +373,17 @@ def _hidden() -> st.StructType:
     )
 
 
-def _properties(catalog: OpenCatalog, always: Mapping[str, str]) -> dict[str, str]:
-    branch = always.get("branch")
-    found = dataset(always["path"], (branch, None) if branch else None, dict(catalog.storage))
+def _newest(catalog: OpenCatalog, always: Mapping[str, str], known: Snapshot | None) -> LanceDataset:
+    """Return the newest version of a table, which may be known."""
+    path, branch = always["path"], always.get("branch")
+    if known is None or branch:
+        return dataset(path, (branch, None) if branch else None, dict(catalog.storage))
+    return LanceDataset(path, known.store, known.root, known.manifest)
+
+
+def _properties(found: LanceDataset, path: str) -> dict[str, str]:
     # Spark takes a location for one that CREATE TABLE named, unless the catalog is said to have chosen it.
-    properties = {"provider": "lance", "location": always["path"], "is_managed_location": "true"}
+    properties = {"provider": "lance", "location": path, "is_managed_location": "true"}
     comment = (found.schema.metadata or {}).get(b"comment", b"").decode()
     told = {"comment": comment} if comment else {}
     return {**fixed_properties(found), **found.config(), **properties, **told}

@@ -18,7 +18,16 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.arrays import join, movable
 from spark_lance.table.predicates.predicate import compile_expression
 
-__all__ = ["BatchUDF", "Computation", "Join", "Stream", "batch_udf", "expressions", "function"]
+__all__ = [
+    "BatchUDF",
+    "Computation",
+    "Join",
+    "Stream",
+    "batch_udf",
+    "expressions",
+    "function",
+    "null_columns",
+]
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,18 @@ def expressions(texts: Mapping[str, str], schema: pa.Schema) -> Computation:
         return pa.RecordBatch.from_arrays(arrays, schema=target)
 
     return Computation(target, columns, compute)
+
+
+def null_columns(texts: Mapping[str, str], schema: pa.Schema) -> pa.Schema | None:
+    """Return the columns that SQL expressions define if all are null in a type, such as `cast(null as int)`.
+
+    Raises:
+        ExpressionError: an expression does not fit the schema.
+    """
+    compiled = {name: compile_expression(text, schema) for name, text in texts.items()}
+    if not all(made.is_typed_null for made in compiled.values()):
+        return None
+    return pa.schema([pa.field(name, made.type) for name, made in compiled.items()])
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,9 @@ def _parse(name: str, kind: str, text: str) -> Any:
 def _check(options: CompactionOptions) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if str(option.type).startswith("int") and value is not None and not whole:
+            raise OptionError(f"{option.name} must be a whole number, not {value!r}")
         if str(option.type).startswith("int") and value is not None and value < 1:
             raise OptionError(f"{option.name} must be at least 1, not {value}")
     if options.compaction_mode not in _MODES:

@@ -30,11 +30,12 @@ _READERS = 16
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, its Arrow type, and what it says of a row; None if that is not known."""
+    """A column: its name, its Arrow type, its value of a row (None if it is not known), what that says."""
 
     name: str
     type: pa.DataType
     value: Callable[[Any], Any]
+    about: str
 
 
 @dataclass(frozen=True)

@@ -95,17 +95,34 @@ def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
 
 FRAGMENTS = MetadataTable(
     (
-        Column("id", pa.int64(), lambda row: row.message.id),
-        Column("rows", pa.int64(), lambda row: row.physical_rows - row.deleted_rows),
-        Column("physical_rows", pa.int64(), lambda row: row.physical_rows),
-        Column("deleted_rows", pa.int64(), lambda row: row.deleted_rows),
-        Column("bytes", pa.int64(), _fragment_bytes),
-        Column("data_files", TEXTS, lambda row: [file.path for file in row.message.files]),
-        Column("columns", TEXTS, _provided),
-        Column("deletion_file", pa.string(), _deletion_file),
-        Column("row_ids", pa.string(), lambda row: _ID_PLACES[row.message.WhichOneof("row_id_sequence")]),
-        Column("min_row_id", pa.int64(), lambda row: _row_ids(row)[0]),
-        Column("max_row_id", pa.int64(), lambda row: _row_ids(row)[1]),
+        Column("id", pa.int64(), lambda row: row.message.id, "number of the fragment"),
+        Column(
+            "rows", pa.int64(), lambda row: row.physical_rows - row.deleted_rows, "rows, without deleted ones"
+        ),
+        Column("physical_rows", pa.int64(), lambda row: row.physical_rows, "rows that are stored"),
+        Column("deleted_rows", pa.int64(), lambda row: row.deleted_rows, "rows that are marked as deleted"),
+        Column("bytes", pa.int64(), _fragment_bytes, "of its data files; null if a writer left a size out"),
+        Column(
+            "data_files",
+            TEXTS,
+            lambda row: [file.path for file in row.message.files],
+            "names of its data files",
+        ),
+        Column("columns", TEXTS, _provided, "top-level columns that it has values of; the others are null"),
+        Column("deletion_file", pa.string(), _deletion_file, "URI of the file that marks deleted rows"),
+        Column(
+            "row_ids",
+            pa.string(),
+            lambda row: _ID_PLACES[row.message.WhichOneof("row_id_sequence")],
+            "where row ids are: `address` (none are stable), `inline` (manifest), `file` (a data file)",
+        ),
+        Column(
+            "min_row_id",
+            pa.int64(),
+            lambda row: _row_ids(row)[0],
+            "lowest row id; null if ids are in a data file",
+        ),
+        Column("max_row_id", pa.int64(), lambda row: _row_ids(row)[1], "highest row id"),
     ),
     _fragments,
 )
@@ -196,14 +213,24 @@ def _uri(place: tuple[Store, str]) -> str:
 
 FILES = MetadataTable(
     (
-        Column("path", pa.string(), lambda row: _uri(row.place())),
-        Column("role", pa.string(), lambda row: row.role),
-        Column("bytes", pa.int64(), lambda row: row.size),
-        Column("fragment", pa.int64(), lambda row: row.fragment),
-        Column("index", pa.string(), lambda row: row.index),
-        Column("fields", TEXTS, lambda row: row.fields),
-        Column("file_version", pa.string(), lambda row: row.file_version),
-        Column("base", pa.int64(), lambda row: row.base),
+        Column("path", pa.string(), lambda row: _uri(row.place()), "URI of the file"),
+        Column(
+            "role",
+            pa.string(),
+            lambda row: row.role,
+            "`manifest`, `transaction`, `data`, `deletion`, `overlay` or `index`",
+        ),
+        Column("bytes", pa.int64(), lambda row: row.size, "null where the manifest does not say it"),
+        Column("fragment", pa.int64(), lambda row: row.fragment, "fragment that it is a part of"),
+        Column("index", pa.string(), lambda row: row.index, "index that it is a part of"),
+        Column("fields", TEXTS, lambda row: row.fields, "paths of the columns in it"),
+        Column("file_version", pa.string(), lambda row: row.file_version, "version of a data file's format"),
+        Column(
+            "base",
+            pa.int64(),
+            lambda row: row.base,
+            "id of the base path it lies under; null: the table's folder",
+        ),
     ),
     _files,
 )
@@ -238,15 +265,20 @@ def _arrow_type(row: _Node) -> str | None:
 
 SCHEMA = MetadataTable(
     (
-        Column("id", pa.int64(), lambda row: row.field.id),
-        Column("parent_id", pa.int64(), lambda row: row.parent),
-        Column("path", pa.string(), lambda row: row.path),
-        Column("name", pa.string(), lambda row: row.field.name),
-        Column("type", pa.string(), lambda row: row.field.logical_type),
-        Column("arrow_type", pa.string(), _arrow_type),
-        Column("nullable", pa.bool_(), lambda row: row.field.nullable),
-        Column("key_position", pa.int64(), lambda row: row.field.key_position),
-        Column("metadata", TEXT_MAP, lambda row: dict(row.field.metadata)),
+        Column("id", pa.int64(), lambda row: row.field.id, "id of the field, which renaming keeps"),
+        Column("parent_id", pa.int64(), lambda row: row.parent, "id of the field around it"),
+        Column("path", pa.string(), lambda row: row.path, "its name behind those of the fields around it"),
+        Column("name", pa.string(), lambda row: row.field.name, "its own name"),
+        Column("type", pa.string(), lambda row: row.field.logical_type, "Lance's name of the type"),
+        Column("arrow_type", pa.string(), _arrow_type, "Arrow's type; null if this release does not know it"),
+        Column("nullable", pa.bool_(), lambda row: row.field.nullable, "whether it may hold nulls"),
+        Column(
+            "key_position",
+            pa.int64(),
+            lambda row: row.field.key_position,
+            "place in the primary key, from 1; 0: behind those that have one; null: not in the key",
+        ),
+        Column("metadata", TEXT_MAP, lambda row: dict(row.field.metadata), "metadata of the field"),
     ),
     _schema,
 )
@@ -266,9 +298,9 @@ def _config(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
 
 CONFIG = MetadataTable(
     (
-        Column("scope", pa.string(), lambda row: row[0]),
-        Column("key", pa.string(), lambda row: row[1]),
-        Column("value", pa.string(), lambda row: row[2]),
+        Column("scope", pa.string(), lambda row: row[0], "`config`, `table metadata` or `schema metadata`"),
+        Column("key", pa.string(), lambda row: row[1], "name of the setting"),
+        Column("value", pa.string(), lambda row: row[2], "its value"),
     ),
     _config,
 )

@@ -33,12 +33,14 @@ def _texts(metadata: dict[str, Any]) -> dict[str, str]:
 
 TAGS = MetadataTable(
     (
-        Column("name", pa.string(), lambda row: row[0]),
-        Column("branch", pa.string(), lambda row: row[1]["branch"]),
-        Column("version", pa.int64(), lambda row: row[1]["version"]),
-        Column("created_at", TIME, lambda row: row[1]["created_at"]),
-        Column("updated_at", TIME, lambda row: row[1]["updated_at"]),
-        Column("metadata", TEXT_MAP, lambda row: _texts(row[1]["metadata"])),
+        Column("name", pa.string(), lambda row: row[0], "the tag"),
+        Column(
+            "branch", pa.string(), lambda row: row[1]["branch"], "branch of its version; null: the main line"
+        ),
+        Column("version", pa.int64(), lambda row: row[1]["version"], "version that it names"),
+        Column("created_at", TIME, lambda row: row[1]["created_at"], "when it was made"),
+        Column("updated_at", TIME, lambda row: row[1]["updated_at"], "when it was last moved"),
+        Column("metadata", TEXT_MAP, lambda row: _texts(row[1]["metadata"]), "further facts, as text"),
     ),
     _tags,
 )
@@ -68,12 +70,19 @@ def _branches(snapshot: Snapshot) -> Iterator[_Branch]:
 
 BRANCHES = MetadataTable(
     (
-        Column("name", pa.string(), lambda row: row.name),
-        Column("parent_branch", pa.string(), lambda row: row.told["parent_branch"]),
-        Column("parent_version", pa.int64(), lambda row: row.told["parent_version"]),
-        Column("latest_version", pa.int64(), lambda row: row.latest),
-        Column("created_at", TIME, lambda row: row.told["created_at"]),
-        Column("metadata", TEXT_MAP, lambda row: _texts(row.told["metadata"])),
+        Column("name", pa.string(), lambda row: row.name, "the branch"),
+        Column(
+            "parent_branch",
+            pa.string(),
+            lambda row: row.told["parent_branch"],
+            "branch that it began on; null: the main line",
+        ),
+        Column(
+            "parent_version", pa.int64(), lambda row: row.told["parent_version"], "version that it began at"
+        ),
+        Column("latest_version", pa.int64(), lambda row: row.latest, "its newest version"),
+        Column("created_at", TIME, lambda row: row.told["created_at"], "when it was made"),
+        Column("metadata", TEXT_MAP, lambda row: _texts(row.told["metadata"]), "further facts, as text"),
     ),
     _branches,
     reads=True,
@@ -148,16 +157,36 @@ _SEGMENT = pa.struct(
 
 INDICES = MetadataTable(
     (
-        Column("name", pa.string(), lambda row: row.index.name),
-        Column("type", pa.string(), lambda row: row.index.index_type),
-        Column("fields", TEXTS, lambda row: list(row.index.field_names)),
-        Column("indexed_rows", pa.int64(), lambda row: row.count(row.covered)),
-        Column("unindexed_rows", pa.int64(), lambda row: row.count(row.uncovered)),
-        Column("indexed_fragments", pa.int64(), lambda row: _size(row.covered)),
-        Column("unindexed_fragments", pa.int64(), lambda row: _size(row.uncovered)),
-        Column("bytes", pa.int64(), lambda row: row.index.total_size_bytes),
-        Column("details", pa.string(), lambda row: json.dumps(row.index.details, default=str)),
-        Column("segments", pa.list_(_SEGMENT), _segments),
+        Column("name", pa.string(), lambda row: row.index.name, "name of the index"),
+        Column("type", pa.string(), lambda row: row.index.index_type, "its type"),
+        Column("fields", TEXTS, lambda row: list(row.index.field_names), "paths of its columns"),
+        Column(
+            "indexed_rows",
+            pa.int64(),
+            lambda row: row.count(row.covered),
+            "live rows of the fragments that it covers",
+        ),
+        Column(
+            "unindexed_rows",
+            pa.int64(),
+            lambda row: row.count(row.uncovered),
+            "live rows that it does not cover, which queries look through",
+        ),
+        Column("indexed_fragments", pa.int64(), lambda row: _size(row.covered), "fragments that it covers"),
+        Column(
+            "unindexed_fragments",
+            pa.int64(),
+            lambda row: _size(row.uncovered),
+            "fragments that it does not cover",
+        ),
+        Column("bytes", pa.int64(), lambda row: row.index.total_size_bytes, "of its files"),
+        Column(
+            "details",
+            pa.string(),
+            lambda row: json.dumps(row.index.details, default=str),
+            "its settings, as JSON",
+        ),
+        Column("segments", pa.list_(_SEGMENT), _segments, "its parts, with the fragments that each covers"),
     ),
     _indices,
 )

@@ -165,34 +165,49 @@ def _is_inline(message: table_pb2.Manifest) -> bool:
     return message.HasField("transaction_section") or message.HasField("transaction_section_deprecated")
 
 
-_VERSION = Column("version", pa.int64(), lambda row: row.number)
-_TIMESTAMP = Column("timestamp", TIME, _timestamp)
+_VERSION = Column("version", pa.int64(), lambda row: row.number, "number of the version")
+_TIMESTAMP = Column("timestamp", TIME, _timestamp, "when it was committed")
 _READ_VERSION = _of_transaction(lambda transaction: transaction.read_version or None)
 
 VERSIONS = MetadataTable(
     (
         _VERSION,
         _TIMESTAMP,
-        Column("tags", TEXTS, lambda row: row.tags),
-        Column("rows", pa.int64(), _rows),
-        Column("deleted_rows", pa.int64(), _deleted_rows),
-        Column("fragments", pa.int64(), _of_message(lambda message: len(message.fragments))),
+        Column("tags", TEXTS, lambda row: row.tags, "tags that name it"),
+        Column("rows", pa.int64(), _rows, "rows, without deleted ones"),
+        Column("deleted_rows", pa.int64(), _deleted_rows, "rows that are marked as deleted and still stored"),
+        Column(
+            "fragments",
+            pa.int64(),
+            _of_message(lambda message: len(message.fragments)),
+            "number of fragments",
+        ),
         Column(
             "data_files",
             pa.int64(),
             _of_message(lambda message: sum(len(fragment.files) for fragment in message.fragments)),
+            "number of data files",
         ),
-        Column("bytes", pa.int64(), _bytes),
+        Column("bytes", pa.int64(), _bytes, "of its data files; null if a writer left a size out"),
         Column(
-            "indices", pa.int64(), lambda row: None if row.manifest is None else len(row.manifest.indices)
+            "indices",
+            pa.int64(),
+            lambda row: None if row.manifest is None else len(row.manifest.indices),
+            "number of segments of indices",
         ),
         Column(
             "data_storage_version",
             pa.string(),
             lambda row: None if row.manifest is None else row.manifest.file_version.text,
+            "version of the data files that writes make",
         ),
-        Column("writer", pa.string(), _writer),
-        Column("metadata", TEXT_MAP, _of_message(lambda message: dict(message.table_metadata))),
+        Column("writer", pa.string(), _writer, "library that committed it, with its release"),
+        Column(
+            "metadata",
+            TEXT_MAP,
+            _of_message(lambda message: dict(message.table_metadata)),
+            "metadata of the table",
+        ),
     ),
     _versions,
     reads=True,
@@ -203,21 +218,28 @@ HISTORY = MetadataTable(
     (
         _VERSION,
         _TIMESTAMP,
-        Column("operation", pa.string(), _of_transaction(operation_name)),
-        Column("operationParameters", TEXT_MAP, _of_transaction(parameters)),
-        Column("readVersion", pa.int64(), _READ_VERSION),
+        Column(
+            "operation",
+            pa.string(),
+            _of_transaction(operation_name),
+            "Lance's name of what was done: `Append`, `Update`, ...",
+        ),
+        Column("operationParameters", TEXT_MAP, _of_transaction(parameters), "what the operation was told"),
+        Column("readVersion", pa.int64(), _READ_VERSION, "version that it was computed from"),
         Column(
             "isBlindAppend",
             pa.bool_(),
             _of_transaction(lambda transaction: transaction.name and transaction.name == "append"),
+            "whether it added rows and looked at none",
         ),
-        Column("operationMetrics", TEXT_MAP, _metrics),
+        Column("operationMetrics", TEXT_MAP, _metrics, "counts such as `numOutputRows`, as text"),
         Column(
             "userMetadata",
             pa.string(),
             _of_transaction(lambda transaction: transaction.properties.get(COMMIT_MESSAGE)),
+            "text given as `userMetadata` or `commit_message`",
         ),
-        Column("engineInfo", pa.string(), _writer),
+        Column("engineInfo", pa.string(), _writer, "library that committed it, with its release"),
     ),
     _versions,
     reads=True,
@@ -227,13 +249,35 @@ TRANSACTIONS = MetadataTable(
     (
         _VERSION,
         _TIMESTAMP,
-        Column("uuid", pa.string(), _of_transaction(lambda transaction: transaction.uuid)),
-        Column("read_version", pa.int64(), _READ_VERSION),
-        Column("operation", pa.string(), _of_transaction(operation_name)),
-        Column("properties", TEXT_MAP, _of_transaction(lambda transaction: dict(transaction.properties))),
-        Column("tag", pa.string(), _of_transaction(lambda transaction: transaction.message.tag or None)),
-        Column("file", pa.string(), _of_message(lambda message: message.transaction_file or None)),
-        Column("inline", pa.bool_(), _of_message(_is_inline)),
+        Column(
+            "uuid",
+            pa.string(),
+            _of_transaction(lambda transaction: transaction.uuid),
+            "id of the transaction",
+        ),
+        Column("read_version", pa.int64(), _READ_VERSION, "version that it was computed from"),
+        Column("operation", pa.string(), _of_transaction(operation_name), "Lance's name of what was done"),
+        Column(
+            "properties",
+            TEXT_MAP,
+            _of_transaction(lambda transaction: dict(transaction.properties)),
+            "properties of the commit, such as its message",
+        ),
+        Column(
+            "tag",
+            pa.string(),
+            _of_transaction(lambda transaction: transaction.message.tag or None),
+            "tag in the transaction's record",
+        ),
+        Column(
+            "file",
+            pa.string(),
+            _of_message(lambda message: message.transaction_file or None),
+            "name of the record's file in `_transactions`",
+        ),
+        Column(
+            "inline", pa.bool_(), _of_message(_is_inline), "whether the manifest has a copy of the record"
+        ),
     ),
     _versions,
     reads=True,

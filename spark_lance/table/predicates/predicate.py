@@ -143,6 +143,14 @@ class Computed:
     type: pa.DataType
     _tree: Expression
 
+    @property
+    def is_typed_null(self) -> bool:
+        """Whether it is null whatever the row, in a type that it names."""
+        tree = self._tree
+        while isinstance(tree, Cast) and isinstance(tree.argument, Cast):
+            tree = tree.argument
+        return isinstance(tree, Cast) and tree.argument == Literal(None)
+
     def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
         """Return the value for every row of a table.
 

@@ -114,6 +114,11 @@ class FragmentReader:
                     f"column {field.name!r} must not be null, but fragment {fragment.id} lacks it"
                 )
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the files are at hand in memory, so that nothing is fetched."""
+        return all(file.source.is_mapped for file in self._files)
+
     def _leaves_of(self, ids: set[int]) -> set[int]:
         """Return those ids that are leaves: parents may be listed by several files."""
         parents = {node.id for field in self.fields for node in field.walk() if node.kind in _STRUCTURAL}
@@ -171,7 +176,7 @@ class FragmentReader:
         parts = [part for _, parts in chosen for part in parts]
         if not all(isinstance(part.reader, RowReader) for part in parts):
             return self._take_runs(rows, [field for field, _ in chosen])
-        if all(file.source.is_mapped for file in self._files):
+        if self.is_mapped:
             return self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
         # Every column asks for its bytes in two or three turns: the columns wait for theirs at the same time.
         with ThreadPoolExecutor(_PARALLEL_COLUMNS) as pool:

@@ -93,6 +93,11 @@ class FragmentRows:
         self._reader = FragmentReader(store, root, fragment, list(dict.fromkeys(fields)), bases)
         self.num_rows = self._reader.num_rows
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the files are at hand in memory, so that nothing is fetched."""
+        return self._reader.is_mapped
+
     @cached_property
     def deleted(self) -> npt.NDArray[np.uint32]:
         """The deleted rows, ascending.

@@ -123,7 +123,8 @@ class ScanTask:
         if filter is None:
             rows = opened or self._open(self.fields)
             runs = self._runs(rows, None)
-            if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
+            short = self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS
+            if short and (opened is None or not opened.is_mapped):
                 alive = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
                 pace = Pace(target_bytes, rows.row_bytes(self._columns))
                 yield from self._complete(rows, None, self._columns, alive, pace, sparse=True)

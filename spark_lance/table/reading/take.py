@@ -188,7 +188,9 @@ def _integers(numbers: RowNumbers, dtype: type[np.int64] | type[np.uint64]) -> n
         OptionError: they are not integers of this type.
     """
     given: npt.NDArray[Any] = np.asarray(numbers)
-    if given.dtype.kind not in "iu" and all(isinstance(number, int) for number in numbers):
+    # True and False may be a mask, which says something else than the numbers 1 and 0.
+    plain = given.ndim > 0 and given.dtype.kind not in "iub"
+    if plain and all(isinstance(number, int) for number in numbers):
         # numpy makes floats of some integers that together fit no type of its own.
         given = np.array(numbers, object)
     try:

@@ -24,6 +24,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
@@ -234,9 +235,14 @@ def cleanup(
     files = [file for file in files if not line.is_kept(file)]
     if dry_run:
         return CleanupStats.of(files, show=True)
-    deleted = list(_delete(store, files, delete_rate_limit))
-    logger.info("cleaned up %s: %d files, %d failed", root, len(deleted), len(files) - len(deleted))
-    return CleanupStats.of(deleted, len(files) - len(deleted))
+    manifests = [file for file in files if file.kind == "manifest"]
+    deleted = list(_delete(store, manifests, delete_rate_limit))
+    line.hold({file.path for file in manifests} - {file.path for file in deleted})
+    rest = [file for file in files if file.kind != "manifest" and not line.is_kept(file)]
+    deleted += _delete(store, rest, delete_rate_limit)
+    failed = len(manifests) + len(rest) - len(deleted)
+    logger.info("cleaned up %s: %d files, %d failed", root, len(deleted), failed)
+    return CleanupStats.of(deleted, failed)
 
 
 class _Line:
@@ -308,6 +314,13 @@ class _Line:
         for manifest in self._read([self._gone_files.pop(version) for version in again]):
             self._keep(manifest)
         self._look_elsewhere()
+
+    def hold(self, paths: Collection[str]) -> None:
+        """Keep the files of versions whose manifests, at these paths, could not be deleted."""
+        for file in [file for file in self._gone_files.values() if file.path in paths]:
+            # Its deletion may have taken place although it was said to have failed.
+            with suppress(FileNotFoundError):
+                self._keep(next(self._read([file])))
 
     def doomed(self) -> Iterator[CleanupFile]:
         """Yield the files that go, manifests first."""

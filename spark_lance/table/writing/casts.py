@@ -279,7 +279,7 @@ def _vector(source: pa.DataType, target: pa.DataType, path: str, differences: Di
     if source.list_size != target.list_size:
         differences.append(TypeDifference(path, source, target))
         return None
-    inner = _cast_type(source.value_type, target.value_type, f"{path}[]", differences)
+    inner = cast_field(source.value_field, target.value_field, f"{path}[]", differences)
     if source == target and inner is None:
         return None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import OptionError
@@ -15,15 +16,19 @@ __all__ = ["as_reader"]
 _ROWS = 8192
 
 
-def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
+def as_reader(
+    data: Any, schema: pa.Schema | None = None, like: pa.Schema | None = None
+) -> pa.RecordBatchReader:
     """Return any accepted kind of data as a stream of batches.
 
     Args:
         data: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a table opened here; a
             DataFrame of pandas or polars, a relation of DuckDB, a Dataset of Hugging Face, and whatever else
-            exports an Arrow stream; a dict of columns; a list of dicts, one per row; or an iterable of
-            RecordBatches or dicts (which needs `schema`, if it is no list).
+            exports an Arrow stream; a dict of columns, matrices of numpy among them; a list of dicts, one per
+            row; or an iterable of RecordBatches, Tables, DataFrames or dicts (which needs `schema` if it may
+            give nothing, or gives dicts and is no list). Levels of pandas' indices with names are columns.
         schema: of an iterable, or for a DataFrame, a dict and dicts.
+        like: of the table that the data is for: numbers of Python become those of its columns, if they can.
 
     Raises:
         OptionError: data of another kind, or an iterable comes without a schema.
@@ -38,32 +43,109 @@ def as_reader(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReade
         return data.scanner().to_reader()
     if hasattr(data, "to_reader"):
         return data.to_reader()
-    if hasattr(data, "iloc"):
-        return pa.Table.from_pandas(data, schema=schema, preserve_index=False).to_reader()
+    if hasattr(data, "iloc") and hasattr(data, "columns"):
+        return _table(lambda: _of_pandas(data, schema)).to_reader()
     if hasattr(data, "with_format") and hasattr(data, "features"):
         return _hugging_face(data)
     if hasattr(data, "collect") and hasattr(data, "sink_parquet"):
         data = data.collect()
+    if hasattr(data, "to_frame"):
+        raise OptionError(
+            f"data of type {type(data).__name__} is one column: give a table, such as data.to_frame()"
+        )
     if hasattr(data, "__arrow_c_stream__"):
         return _without_views(pa.RecordBatchReader.from_stream(data))
     if isinstance(data, Mapping):
-        return _table(lambda: pa.Table.from_pydict(dict(data), schema=schema)).to_reader()
+        columns = {name: _column(values) for name, values in data.items()}
+        return _table(lambda: _of_columns(columns, schema, like)).to_reader()
     if isinstance(data, Iterable) and not isinstance(data, str | bytes):
-        return _iterable(data, schema)
+        return _iterable(data, schema, like)
     raise OptionError(
         f"data of type {type(data).__name__} cannot be written: give an Arrow table or stream, a DataFrame, "
         "a dict of columns, a list of dicts, or batches with a schema"
     )
 
 
-def _iterable(data: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
-    if schema is None and isinstance(data, Sequence) and data:
-        if all(isinstance(row, Mapping) for row in data):
-            return _table(lambda: pa.Table.from_pylist(list(data))).to_reader()
-        schema = getattr(data[0], "schema", None)
+def _iterable(data: Iterable[Any], schema: pa.Schema | None, like: pa.Schema | None) -> pa.RecordBatchReader:
+    is_list = isinstance(data, Sequence) and len(data) > 0
+    if schema is None and is_list and all(isinstance(row, Mapping) for row in data):
+        # Rows may have other keys than the first.
+        names = dict.fromkeys(name for row in data for name in row)
+        columns = {name: [row.get(name) for row in data] for name in names}
+        return _table(lambda: _of_columns(columns, None, like)).to_reader()
+    items = iter(data)
     if schema is None:
-        raise OptionError("an iterable of record batches needs the argument schema")
-    return pa.RecordBatchReader.from_batches(schema, _batches(iter(data), schema))
+        first = next(items, None)
+        schema = _schema_of(first)
+        items = chain([first], items)
+    return pa.RecordBatchReader.from_batches(schema, _batches(items, schema))
+
+
+def _schema_of(item: Any) -> pa.Schema:
+    """Return the schema of the first of some batches.
+
+    Raises:
+        OptionError: it does not tell one.
+    """
+    if isinstance(item, pa.RecordBatch | pa.Table):
+        return item.schema
+    if hasattr(item, "iloc") and hasattr(item, "columns"):
+        return _of_pandas(item, None).schema
+    if item is None:
+        raise OptionError("an iterable that may give nothing needs the argument schema")
+    if isinstance(item, Mapping):
+        raise OptionError("dicts of rows that are no list need the argument schema, or a list of all of them")
+    raise _unfit(item)
+
+
+def _unfit(item: Any) -> OptionError:
+    return OptionError(
+        f"an iterable gave {type(item).__name__}, where record batches or dicts of rows are taken"
+    )
+
+
+def _of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
+    """Return a DataFrame of pandas, and those levels of its index that have names, as columns."""
+    if schema is not None:
+        return pa.Table.from_pandas(frame, schema=schema)
+    columns = set(frame.columns)
+    unnamed = [i for i, name in enumerate(frame.index.names) if name is None or name in columns]
+    if len(unnamed) == len(frame.index.names):
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    return pa.Table.from_pandas(frame.reset_index(level=unnamed, drop=True), preserve_index=True)
+
+
+def _of_columns(columns: Mapping[str, Any], schema: pa.Schema | None, like: pa.Schema | None) -> pa.Table:
+    """Return columns of values as a table."""
+    if schema is not None or like is None:
+        return pa.Table.from_pydict(dict(columns), schema=schema)
+    kinds = {field.name: field.type for field in like}
+    return pa.Table.from_pydict({name: _like(values, kinds.get(name)) for name, values in columns.items()})
+
+
+def _like(values: Any, kind: pa.DataType | None) -> Any:
+    """Return a list of numbers of Python, or of lists of these, in the type of a column if they fit it."""
+    numbers = kind
+    while numbers is not None and (pa.types.is_fixed_size_list(numbers) or pa.types.is_list(numbers)):
+        numbers = numbers.value_type
+    if numbers is None or not isinstance(values, list):
+        return values
+    if not (pa.types.is_integer(numbers) or pa.types.is_floating(numbers)):
+        return values
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return values  # What is compared with the table says what is wrong.
+
+
+def _column(values: Any) -> Any:
+    """Return the values of a column; those of a matrix of numpy as vectors."""
+    if not isinstance(values, np.ndarray) or values.ndim != 2 or not values.shape[1]:
+        return values
+    if values.dtype.kind not in "iuf":
+        return list(values)
+    numbers = pa.array(np.ascontiguousarray(values).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(numbers, values.shape[1])
 
 
 def _batches(items: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -75,12 +157,10 @@ def _batches(items: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch
             yield from item.to_batches()
         elif isinstance(item, Mapping):
             yield from _rows(chain([item], items), schema)
-        elif hasattr(item, "iloc"):
-            yield pa.RecordBatch.from_pandas(item, schema=schema, preserve_index=False)
+        elif hasattr(item, "iloc") and hasattr(item, "columns"):
+            yield from _of_pandas(item, schema).to_batches()
         else:
-            raise OptionError(
-                f"an iterable gave {type(item).__name__}, where record batches or dicts of rows are taken"
-            )
+            raise _unfit(item)
 
 
 def _rows(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -128,7 +208,18 @@ def _without_views(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
     )
     if target.equals(reader.schema):
         return reader
-    return pa.RecordBatchReader.from_batches(target, (batch.cast(target) for batch in reader))
+    return pa.RecordBatchReader.from_batches(target, (_cast(batch, target) for batch in reader))
+
+
+def _cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Return a batch in the types of `_stored`."""
+    columns = [
+        pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(field.type.value_type))
+        if pa.types.is_dictionary(field.type) and column.type != field.type
+        else column.cast(field.type)
+        for column, field in zip(batch.columns, target, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
@@ -136,6 +227,8 @@ def _stored(kind: pa.DataType) -> pa.DataType:
         return pa.large_string()
     if pa.types.is_binary_view(kind):
         return pa.large_binary()
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _stored(kind.value_type), kind.ordered)
     if pa.types.is_struct(kind):
         return pa.struct([child.with_type(_stored(child.type)) for child in kind])
     if pa.types.is_list(kind):

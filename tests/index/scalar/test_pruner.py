@@ -72,6 +72,9 @@ B_1 = {0: [1, 5, 9], 1: [3, 7], 2: [1, 5, 9], 3: [3, 7]}
         ("a = 5 and c = 9", {0: [5], 2: None, 3: None}),
         ("c = 9 and a = 5", {0: [5], 2: None, 3: None}),
         ("a > 3 and a < 6 and c > 0", {0: [4, 5], 2: None, 3: None}),
+        ("a >= 8 and b = 1 and 11 > a", {0: [9], 2: [1, 5, 9], 3: [3, 7]}),
+        ("a > 6 and a < 3", {2: None, 3: None}),
+        ("(a > 3 and a < 6) or (a > 12 and a <= 13)", {0: [4, 5], 1: [3], 2: None, 3: None}),
         # Of "or", all parts must be known.
         ("a = 5 or a = 15", {0: [5], 1: [5], 2: None, 3: None}),
         ("b = 1 or a = 6", {0: [1, 5, 6, 9], 1: [3, 7], 2: None, 3: None}),
@@ -173,6 +176,8 @@ A_5, B_IS_1 = ("a = 5", "a_idx", "BTREE"), ("b = 1", "b_idx", "BITMAP")
         ("c = 9 and a = 5", [A_5]),
         ("a + 1 = 9 or (b = 1 and (c > 3 or s.d = 0))", [B_IS_1, ("s.d = 0", "s.d_idx", "BITMAP")]),
         ("a = 5 and b = 1 and a > 3", [A_5, B_IS_1, ("a > 3", "a_idx", "BTREE")]),
+        ("a >= 3 and b = 1 and a <= 6", [B_IS_1, ("a >= 3 && a <= 6", "a_idx", "BTREE")]),
+        ("a >= 3 and a <= 6 or b = 1", [("a >= 3 && a <= 6", "a_idx", "BTREE"), B_IS_1]),
         ("c = 9 or a + 1 = 9", []),
         ("true", []),
     ],

@@ -164,11 +164,25 @@ def test_a_wrong_path_shows_as_one_line(spark: SparkSession, tmp_path: Path) -> 
         assert "Traceback" not in error
 
 
-def test_a_schema_that_does_not_fit_shows_as_one_line(spark: SparkSession, path: str) -> None:
-    frame = spark.read.format("lance").schema("id string, zz int").load(path)
-    first = error_of(frame.collect).splitlines()[0]
-    assert "column 'id' is bigint, not string" in first
-    assert "no column zz" in first
+@pytest.mark.parametrize("way", ["plain", "enabled", "pruned only"])
+def test_a_schema_that_does_not_fit_is_refused_whatever_is_read_of_it(
+    spark: SparkSession, path: str, way: str
+) -> None:
+    spark = spark.newSession()
+    if way != "plain":
+        spark_lance.enable(spark).conf.set("spark.lance.planInDriver", str(way == "enabled").lower())
+    frame = spark.read.format("lance").schema("half double, id string, zz int").load(path)
+    for action in (
+        frame.count,
+        frame.collect,
+        frame.select("half").collect,
+        frame.where("half > 1").limit(1).select("half").collect,
+    ):
+        first = error_of(action).splitlines()[0]
+        assert "column 'id' is bigint, not string" in first
+        assert "no column zz" in first
+    versions = spark.read.format("lance").option("table", "versions").schema("version string").load(path)
+    assert "column 'version' is bigint, not string" in error_of(versions.count)
 
 
 def test_a_table_newer_than_this_release_shows_as_one_line(spark: SparkSession, path: str) -> None:

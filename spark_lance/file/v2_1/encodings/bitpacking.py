@@ -44,6 +44,8 @@ _STEP = 512
 _MANY_RUNS = 32
 # Values of no bits that a chunk can hold at most.
 _MAX_EMPTY = (1 << 16) - 1
+# Bytes of unpacked blocks that a thread keeps the memory of.
+_MOST_HELD = 8 << 20
 # Below this many blocks the number of steps counts more than the bytes they touch.
 _FEW = 128
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -178,20 +180,34 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
     sizes = widths * (BLOCK // 8)
     pieces.require(sizes + dtype.itemsize, "bit-packed values")
     packed = pieces.part(dtype.itemsize, sizes)
-    values = _unpack_by_width(packed, widths, dtype)
-    if bool((counts[:-1] != BLOCK).any()):
-        values = np.concatenate([block[:count] for block, count in zip(values, counts.tolist(), strict=True)])
+    padded = bool((counts[:-1] != BLOCK).any())
+    shape = len(counts), BLOCK
+    # What is copied once more need not have memory of its own.
+    held = padded and len(counts) * BLOCK * dtype.itemsize <= _MOST_HELD
+    values = _SCRATCH.take("blocks", shape, dtype) if held else np.empty(shape, dtype)
+    _unpack_by_width(packed, widths, values)
+    if padded:
+        values = _without_padding(values, counts)
     return FixedWidth(bits, chunks.total, values.reshape(-1)[: chunks.total].view(np.uint8))
 
 
-def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> _Words:
-    """Unpack blocks of different widths, all blocks of one width together."""
-    values = np.empty((len(widths), BLOCK), dtype=dtype)
+def _without_padding(blocks: _Words, counts: Ints) -> _Words:
+    """Return the first counts[i] values of each block; full blocks in a row are copied as one."""
+    values = blocks.reshape(-1)
+    ends = np.append(np.flatnonzero(counts[:-1] != BLOCK), len(counts) - 1)
+    starts = np.append(0, ends[:-1] + 1) * BLOCK
+    stops = ends * BLOCK + counts[ends]
+    return np.concatenate([values[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)])
+
+
+def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], values: _Words) -> None:
+    """Unpack blocks of different widths to the rows of `values`, all blocks of one width together."""
+    dtype = values.dtype
     kernel = compiled("unpack", values.nbytes)
     if kernel is not None:
         starts = np.ascontiguousarray(packed.starts)
         _unpack_compiled(kernel, packed.data, starts, np.ascontiguousarray(widths), values)
-        return values
+        return
     edges = np.flatnonzero(np.diff(widths)) + 1
     if len(edges) < _MANY_RUNS:
         bounds = [0, *edges.tolist(), len(widths)]
@@ -199,11 +215,10 @@ def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], dtype: np.dt
             width = int(widths[start])
             run = packed.select(slice(start, stop))
             unpack(_blocks(run, width, dtype), width, values[start:stop])
-        return values
+        return
     for width in np.unique(widths).tolist():
         here = widths == width
         values[here] = unpack(_blocks(packed.select(here), width, dtype), width)
-    return values
 
 
 def _blocks(packed: Ranges, width: int, dtype: np.dtype[Any]) -> _Words:

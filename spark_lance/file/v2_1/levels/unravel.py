@@ -159,6 +159,8 @@ class Unraveler:
         self._layers = levels.layers
         self._next = 0
         self._rep = levels.rep
+        # The levels at which the lists start that were walked last: those of `_rep` that are left.
+        self._heads: npt.NDArray[np.intp] | None = None
         self._definition = levels.definition
         self._items: Level | None = None
 
@@ -175,29 +177,34 @@ class Unraveler:
     def list(self) -> tuple[npt.NDArray[np.int64], Bytes | None]:
         """Take a list layer: its int64 offsets, one more than lists, and its validity bitmap or None."""
         layer = self._take(is_list=True)
-        rep, definition = self._rep, self._definition
-        if rep is None:
-            raise FormatError("a list without repetition levels")
+        rep, definition = self._starts(), self._definition
         # Searching flags is several times faster than searching numbers.
         heads = np.flatnonzero(rep != 0)
         if len(rep) and (len(heads) == 0 or heads[0] != 0):
             raise FormatError("the first level of a page does not start a list")
-        self._rep = rep[heads] - rep.dtype.type(1)
-        starts, total = heads, len(rep)
+        self._heads = heads
+        offsets = np.empty(len(heads) + 1, dtype=np.int64)
+        starts, total = offsets[:-1], len(rep)
         validity: Bytes | None = None
         self._items = None
+        starts[:] = heads
         if definition is not None:
             self._definition = definition = definition[heads]
             childless = definition > layer.below
-            gaps = np.cumsum(childless)
-            if len(gaps) and gaps[-1]:
-                if bool((np.diff(heads, append=len(rep))[childless] != 1).any()):
+            missing = np.flatnonzero(childless)
+            if len(missing):
+                last = missing[-1] == len(heads) - 1
+                inner = missing[:-1] if last else missing
+                followed = bool((heads[inner + 1] - heads[inner] != 1).any())
+                if followed or (last and heads[-1] != len(rep) - 1):
                     raise FormatError("a null or empty list is followed by items")
-                starts = heads - gaps + childless
-                total -= int(gaps[-1])
+                np.cumsum(childless, out=starts)
+                np.subtract(heads, starts, out=starts)
+                starts += childless
+                total -= len(missing)
             present = self._item_levels()
             if len(present) != len(starts):
-                starts = starts[definition <= self._limit()]
+                offsets = np.append(starts[definition <= self._limit()], 0)
             if layer.null or self._limit() > layer.upper:
                 null = present > layer.upper
                 if layer.null:
@@ -206,11 +213,18 @@ class Unraveler:
                     validity = pack_bits(~null)
         if total != self.count:
             raise FormatError(f"lists of {total} items do not fit {self.count} items")
-        self.count = len(starts)
-        offsets = np.empty(len(starts) + 1, dtype=np.int64)
-        offsets[:-1] = starts
+        self.count = len(offsets) - 1
         offsets[-1] = total
         return offsets, validity
+
+    def _starts(self) -> Level:
+        """Return the repetition levels that the lists walked so far leave."""
+        if self._rep is None:
+            raise FormatError("a list without repetition levels")
+        if self._heads is not None:
+            self._rep = self._rep[self._heads] - self._rep.dtype.type(1)
+            self._heads = None
+        return self._rep
 
     def every(self, size: int) -> None:
         """Go from the items of fixed-size lists to the lists: keep the first level of each `size` items."""

@@ -29,6 +29,8 @@ __all__ = ["FieldReader"]
 _MAX_ROWS = 1 << 32
 # A read of at most one of this many rows of a page does not decode the page.
 _NARROW = 16
+# Of pages of which so many parts were read one by one, all is decoded and held, if that is little.
+_WORN = 2
 # A read of fewer rows of a page than that decodes as much as gives this many Arrow bytes, for the reads after
 # it: more would be held for every column.
 _PART_BYTES = 2 << 20
@@ -145,6 +147,8 @@ class _PathReader:
             raise FormatError(f"a column of {self.num_rows} rows", place=f"column {column.index}")
         self._last: tuple[int, int, pa.Array] | None = None
         self._row_pages: dict[int, RowPage] = {}
+        # Page number -> how often a few of its rows were read.
+        self._narrow_reads: dict[int, int] = {}
         # Where a read begins that goes on from the one before it.
         self._next = 0
 
@@ -190,7 +194,14 @@ class _PathReader:
     def _is_narrow(self, number: int, first: int, end: int) -> bool:
         """Tell whether decoding just these rows pays: they are few, and nobody is reading row after row."""
         rows = self._starts[number + 1] - self._starts[number]
-        return self._starts[number] + first != self._next and (end - first) * _NARROW <= rows
+        few = self._starts[number] + first != self._next and (end - first) * _NARROW <= rows
+        return few and not self._is_worn(number)
+
+    def _is_worn(self, number: int) -> bool:
+        """Tell whether a page is read in parts again and again, so that decoding all of it pays."""
+        rows = self._starts[number + 1] - self._starts[number]
+        worn = self._source.is_mapped and self._narrow_reads.get(number, 0) >= _WORN
+        return worn and rows <= self._part_rows(number)
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
         arrays = []
@@ -208,6 +219,9 @@ class _PathReader:
         if len(run) > 1:
             return [self._read_run(number, len(run))]
         if not self._is_decoded(number, first, end) and self._is_narrow(number, first, end):
+            if len(self._narrow_reads) >= _KEPT_PAGES:
+                self._narrow_reads.clear()
+            self._narrow_reads[number] = self._narrow_reads.get(number, 0) + 1
             return [self._take_page(number, np.arange(first, end))]
         return self._read_page(number, first, end)
 
@@ -307,6 +321,8 @@ class _PathReader:
     def _decode(self, number: int, first: int, end: int) -> tuple[int, pa.Array]:
         """Decode at least rows [first, end) of a page; return the first row of what was decoded, and that."""
         rows = self._starts[number + 1] - self._starts[number]
+        if self._is_worn(number):
+            first, end = 0, rows
         stop = max(end, first + self._part_rows(number))
         if (first or stop < rows) and self._source.is_mapped:
             part = self._row_page(number).part(first, min(stop, rows))

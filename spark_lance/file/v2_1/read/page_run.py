@@ -98,6 +98,6 @@ def _check_rows(found: mini_block.DecodedChunks, pages: Sequence[Page], counts: 
         begins = levels.rep == levels.max_rep
         if not bool(begins[at].all()):
             raise FormatError("the first level of a page does not start a list")
-        rows = np.add.reduceat(begins, at, dtype=np.int64)
+        rows = np.array([np.count_nonzero(page) for page in np.split(begins, at[1:])])
     if not np.array_equal(rows, [page.length for page in pages]):
         raise FormatError("a page decodes to another number of rows than it has")
