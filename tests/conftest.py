@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -88,6 +89,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         # Hypothesis has no public name for it; tests/test_shares.py tells if it is renamed.
         test._hypothesis_internal_use_settings = shared(test._hypothesis_internal_use_settings)  # type: ignore[union-attr]
         test._given_share = True  # type: ignore[union-attr]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Find thousands of tests without looking for garbage meanwhile, and leave them out of later looks."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 # What takes longest, the first the longest: files, and then folders whose files need the session. Those of

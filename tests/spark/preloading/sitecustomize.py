@@ -5,11 +5,14 @@ processor time. The daemon that a session may choose forks the workers of tasks 
 and writes have Spark's own.
 """
 
+import contextlib
 import sys
 
 if "pyspark.daemon" in sys.orig_argv:
-    from spark_lance.spark.daemon import preload
+    # A Python that lacks a package tells so when a worker asks for it.
+    with contextlib.suppress(ImportError):
+        from spark_lance.spark.daemon import preload
 
-    preload()
+        preload()
     # It is run as the program after this.
-    del sys.modules["pyspark.daemon"]
+    sys.modules.pop("pyspark.daemon", None)
