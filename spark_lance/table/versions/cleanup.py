@@ -236,10 +236,10 @@ def cleanup(
     if dry_run:
         return CleanupStats.of(files, show=True)
     manifests = [file for file in files if file.kind == "manifest"]
-    deleted = list(_delete(store, manifests, delete_rate_limit))
+    deleted = list(_delete(store, manifests, delete_rate_limit, 0, len(files)))
     line.hold({file.path for file in manifests} - {file.path for file in deleted})
     rest = [file for file in files if file.kind != "manifest" and not line.is_kept(file)]
-    deleted += _delete(store, rest, delete_rate_limit)
+    deleted += _delete(store, rest, delete_rate_limit, len(manifests), len(files))
     failed = len(manifests) + len(rest) - len(deleted)
     logger.info("cleaned up %s: %d files, %d failed", root, len(deleted), failed)
     return CleanupStats.of(deleted, failed)
@@ -415,14 +415,16 @@ def _same(branch: str | None, other: str | None) -> bool:
     return (branch or "main") == (other or "main")
 
 
-def _delete(store: Store, files: list[CleanupFile], rate: int | None) -> Iterator[CleanupFile]:
-    """Delete files and yield those that are gone."""
+def _delete(
+    store: Store, files: list[CleanupFile], rate: int | None, done: int, of: int
+) -> Iterator[CleanupFile]:
+    """Delete files, at most `rate` a second, and yield those that are gone; `done` of all were dealt with."""
     step = min(rate or _DELETES_AT_ONCE, _DELETES_AT_ONCE)
     for start in range(0, len(files), step):
-        if rate is not None and start:
+        if rate is not None and done + start:
             time.sleep(step / rate)
         part = files[start : start + step]
-        report("deleting", start, len(files), "files")
+        report("deleting", done + start, of, "files")
         try:
             store.delete_many(file.path for file in part)
             yield from part
