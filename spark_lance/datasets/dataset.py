@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from spark_lance.datasets.operations import Operation
     from spark_lance.datasets.transaction import Transaction
     from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard, find_latest, plan_write
+    from spark_lance.table.manifest import Manifest
     from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
     from spark_lance.table.versions.resolve import Reference, version_at
     from spark_lance.table.writing.align import Aligner
@@ -254,8 +255,7 @@ def write_dataset(
     message = {} if commit_message is None else {COMMIT_MESSAGE: commit_message}
     properties = {**(transaction_properties or {}), **message}
     latest = find_latest(store, root)
-    like = latest.schema.to_arrow() if latest is not None and mode == "append" else None
-    reader = as_reader(data, schema, like)
+    reader = as_reader(data, schema, _appended_to(latest, mode))
     asked: dict[str, Any] = {
         "data_storage_version": data_storage_version,
         "stable_row_ids": enable_stable_row_ids,
@@ -275,6 +275,11 @@ def write_dataset(
     )
     version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))
+
+
+def _appended_to(latest: Manifest | None, mode: str) -> pa.Schema | None:
+    """Return the schema of the version that data is appended to, if it is."""
+    return latest.schema.to_arrow() if latest is not None and mode == "append" else None
 
 
 def _check_target(target: Any, mode: str) -> None:
