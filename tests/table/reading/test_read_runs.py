@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -35,7 +36,7 @@ def rows() -> pa.Table:
 
 @pytest.mark.parametrize("version", ["legacy", "2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("local", [True, False])
-def test_runs(tmp_path: Path, version: str, local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs(tmp_path: Path, version: Any, local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     table = rows()
     if version == "legacy":
         table = table.drop_columns(["maybe", "st"])  # Such files keep few nulls.
