@@ -27,6 +27,7 @@ from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.late import late
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import is_detached
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
@@ -251,11 +252,8 @@ def write_dataset(
     _check_target(uri, mode)
     place = place_of(uri, storage_options, commit_lock)
     store, root = place.store, place.root
-    message = {} if commit_message is None else {COMMIT_MESSAGE: commit_message}
-    properties = {**(transaction_properties or {}), **message}
     latest = find_latest(store, root)
-    like = latest.schema.to_arrow() if latest is not None and mode == "append" else None
-    reader = as_reader(data, schema, like)
+    reader = _reader(data, schema, latest if mode == "append" else None)
     asked: dict[str, Any] = {
         "data_storage_version": data_storage_version,
         "stable_row_ids": enable_stable_row_ids,
@@ -273,8 +271,18 @@ def write_dataset(
         held=isinstance(data, pa.Table | pa.RecordBatch),
         targets=choose_targets(bases, target_bases, target_all_bases),
     )
+    properties = _with_message(transaction_properties or {}, commit_message)
     version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, store, root, load_version(store, root, version))
+
+
+def _reader(data: Any, schema: pa.Schema | None, table: Manifest | None) -> pa.RecordBatchReader:
+    """Return the rows of data; numbers without types get those of the table's columns."""
+    return as_reader(data, schema, None if table is None else table.schema.to_arrow())
+
+
+def _with_message(properties: Mapping[str, str], message: str | None) -> Mapping[str, str]:
+    return properties if message is None else {**properties, COMMIT_MESSAGE: message}
 
 
 def _check_target(target: Any, mode: str) -> None:

@@ -45,6 +45,9 @@ class RowReader(Protocol):
     def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
         """Return rows by ascending number, without repeats; raises as `FieldReader.read`."""
 
+    def lies_flat(self) -> bool:
+        """Tell whether reads are slices of the file, without a copy."""
+
 
 class FieldWriter(Protocol):
     """Encodes runs of rows of one top-level field into pages."""

@@ -42,6 +42,7 @@ from spark_lance.io.outputs import (
 )
 from spark_lance.io.ranges import check_length, fetch_joined
 from spark_lance.io.retry import RetryPolicy, retried
+from spark_lance.io.s3_requests import DELETES_PER_REQUEST, delete_objects, first_objects
 from spark_lance.io.storage_options import DRIVERS, fsspec_options, split_own
 from spark_lance.io.stored_object import StoredObject, file_of_disk, files_of_disk, stored_object
 
@@ -55,7 +56,6 @@ Result = TypeVar("Result")
 # The end of the name of a directory bucket of S3, which lists names in no order.
 _UNORDERED_BUCKET = "--x-s3"
 _PARALLEL_REQUESTS = 16
-_DELETES_PER_REQUEST = 1000
 _MAKING = frozenset({"writing", "creating"})
 
 
@@ -305,10 +305,8 @@ class Store:
             NotADirectoryError: the directory is a file of this machine.
         """
         if self.protocol in S3:
-            bucket, _, key = directory.partition("/")
-            prefix = f"{key.rstrip('/')}/" if key else ""
-            answer = self._s3("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
-            found = [str(entry["Key"]).removeprefix(prefix) for entry in answer.get("Contents") or ()]
+            prefix = f"{directory.rstrip('/')}/"
+            found = (one.path.removeprefix(prefix) for one in first_objects(self._s3, directory, limit))
             return [path for path in found if path and not path.endswith("/")]
         if self.is_local and Path(directory).is_file():
             raise NotADirectoryError(directory)
@@ -332,16 +330,9 @@ class Store:
 
         None where that takes more: only S3 lists names in order, but for its directory buckets.
         """
-        bucket, _, key = directory.partition("/")
-        if not self.tells_tags or bucket.endswith(_UNORDERED_BUCKET):
+        if not self.tells_tags or directory.partition("/")[0].endswith(_UNORDERED_BUCKET):
             return None
-        prefix = f"{key.rstrip('/')}/"
-        answer = self._s3("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
-        found = answer.get("Contents") or ()
-        return [
-            StoredObject(f"{bucket}/{one['Key']}", int(one["Size"]), one["LastModified"], one.get("ETag"))
-            for one in found
-        ]
+        return first_objects(self._s3, directory, limit)
 
     def _entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Return some entries of a directory: the name, and whether it is a directory."""
@@ -432,8 +423,8 @@ class Store:
             with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
                 list(pool.map(self.delete, asked))
             return
-        for start in range(0, len(asked), _DELETES_PER_REQUEST):
-            self._delete_from_s3(asked[start : start + _DELETES_PER_REQUEST])
+        for start in range(0, len(asked), DELETES_PER_REQUEST):
+            delete_objects(self._s3, asked[start : start + DELETES_PER_REQUEST])
 
     def create(self, path: str) -> OutputFile:
         """Start writing a new object, which becomes visible when it is closed."""
@@ -451,18 +442,6 @@ class Store:
             )
         guarded = lambda function: self._call("writing", path, lambda fs: function(), once=True)  # noqa: E731
         return RemoteOutput(self.fs, path, guarded)
-
-    def _delete_from_s3(self, paths: Sequence[str]) -> None:
-        bucket = paths[0].partition("/")[0]
-        keys = [{"Key": path.partition("/")[2]} for path in paths]
-        request = {"Objects": keys, "Quiet": True}
-        answer = self._s3("delete_objects", paths[0], Bucket=bucket, Delete=request)
-        if errors := answer.get("Errors"):
-            first = errors[0]
-            raise StoreError(
-                f"{len(errors)} of {len(paths)} objects could not be deleted; {bucket}/{first.get('Key')}: "
-                f"{first.get('Message') or first.get('Code')}"
-            )
 
     def _s3(self, operation: str, path: str, **request: Any) -> Any:
         """Send one S3 request, and again while it fails for a moment."""

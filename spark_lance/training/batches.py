@@ -12,6 +12,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -104,6 +105,7 @@ class Batches:
         for index in range(begin.buffer, len(buffers)):
             table = self._buffer(buffers[index], (self.seed, number, shard, index), opened)
             used = begin.rows if index == begin.buffer else 0
+            lies_together = all(column.num_chunks == 1 for column in table.columns)
             while used < table.num_rows:
                 part = table.slice(used, self.batch_size - rows)
                 held.append(part)
@@ -111,7 +113,7 @@ class Batches:
                 used += part.num_rows
                 place = Position(index, used)
                 if rows == self.batch_size:
-                    yield _together(held), place
+                    yield part if lies_together and len(held) == 1 else _together(held), place
                     held, rows = [], 0
         if held and not self.drop_last:
             yield _together(held), place
@@ -154,14 +156,19 @@ class Batches:
             # Their order is lost below; so those of one fragment are read one after the other.
             pieces = sorted(pieces, key=lambda piece: (piece.message.id, piece.span))
         tables: list[pa.Table] = []
-        for piece in _joined(pieces):
-            number = piece.message.id
+        for number, group in groupby(pieces, lambda piece: piece.message.id):
+            together = list(group)
             if number not in opened:
                 if len(opened) >= _KEPT_OPEN:
                     opened.popitem(last=False)
-                opened[number] = piece.opened(condition)
+                opened[number] = together[0].opened(condition)
             opened.move_to_end(number)
-            tables += piece.tables(_TABLE_BYTES, condition, opened[number])
+            runs = [piece.span for piece in together if piece.span is not None and piece.selection is None]
+            if condition is None and len(runs) == len(together):
+                tables.append(together[0].read_runs(_joined(runs), opened[number]))
+                continue
+            for piece in together:
+                tables += piece.tables(_TABLE_BYTES, condition, opened[number])
         if not tables:
             return self.empty_table()
         table = pa.concat_tables(tables)
@@ -203,28 +210,20 @@ def rows_at(dataset: LanceDataset, rows: Sequence[int], columns: Sequence[str] |
     return known_table(with_blob_bytes(found, dataset.snapshot, blobs).select(names))
 
 
-def _joined(pieces: Sequence[ScanTask]) -> list[ScanTask]:
-    """Return pieces with those as one that go on where the one before them ends."""
-    found: list[ScanTask] = []
-    for piece in pieces:
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and (last.selection, piece.selection) == (None, None)
-            and last.message.id == piece.message.id
-            and last.span is not None
-            and piece.span is not None
-            and last.span[1] == piece.span[0]
-        ):
-            found[-1] = replace(last, span=(last.span[0], piece.span[1]))
+def _joined(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ascending runs of rows with those as one that go on where the one before them ends."""
+    found: list[tuple[int, int]] = []
+    for start, stop in runs:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], stop)
         else:
-            found.append(piece)
+            found.append((start, stop))
     return found
 
 
 def _together(parts: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of a batch, each column in one chunk if it can be."""
-    return (parts[0] if len(parts) == 1 else pa.concat_tables(parts)).combine_chunks()
+    return pa.concat_tables(parts).combine_chunks()
 
 
 def _dealt(pieces: Sequence[ScanTask], shards: int) -> list[list[ScanTask]]:

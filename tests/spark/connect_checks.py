@@ -363,7 +363,7 @@ LONG = {
     "views",
     "jobs",
 }
-LONG |= {f"{name}_of_a_table_object" for name in ("columns", "upkeep", "clustering", "indices")}
+LONG |= {f"{name}_of_a_table_object" for name in ("rows", "columns", "upkeep", "clustering", "indices")}
 
 
 def tell(name: str, start: float, error: str | None) -> None:

@@ -114,11 +114,6 @@ class FragmentReader:
                     f"column {field.name!r} must not be null, but fragment {fragment.id} lacks it"
                 )
 
-    @property
-    def is_mapped(self) -> bool:
-        """Whether the files are at hand in memory, so that nothing is fetched."""
-        return all(file.source.is_mapped for file in self._files)
-
     def _leaves_of(self, ids: set[int]) -> set[int]:
         """Return those ids that are leaves: parents may be listed by several files."""
         parents = {node.id for field in self.fields for node in field.walk() if node.kind in _STRUCTURAL}
@@ -176,12 +171,41 @@ class FragmentReader:
         parts = [part for _, parts in chosen for part in parts]
         if not all(isinstance(part.reader, RowReader) for part in parts):
             return self._take_runs(rows, [field for field, _ in chosen])
-        if self.is_mapped:
+        if self._is_mapped:
             return self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
         # Every column asks for its bytes in two or three turns: the columns wait for theirs at the same time.
         with ThreadPoolExecutor(_PARALLEL_COLUMNS) as pool:
             waiting = {id(part): pool.submit(part.take, rows) for part in parts}
             return self._columns_of(chosen, len(rows), lambda part: waiting[id(part)].result(), rows)
+
+    def read_runs(
+        self, runs: Sequence[tuple[int, int]], fields: Sequence[Field] | None = None
+    ) -> list[pa.ChunkedArray]:
+        """Return the rows of ascending runs [start, stop), one after the other, of `fields` as in `read`.
+
+        What lies in the files as it is wanted is not copied.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `read`.
+        """
+        rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])
+        chosen = self._chosen(fields)
+        readers = [part.reader for _, parts in chosen for part in parts]
+        if not self._is_mapped or not all(isinstance(reader, RowReader) for reader in readers):
+            return self.take(rows, fields)
+
+        def read(part: _Part) -> pa.ChunkedArray:
+            if isinstance(part.reader, RowReader) and part.reader.lies_flat():
+                pieces = [part.read(start, stop) for start, stop in runs]
+                return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], pieces[0].type)
+            return part.take(rows)
+
+        return self._columns_of(chosen, len(rows), read, rows)
+
+    @property
+    def _is_mapped(self) -> bool:
+        """Whether the files are at hand in memory, so that nothing is fetched."""
+        return all(file.source.is_mapped for file in self._files)
 
     def _take_runs(self, rows: npt.NDArray[np.int64], fields: Sequence[Field]) -> list[pa.ChunkedArray]:
         """Take rows by reading whole runs of rows that are near each other."""

@@ -93,11 +93,6 @@ class FragmentRows:
         self._reader = FragmentReader(store, root, fragment, list(dict.fromkeys(fields)), bases)
         self.num_rows = self._reader.num_rows
 
-    @property
-    def is_mapped(self) -> bool:
-        """Whether the files are at hand in memory, so that nothing is fetched."""
-        return self._reader.is_mapped
-
     @cached_property
     def deleted(self) -> npt.NDArray[np.uint32]:
         """The deleted rows, ascending.
@@ -146,6 +141,14 @@ class FragmentRows:
         wanted = any(name in SYSTEM_COLUMNS for name in columns.names)
         rows = np.arange(start, stop if wanted else start, dtype=np.int64)
         return self._table(columns, values, rows, lambda lineage: lineage.read(start, stop))
+
+    def read_runs(self, columns: Columns, runs: Sequence[tuple[int, int]]) -> pa.Table:
+        """Return the physical rows of ascending runs [start, stop), deleted ones too; errors as `read`."""
+        rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])
+        if not columns.names:
+            return rows_without_columns(len(rows))
+        values = self._reader.read_runs(runs, columns.fields)
+        return self._table(columns, values, rows, lambda lineage: lineage.take(rows))
 
     def take(self, columns: Columns, rows: Rows) -> pa.Table:
         """Return physical rows, given by ascending number without repeats; errors as `read`."""

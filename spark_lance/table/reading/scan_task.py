@@ -123,8 +123,7 @@ class ScanTask:
         if filter is None:
             rows = opened or self._open(self.fields)
             runs = self._runs(rows, None)
-            short = self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS
-            if short and (opened is None or not opened.is_mapped):
+            if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
                 alive = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
                 pace = Pace(target_bytes, rows.row_bytes(self._columns))
                 yield from self._complete(rows, None, self._columns, alive, pace, sparse=True)
@@ -224,6 +223,19 @@ class ScanTask:
             gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
             offsets = np.delete(offsets, gone)
         return rows.take(self._columns, offsets)
+
+    def read_runs(self, runs: Sequence[tuple[int, int]], opened: FragmentRows) -> pa.Table:
+        """Return the physical rows of some runs that are not deleted.
+
+        Args:
+            runs: [start, stop), ascending, at least one; they do not overlap.
+            opened: what `opened` returned.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `tables`.
+        """
+        keep = np.concatenate([keep_mask(opened.deleted, *run) for run in runs])
+        return _filtered(opened.read_runs(self._columns, runs), keep)
 
     def runs(self, condition: Condition) -> tuple[list[tuple[int, int]], int]:
         """Return the runs of physical rows whose pages a condition may keep, and the rows there are.

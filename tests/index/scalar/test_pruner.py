@@ -167,6 +167,15 @@ def test_a_set_may_hold_all_rows_of_a_fragment(
     assert known(table, "b = 1") == all_covered
 
 
+def test_the_indices_of_a_field(table: spark_lance.LanceDataset) -> None:
+    pruner, schema = ScalarPruner(table.snapshot), table.lance_schema
+    names = {
+        path: [index.name for index in pruner.indices_of(schema.find(path)[-1].id)]
+        for path in ("a", "b", "s.d", "c")
+    }
+    assert names == {"a": ["BTREE"], "b": ["BITMAP"], "s.d": ["BITMAP"], "c": []}
+
+
 A_5, B_IS_1 = ("a = 5", "a_idx", "BTREE"), ("b = 1", "b_idx", "BITMAP")
 
 

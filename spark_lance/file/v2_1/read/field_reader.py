@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
@@ -18,7 +19,8 @@ from spark_lance.file.nested import merge_paths
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_1.chunks import Ints
-from spark_lance.file.v2_1.read.page import decode_page, page_ranges, page_rows
+from spark_lance.file.v2_1.layouts import full_zip
+from spark_lance.file.v2_1.read.page import decode_page, page_layout, page_ranges, page_rows
 from spark_lance.file.v2_1.read.page_run import RUN_ITEMS, decode_run, run_key
 from spark_lance.file.v2_1.read.row_page import RowPage
 from spark_lance.file.version import FileVersion
@@ -29,8 +31,6 @@ __all__ = ["FieldReader"]
 _MAX_ROWS = 1 << 32
 # A read of at most one of this many rows of a page does not decode the page.
 _NARROW = 16
-# Of pages of which so many parts were read one by one, all is decoded and held, if that is little.
-_WORN = 2
 # A read of fewer rows of a page than that decodes as much as gives this many Arrow bytes, for the reads after
 # it: more would be held for every column.
 _PART_BYTES = 2 << 20
@@ -91,6 +91,10 @@ class FieldReader:
             arrays = [merge_paths(self._field, pieces) for pieces in _align(parts)]
         return pa.chunked_array(arrays, type=self._type)
 
+    def lies_flat(self) -> bool:
+        """Tell whether reads are slices of the file, without a copy."""
+        return len(self._paths) == 1 and self._paths[0].lies_flat
+
     def take(self, rows: Ints) -> pa.ChunkedArray:
         """Return some rows as the field's Arrow type, decoding little more than these.
 
@@ -147,14 +151,20 @@ class _PathReader:
             raise FormatError(f"a column of {self.num_rows} rows", place=f"column {column.index}")
         self._last: tuple[int, int, pa.Array] | None = None
         self._row_pages: dict[int, RowPage] = {}
-        # Page number -> how often a few of its rows were read.
-        self._narrow_reads: dict[int, int] = {}
         # Where a read begins that goes on from the one before it.
         self._next = 0
 
     @property
     def num_rows(self) -> int:
         return self._starts[-1]
+
+    @cached_property
+    def lies_flat(self) -> bool:
+        """Whether the values of the first page lie there one after the other, as those of others then do."""
+        if not self._source.is_mapped or not self._pages or len(self._path) > 1:
+            return False
+        layout = page_layout(self._pages[0])
+        return layout.HasField("full_zip_layout") and full_zip.plain_width(layout.full_zip_layout) is not None
 
     def _spans(self, start: int, stop: int) -> list[_Span]:
         """Return (page number, first row, end row) of the pages that have rows [start, stop).
@@ -195,13 +205,7 @@ class _PathReader:
         """Tell whether decoding just these rows pays: they are few, and nobody is reading row after row."""
         rows = self._starts[number + 1] - self._starts[number]
         few = self._starts[number] + first != self._next and (end - first) * _NARROW <= rows
-        return few and not self._is_worn(number)
-
-    def _is_worn(self, number: int) -> bool:
-        """Tell whether a page is read in parts again and again, so that decoding all of it pays."""
-        rows = self._starts[number + 1] - self._starts[number]
-        worn = self._source.is_mapped and self._narrow_reads.get(number, 0) >= _WORN
-        return worn and rows <= self._part_rows(number)
+        return few and not self.lies_flat
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
         arrays = []
@@ -219,9 +223,6 @@ class _PathReader:
         if len(run) > 1:
             return [self._read_run(number, len(run))]
         if not self._is_decoded(number, first, end) and self._is_narrow(number, first, end):
-            if len(self._narrow_reads) >= _KEPT_PAGES:
-                self._narrow_reads.clear()
-            self._narrow_reads[number] = self._narrow_reads.get(number, 0) + 1
             return [self._take_page(number, np.arange(first, end))]
         return self._read_page(number, first, end)
 
@@ -321,8 +322,6 @@ class _PathReader:
     def _decode(self, number: int, first: int, end: int) -> tuple[int, pa.Array]:
         """Decode at least rows [first, end) of a page; return the first row of what was decoded, and that."""
         rows = self._starts[number + 1] - self._starts[number]
-        if self._is_worn(number):
-            first, end = 0, rows
         stop = max(end, first + self._part_rows(number))
         if (first or stop < rows) and self._source.is_mapped:
             part = self._row_page(number).part(first, min(stop, rows))

@@ -1,4 +1,4 @@
-"""Parts of pages in any order, by one reader; what is asked for again and again is decoded as a whole."""
+"""Parts of pages, read in any order by one reader, and several runs of rows of a fragment at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
-from spark_lance.file.v2_1.read import row_page
 from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import open_store
@@ -48,21 +47,3 @@ def test_parts_in_any_order_are_the_rows(tmp_path: Path, width: int) -> None:
             stop = start + int(chance.integers(1, width + 1))
             found = reader.read(start, stop)
             assert found.combine_chunks() == table[field.name].slice(start, stop - start).combine_chunks()
-
-
-def test_a_page_of_which_parts_are_read_often_is_decoded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, table = written(tmp_path)
-    taken: list[int] = []
-    really = row_page.RowPage.take
-
-    def noted(page: row_page.RowPage, rows: np.ndarray) -> pa.Array:
-        taken.append(len(rows))
-        return really(page, rows)
-
-    monkeypatch.setattr(row_page.RowPage, "take", noted)
-    reader = file.open_field(file.schema.field("n"))
-    for start in (9000, 2000, 15_000, 300, 11_000):
-        assert reader.read(start, start + 50).to_pylist() == table["n"].slice(start, 50).to_pylist()
-    assert taken == [50, 50]
