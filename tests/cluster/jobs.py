@@ -214,6 +214,16 @@ def upsert_stream(spark: SparkSession, path: str, folder: str, trouble: Trouble,
         out.start().awaitTermination()
 
 
+def copied(spark: SparkSession, path: str, parquet: str, other: str) -> None:
+    """Write a table as Parquet, and that as a table, by tasks."""
+    spark.read.format("lance").load(path).write.parquet(parquet)
+    spark.conf.set("spark.lance.localRows", "0")
+    try:
+        spark.read.parquet(parquet).write.format("lance").mode("append").save(other)
+    finally:
+        spark.conf.unset("spark.lance.localRows")
+
+
 def ids(spark: SparkSession, path: str) -> list[int]:
     """Read the table's numbers."""
     return sorted(row.id for row in spark.read.format("lance").option("columns", "id").load(path).collect())

@@ -34,6 +34,12 @@ def test_a_table_is_written_read_and_appended_to(driver: Driver, path: str) -> N
     check_orphans_go(path)
 
 
+def test_what_is_read_as_columns_is_written(driver: Driver, path: str) -> None:
+    driver.run(jobs.append, path, 0)
+    driver.run(jobs.copied, path, path + ".parquet", path + ".copy")
+    assert ids(path + ".copy") == list(range(ROWS))
+
+
 def test_a_copy_of_a_slow_task_wins_and_rows_are_there_once(driver: Driver, path: str, marks: Path) -> None:
     driver.run(jobs.append, path, 0)
     driver.run(jobs.append, path, ROWS, jobs.stuck, str(marks))

@@ -7,7 +7,7 @@ with its gaps where many rows are left, single rows where few are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -235,7 +235,7 @@ class ScanTask:
             FormatError, UnsupportedFormatError: as `tables`.
         """
         keep = np.concatenate([keep_mask(opened.deleted, *run) for run in runs])
-        return _filtered(opened.read_runs(self._columns, runs), keep)
+        return kept_of(opened.read_runs(self._columns, runs), keep)
 
     def runs(self, condition: Condition) -> tuple[list[tuple[int, int]], int]:
         """Return the runs of physical rows whose pages a condition may keep, and the rows there are.

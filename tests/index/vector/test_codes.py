@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.index.vector.ivf import Ivf, pack_tensor, unpack_tensor
 from spark_lance.index.vector.metrics import Metric, distances, exact_distances
+from spark_lance.index.vector.quantizers import base
 from spark_lance.index.vector.quantizers.base import Codes, Quantizer
 from spark_lance.index.vector.quantizers.flat import Flat
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
@@ -184,6 +185,21 @@ def test_one_query_of_several_partitions(metric: Metric) -> None:
                 exact = scorer.some(together, np.arange(len(found)))
                 off = np.abs(found - exact).max(initial=0)
                 assert off <= (scorer.rounding(together) if scorer.direct else 1e-3), quantizer.name
+
+
+@pytest.mark.parametrize("size", [1, 99, 100, 101, 250])
+def test_a_large_partition_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(base, "_ONE_THREAD", 100 * 32)
+    points = clustered(size, 32)
+    lengths = np.arange(size, dtype=np.float32)
+    asked = base.Asked(clustered(1, 32, seed=3), np.ones(1, np.float32))
+    scorer = base.Scorer(points, lengths, -2.0)
+    expected = -2 * (points @ asked.points[0]) + lengths + 1
+    for most in (0, 1 << 23):
+        monkeypatch.setattr(base, "_MOST_ALONE", most)
+        found = np.full(size, np.nan, np.float32)
+        scorer.estimate(asked, found)
+        assert np.allclose(found, expected, rtol=1e-4, atol=1e-3)
 
 
 def assert_same(one: Codes, other: Codes) -> None:

@@ -27,6 +27,10 @@ from spark_lance.index.vector.metrics import Metric, Vectors
 __all__ = ["Asked", "Codes", "Quantizer", "Queries", "Scorer", "Training"]
 
 Matrix = npt.NDArray[np.float32]
+# BLAS takes all cores for products of somewhat more numbers than this, and waits for them with its own core
+# busy: a query that looks at ten partitions waits ten times for cores that others use. With more it pays.
+_ONE_THREAD = 1 << 18
+_MOST_ALONE = 1 << 23
 # Column name -> one row per vector: (n,) or (n, width).
 Codes = Mapping[str, npt.NDArray[Any]]
 
@@ -93,7 +97,11 @@ class Scorer:
 
     def estimate(self, asked: Asked, out: Matrix) -> None:
         """Write the distances of one query to all rows into an array (n,) float32, rounded as sums are."""
-        np.matmul(self.points, asked.points[0], out=out, casting="same_kind")
+        rows, width = self.points.shape
+        step = rows if self.points.size > _MOST_ALONE else max(1, _ONE_THREAD // max(1, width))
+        for start in range(0, rows, step):
+            part = slice(start, start + step)
+            np.matmul(self.points[part], asked.points[0], out=out[part], casting="same_kind")
         out *= self.scale
         out += self.add if isinstance(asked.gain, float) else self.add * asked.gain[0]
         out += asked.shift[0]
