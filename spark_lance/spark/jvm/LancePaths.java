@@ -5,6 +5,8 @@
 package spark_lance.sql;
 
 import java.lang.reflect.Field;
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -18,6 +20,11 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 public final class LancePaths {
+  // Options that say which versions are read, or that rows without one are.
+  private static final String[] OF_VERSIONS = {
+    "version", "tag", "asof", "fresh", "readChangeFeed", "startingVersion", "startingTimestamp"
+  };
+
   private LancePaths() {}
 
   // What a read sees: its columns as JSON (`schema`) and its version (`ref`); null if Spark's workers are to find out.
@@ -59,10 +66,10 @@ public final class LancePaths {
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      ScanBuilder own = super.newScanBuilder(known(options));
       if (!LanceScan.plans(false)) {
-        return super.newScanBuilder(options);
+        return own;
       }
-      ScanBuilder own = super.newScanBuilder(options);
       try {
         return LanceScan.ofPath(String.valueOf(options.get("path")), read(options), schema, own);
       } catch (IllegalArgumentException refused) {
@@ -80,6 +87,21 @@ public final class LancePaths {
     private synchronized Map read(CaseInsensitiveStringMap options) {
       Object version = pinned(options);
       return LanceScan.read(options, schema, token, version);
+    }
+
+    // Options by which Spark's own way reads the version that is known, too. Streams take none, nor does what reads
+    // the changes between several, or rows that are in none yet.
+    private synchronized CaseInsensitiveStringMap known(CaseInsensitiveStringMap options) {
+      boolean named = false;
+      for (int i = 0; i < OF_VERSIONS.length; i++) {
+        named = named || options.containsKey(OF_VERSIONS[i]);
+      }
+      if (ref == null || named || source() != source || Bridge.callerIs("MicroBatchExecution")) {
+        return options;
+      }
+      Map all = new HashMap(options.asCaseSensitiveMap());
+      all.put("version", String.valueOf(((List) ref).get(2)));
+      return new CaseInsensitiveStringMap(all);
     }
 
     // The version that all reads of this table see.

@@ -87,6 +87,18 @@ def test_a_commit_between_load_and_action_changes_nothing(spark: SparkSession, p
     assert load(spark, path).count() == 12
 
 
+def test_a_read_keeps_its_version_when_the_driver_no_longer_plans(spark: SparkSession, path: str) -> None:
+    spark = spark_lance.enable(spark.newSession())
+    frame, given = load(spark, path), spark.read.format("lance").schema(ID).load(path)
+    assert given.count() == 10
+    append(path, 10, 12)
+    spark.conf.set("spark.lance.planInDriver", "false")
+    for one in (frame, given):
+        assert ids(one.where("id > 7")) == [8, 9]
+        assert one.count() == 10
+    assert load(spark, path).count() == 12
+
+
 @pytest.mark.parametrize("way", ["plain", "enabled", "pruned only"])
 def test_with_a_schema_of_its_own_a_read_is_fixed_at_its_first_action(
     spark: SparkSession, path: str, way: str
