@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from spark_lance.index.entries import segments_of
     from spark_lance.index.scalar.kinds import SCALAR_INDICES
     from spark_lance.index.vector.create import open_segment
-    from spark_lance.index.vector.quantizers.product import ProductQuantizer
     from spark_lance.table.indices.describe import IndexDescription
 else:
     SCALAR_INDICES = late("spark_lance.index.scalar.kinds", "SCALAR_INDICES")
@@ -72,10 +71,6 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
         sub = {"index_type": details.pop("type", "flat").upper(), "dimension": int(centroids.shape[1])}
         if "num_bits" in details:
             details["nbits"] = details.pop("num_bits")
-        if sub["index_type"] == "PQ":
-            # Vectors are made as long as each other for cosine, and so compared by their distance.
-            details["metric_type"] = "l2" if opened.metric == "cosine" else opened.metric
-            details["transposed"] = cast("ProductQuantizer", opened.quantizer).transposed
         figures |= {
             "index_type": opened.kind,
             "index_file_version": "V3",
@@ -85,6 +80,6 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
             "num_partitions": len(opened.lengths),
             "centroids": centroids.tolist(),
             "partitions": [{"size": int(size)} for size in opened.lengths],
-            "sub_index": {**sub, **details},
+            "sub_index": {**sub, **details, **opened.quantizer.figures()},
         }
     return plain

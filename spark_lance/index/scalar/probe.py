@@ -196,22 +196,24 @@ def conjuncts(trees: Sequence[Expression]) -> list[Expression]:
 
     An index would read all that lies on one side of each bound alone.
     """
-    found: list[Expression] = []
-    bounds: list[list[Call]] = []
+    found: list[list[Expression]] = []
+    bounds: list[tuple[Expression, list[Expression]]] = []
     waiting = list(trees)
     while waiting:
         tree = waiting.pop(0)
         if isinstance(tree, Call) and tree.function == "and":
             waiting = [*tree.arguments, *waiting]
-        elif (bound := _bound(tree)) is None:
-            found.append(tree)
-        else:
-            alike = [parts for parts in bounds if parts[0].arguments[0] == bound.arguments[0]]
-            if alike:
-                alike[0].append(bound)
-            else:
-                bounds.append([bound])
-    return [*found, *(parts[0] if len(parts) == 1 else Call("and", tuple(parts)) for parts in bounds)]
+            continue
+        bound = _bound(tree)
+        value = None if bound is None else bound.arguments[0]
+        parts = next((parts for other, parts in bounds if other == value), None)
+        if parts is None:
+            parts = []
+            found.append(parts)
+            if value is not None:
+                bounds.append((value, parts))
+        parts.append(bound or tree)
+    return [parts[0] if len(parts) == 1 else Call("and", tuple(parts)) for parts in found]
 
 
 def _bound(tree: Expression) -> Call | None:

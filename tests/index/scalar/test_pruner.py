@@ -185,7 +185,7 @@ A_5, B_IS_1 = ("a = 5", "a_idx", "BTREE"), ("b = 1", "b_idx", "BITMAP")
         ("c = 9 and a = 5", [A_5]),
         ("a + 1 = 9 or (b = 1 and (c > 3 or s.d = 0))", [B_IS_1, ("s.d = 0", "s.d_idx", "BITMAP")]),
         ("a = 5 and b = 1 and a > 3", [A_5, B_IS_1, ("a > 3", "a_idx", "BTREE")]),
-        ("a >= 3 and b = 1 and a <= 6", [B_IS_1, ("a >= 3 && a <= 6", "a_idx", "BTREE")]),
+        ("a >= 3 and b = 1 and a <= 6", [("a >= 3 && a <= 6", "a_idx", "BTREE"), B_IS_1]),
         ("a >= 3 and a <= 6 or b = 1", [("a >= 3 && a <= 6", "a_idx", "BTREE"), B_IS_1]),
         ("c = 9 or a + 1 = 9", []),
         ("true", []),

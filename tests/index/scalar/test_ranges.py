@@ -30,9 +30,9 @@ def test_bounds_of_one_value_go_together() -> None:
     same = bound("=", A, 3)
     turned = Call("<", (Literal(1), A))
     assert conjuncts([Call("and", (turned, Call("and", (other, same)))), high]) == [
-        same,
         Call("and", (low, high)),
         other,
+        same,
     ]
     either = Call("or", (low, high))
     assert conjuncts([either]) == [either]

@@ -209,20 +209,21 @@ def test_only_needed_columns_are_read(spark: SparkSession, path: str) -> None:
 def between(
     monkeypatch: pytest.MonkeyPatch, module: Any, other: Callable[[], object], times: int = 1
 ) -> list[int]:
-    """Let something happen between the job of an operation and its commit; return the count of jobs."""
+    """Let something happen between the work of an operation and its commit; return how often it worked."""
     jobs: list[int] = []
-    real = module.gather
+    name = "gather_changes" if hasattr(module, "gather_changes") else "gather"
+    real = getattr(module, name)
 
-    def gather(frame: DataFrame, work: Any) -> Any:
-        answers = real(frame, work)
+    def gather(*work: Any) -> Any:
+        answers = real(*work)
         jobs.append(len(answers))
         if len(jobs) <= times:
-            monkeypatch.setattr(module, "gather", real)
+            monkeypatch.setattr(module, name, real)
             other()
-            monkeypatch.setattr(module, "gather", gather)
+            monkeypatch.setattr(module, name, gather)
         return answers
 
-    monkeypatch.setattr(module, "gather", gather)
+    monkeypatch.setattr(module, name, gather)
     return jobs
 
 

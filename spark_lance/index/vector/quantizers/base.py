@@ -217,6 +217,10 @@ class Quantizer(ABC):
     def summary(self) -> dict[str, int]:
         """Return what the manifest's details say: fields of their message."""
 
+    def figures(self) -> dict[str, Any]:
+        """Return what else figures of a segment tell of its codes, by pylance's names."""
+        return {}
+
     @abstractmethod
     def same_codes(self, other: Quantizer) -> bool:
         """Return whether codes of the other, row by row, mean the same here."""

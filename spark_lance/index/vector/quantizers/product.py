@@ -186,6 +186,12 @@ class ProductQuantizer(Quantizer):
         """Return what the manifest's details say."""
         return {"num_bits": self.bits, "num_sub_vectors": self._sub_vectors}
 
+    def figures(self) -> dict[str, Any]:
+        """Return how codes are compared, and how they lie in the file."""
+        # Vectors are made as long as each other for cosine, and so compared by their distance.
+        compared = "l2" if self.metric == "cosine" else self.metric
+        return {"metric_type": compared, "transposed": self.transposed}
+
     def same_codes(self, other: Quantizer) -> bool:
         """Return whether codes of the other mean the same here."""
         return isinstance(other, ProductQuantizer) and np.array_equal(self.codebook, other.codebook)
