@@ -17,7 +17,7 @@ from tests.object_store import Server
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.
-pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
+pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")]
 
 
 @pytest.fixture(scope="module")
