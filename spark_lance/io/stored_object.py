@@ -73,8 +73,9 @@ def file_of_disk(path: str) -> StoredObject:
 def files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
     """Yield the files in a directory of this machine, and in those below if asked for; none if it is missing.
 
-    Links are left out. Unlike fsspec's `find` this passes over no directory that it may not list: who takes
-    what is listed for all that there is would lose files.
+    A link to a file counts as that file; links to directories, which may be another table's, are left out.
+    Unlike fsspec's `find` this passes over no directory that it may not list: who takes what is listed for
+    all that there is would lose files.
 
     Raises:
         StoreError: a directory cannot be listed.
@@ -85,10 +86,10 @@ def files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     inside.append(entry.name)
-                elif entry.is_file(follow_symlinks=False):
+                elif entry.is_file():
                     # It may be deleted while the directory is listed.
                     with contextlib.suppress(FileNotFoundError):
-                        found = entry.stat(follow_symlinks=False)
+                        found = entry.stat()
                         modified = datetime.fromtimestamp(found.st_mtime, timezone.utc)
                         yield StoredObject(f"{directory}/{entry.name}", found.st_size, modified)
     except (FileNotFoundError, NotADirectoryError):
