@@ -55,12 +55,9 @@ smoke-python: ## see that another Python runs the package at all, in a minute: P
 	.venv-smoke-$(OLD)/bin/python -m compileall -q spark_lance pyspark_lance.py
 	HYPOTHESIS_PROFILE=quick .venv-smoke-$(OLD)/bin/python -m pytest $(SMOKE_TESTS) $(ARGS)
 
-# Workers of Spark and other processes that tests start are counted, but for those that tests kill.
-coverage: $(VENV)/.installed-test ## print how much of the package the tests run, in Spark's workers, too
-	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
-	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python -m coverage report
+# What runs in Spark's workers and in other processes that tests start is not counted.
+coverage: $(VENV)/.installed-test ## print how much of the package the tests run in their own processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term-missing $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
