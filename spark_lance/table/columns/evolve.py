@@ -19,6 +19,8 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.file.schema import Field, Schema
+from spark_lance.file.v2_1.write.storable import check_storable
+from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
@@ -128,7 +130,8 @@ def add_null_columns(
     """Add columns, or fields to structs, that are null everywhere, and return the new version.
 
     Raises:
-        SchemaError: a field must not be null, or see `add_fields`.
+        SchemaError: a field must not be null, or is of a type that the table's files cannot store, so that
+            nobody could write a row any more; or see `add_fields`.
         CommitError: other writers were in the way; see its subclasses.
     """
 
@@ -137,6 +140,8 @@ def add_null_columns(
         schema, added = add_fields(version, columns)
         known = {field.id for field in version.schema.walk()}
         for column in added:
+            if version.file_version in (FileVersion.V2_1, FileVersion.V2_2):
+                check_storable(column, version.file_version)
             for part in column.walk():
                 if part.id not in known and not part.nullable and part in _outermost(column, known):
                     raise SchemaError(

@@ -275,6 +275,27 @@ def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     assert dataset.drop_columns([]).version == 1
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), pa.int32()),
+        pa.struct([("m", pa.map_(pa.string(), pa.int32()))]),
+        pa.list_(pa.struct([("z", pa.int32())]), 3),
+    ],
+)
+def test_columns_that_the_files_cannot_store_are_refused_before_rows_are_written(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    old = spark_lance.write_dataset(pa.table({"id": [1]}), tmp_path / "old", data_storage_version="2.1")
+    with pytest.raises(SchemaError, match=r"2\.1 has no .*; use version 2\.2"):
+        old.add_columns(pa.schema([("n", kind)]))
+    assert spark_lance.dataset(tmp_path / "old").version == 1
+    new = spark_lance.write_dataset(pa.table({"id": [1]}), tmp_path / "new", data_storage_version="2.2")
+    new.add_columns(pa.schema([("n", kind)])).insert(pa.table({"id": [2], "n": pa.array([None], kind)}))
+    # By itself: pylance reads its own fixed-size lists of structs beside no other column.
+    assert lance.dataset(tmp_path / "new").to_table(["n"])["n"].to_pylist() == [None, None]
+
+
 @VERSIONS
 def test_casts_inside_of_structs(tmp_path: Path, version: str) -> None:
     path = write(tmp_path / "t", data_storage_version=version)

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from spark_lance.errors import SchemaError, UnsupportedFormatError
+from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.metadata import EncodedPage
 from spark_lance.file.schema import Field
-from spark_lance.file.v2_1.encodings.packed_writer import check_packed
 from spark_lance.file.v2_1.layouts.blob_writer import blob_page
 from spark_lance.file.v2_1.layouts.constant_writer import null_page, scalar_page
 from spark_lance.file.v2_1.layouts.full_zip_writer import full_zip_page
 from spark_lance.file.v2_1.layouts.mini_block_writer import PageParts, mini_block_page
 from spark_lance.file.v2_1.levels.ravel import Leaf, ravel
 from spark_lance.file.v2_1.write.choose import BlobPage, FullZip, NullPage, ScalarPage, choose, full_zip
-from spark_lance.file.v2_1.write.settings import Settings
+from spark_lance.file.v2_1.write.storable import check_storable
 from spark_lance.file.version import FileVersion
 
 __all__ = ["FieldWriter"]
@@ -33,7 +32,7 @@ class FieldWriter:
     """
 
     def __init__(self, field: Field, column_base: int, version: FileVersion) -> None:
-        _check_type(field, field.name, version, False, False)
+        check_storable(field, version)
         self._field = field
         self._column_base = column_base
         self._version = version
@@ -87,28 +86,3 @@ def _encode_leaf(leaf: Leaf, version: FileVersion) -> Iterator[tuple[Leaf, PageP
                 f"for the type {leaf.values.type}"
             )
         yield leaf, full_zip_page(leaf, wide.values)
-
-
-def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in_fixed_list: bool) -> None:
-    """Refuse what the version cannot store; the flags tell what `field` is inside of."""
-    kind = field.kind
-    if kind == "blob":
-        return
-    if kind == "packed_struct":
-        check_packed(field, path, version)
-        return
-    if field.logical_type == "fixed_size_binary:0":
-        raise SchemaError(f"column {path!r}: Lance cannot store values of zero width")
-    if kind in ("map", "fsl_struct") and version is FileVersion.V2_1:
-        name = "maps" if kind == "map" else "fixed-size lists of structs"
-        raise SchemaError(f"column {path!r}: file version 2.1 has no {name}; use version 2.2")
-    if kind in ("list", "map") and in_fixed_list:
-        raise SchemaError(f"column {path!r}: Lance cannot store a list inside a fixed-size list of structs")
-    if kind == "fsl_struct" and in_list:
-        raise SchemaError(f"column {path!r}: Lance cannot store a fixed-size list of structs inside a list")
-    if not field.children:
-        Settings.of(field)
-    in_list |= kind in ("list", "map")
-    in_fixed_list |= kind == "fsl_struct"
-    for child in field.children:
-        _check_type(child, f"{path}.{child.name}", version, in_list, in_fixed_list)
