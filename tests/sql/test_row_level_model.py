@@ -75,6 +75,9 @@ OF_TABLE = [
     Text("NOT (x.v <=> 1)", lambda x, y, all: x["v"] != 1),
     Text("odd(x.v)", lambda x, y, all: some(lambda v: v % 2 == 1, x["v"])),
     Text(
+        "length(x.w) BETWEEN 1 AND x.v", lambda x, y, all: some(lambda w, v: 1 <= len(w) <= v, x["w"], x["v"])
+    ),
+    Text(
         "x.k % 2 = 0 AND x.v IS NOT NULL",
         lambda x, y, all: some(lambda k: k % 2 == 0, x["k"]) and x["v"] is not None,
     ),
@@ -114,6 +117,10 @@ OF_BOTH = [
     *OF_TABLE,
     *OF_SOURCE,
     Text("x.v <= y.v", lambda x, y, all: some(lambda a, b: a <= b, x["v"], y["v"])),
+    Text(
+        "x.v + y.v NOT BETWEEN 1 AND 3",
+        lambda x, y, all: some(lambda a, b: not 1 <= a + b <= 3, x["v"], y["v"]),
+    ),
     Text("NOT (x.d <=> y.d)", lambda x, y, all: x["d"] != y["d"]),
     Text(
         "x.v < (SELECT max(s.v) FROM source s WHERE s.k = x.k AND s.v <= y.v)",

@@ -25,37 +25,42 @@ public final class LanceRowLevel {
 
   // The node that stands for a statement; null if it is not about a Lance table.
   public static LogicalPlan take(LogicalPlan plan) {
-    LanceChange change = null;
-    if (plan instanceof DeleteFromTable) {
-      DeleteFromTable delete = (DeleteFromTable) plan;
-      change = change("DELETE", delete.table());
-      if (change != null) {
-        change.question.put("condition", change.condition(delete.condition()));
-      }
-    } else if (plan instanceof UpdateTable) {
-      UpdateTable update = (UpdateTable) plan;
-      change = change("UPDATE", update.table());
-      if (change != null) {
-        LogicalPlan written = LanceChange.written(plan);
-        scala.Option condition = update.condition();
-        change.question.put(
-            "condition", condition.isEmpty() ? null : change.condition((Expression) condition.get()));
-        Seq values = written instanceof UpdateTable ? ((UpdateTable) written).assignments() : NONE;
-        change.question.put("values", change.values(update.assignments(), values));
-      }
-    } else if (plan instanceof MergeIntoTable) {
-      MergeIntoTable merge = (MergeIntoTable) plan;
-      change = change("MERGE", merge.targetTable());
-      if (change != null) {
-        change.merge(merge);
-      }
+    LanceTarget target = target(plan);
+    if (target == null) {
+      return null;
     }
-    return change == null ? null : new Pending(change);
+    LanceChange change = new LanceChange(target);
+    LogicalPlan statement = target.spelledOut(plan);
+    if (statement instanceof DeleteFromTable) {
+      change.question.put("condition", change.condition(((DeleteFromTable) statement).condition()));
+    } else if (statement instanceof UpdateTable) {
+      UpdateTable update = (UpdateTable) statement;
+      LogicalPlan written = LanceChange.written(plan);
+      scala.Option condition = update.condition();
+      change.question.put("condition", condition.isEmpty() ? null : change.condition((Expression) condition.get()));
+      Seq values = written instanceof UpdateTable ? ((UpdateTable) written).assignments() : NONE;
+      change.question.put("values", change.values(update.assignments(), values));
+    } else {
+      change.merge((MergeIntoTable) statement);
+    }
+    return new Pending(change);
   }
 
-  private static LanceChange change(String kind, LogicalPlan table) {
-    LanceTarget target = new LanceTarget(kind);
-    return target.walk(table) ? new LanceChange(target) : null;
+  // What a DELETE, UPDATE or MERGE is about; null for another statement, and for other tables.
+  private static LanceTarget target(LogicalPlan plan) {
+    LanceTarget target = null;
+    LogicalPlan table = null;
+    if (plan instanceof DeleteFromTable) {
+      target = new LanceTarget("DELETE");
+      table = ((DeleteFromTable) plan).table();
+    } else if (plan instanceof UpdateTable) {
+      target = new LanceTarget("UPDATE");
+      table = ((UpdateTable) plan).table();
+    } else if (plan instanceof MergeIntoTable) {
+      target = new LanceTarget("MERGE");
+      table = ((MergeIntoTable) plan).targetTable();
+    }
+    return target != null && target.walk(table) ? target : null;
   }
 
   /** Stands in a plan for a statement on a Lance table. */
