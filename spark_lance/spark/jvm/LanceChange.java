@@ -26,15 +26,22 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
+import org.apache.spark.sql.catalyst.optimizer.PullupCorrelatedPredicates;
+import org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions;
+import org.apache.spark.sql.catalyst.optimizer.RewriteWithExpression;
+import org.apache.spark.sql.catalyst.plans.Cross$;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteAction;
 import org.apache.spark.sql.catalyst.plans.logical.InsertAction;
+import org.apache.spark.sql.catalyst.plans.logical.Join;
+import org.apache.spark.sql.catalyst.plans.logical.JoinHint;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeAction;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.ExpressionUtils$;
@@ -62,6 +69,8 @@ public final class LanceChange {
   // Identity of a column of the source -> its name there.
   private final Map others = new HashMap();
   LogicalPlan source = null;
+  // What the statement's text names: the table, joined with the source of a MERGE.
+  private LogicalPlan tables = new OneRowRelation();
 
   public LanceChange(LanceTarget target) {
     this.target = target;
@@ -97,10 +106,21 @@ public final class LanceChange {
     question.put("clauses", clauses);
     LogicalPlan parsed = written(merge);
     MergeIntoTable written = parsed instanceof MergeIntoTable ? (MergeIntoTable) parsed : merge;
+    tables = new Join(
+        written.targetTable(), written.sourceTable(), Cross$.MODULE$, scala.Option.empty(), JoinHint.NONE());
     clauses("matched", merge.matchedActions(), written.matchedActions(), clauses);
     clauses("not matched", merge.notMatchedActions(), written.notMatchedActions(), clauses);
     clauses(
         "not matched by source", merge.notMatchedBySourceActions(), written.notMatchedBySourceActions(), clauses);
+  }
+
+  public void update(UpdateTable update) {
+    LogicalPlan parsed = written(update);
+    UpdateTable written = parsed instanceof UpdateTable ? (UpdateTable) parsed : update;
+    tables = written.table();
+    scala.Option condition = update.condition();
+    question.put("condition", condition.isEmpty() ? null : condition((Expression) condition.get()));
+    question.put("values", values(update.assignments(), written.assignments()));
   }
 
   private void clauses(String rows, Seq actions, Seq written, List clauses) {
@@ -182,14 +202,19 @@ public final class LanceChange {
   }
 
   // Spark has cast a constant to the column's type by now, and a struct by the places of its fields: one with its
-  // fields in another order would be stored in the wrong ones. So the constant is taken from the statement's text.
+  // fields in another order would be stored in the wrong ones. So the value is taken from the statement's text, and
+  // the columns in it are those of the tables that the text names.
   private Expression asWritten(Assignment assignment, Expression written) {
     try {
       if (written != null && !written.resolved()) {
         Seq one = (Seq) NONE.appended(new UnresolvedAlias(written, scala.Option.empty()));
-        LogicalPlan row = new Project(one, new OneRowRelation());
+        LogicalPlan row = new Project(one, tables);
         LogicalPlan found = Dataset$.MODULE$.ofRows(SparkSession.active(), row).queryExecution().analyzed();
-        return ((Alias) ((Project) found).projectList().apply(0)).child();
+        know((LogicalPlan) found.children().apply(0));
+        // As far as the optimizer is by now.
+        found = PullupCorrelatedPredicates.apply(RewriteWithExpression.apply(ReplaceExpressions.apply(found)));
+        Project value = (Project) LanceSpelling.out(found, ((Project) found).child());
+        return ((Alias) value.projectList().apply(0)).child();
       }
     } catch (Exception unresolved) {
       LoggerFactory.getLogger("spark_lance").debug("a constant was not found in its statement: " + unresolved);
@@ -197,6 +222,20 @@ public final class LanceChange {
     throw new UnsupportedOperationException(
         target.kind + " cannot set " + assignment.key().sql() + " to this constant struct: set its fields, such as "
             + assignment.key().sql() + ".field = 1");
+  }
+
+  // Takes the columns of these tables, which were looked up once more, for those of the table and of the source.
+  private void know(LogicalPlan read) {
+    LogicalPlan mine = read instanceof Join ? ((Join) read).left() : read;
+    LanceTarget again = new LanceTarget(target.kind);
+    if (again.walk(mine)) {
+      target.names.putAll(again.names);
+      target.all.addAll(again.all);
+    }
+    Seq theirs = read instanceof Join ? ((Join) read).right().output() : NONE;
+    for (int i = 0; i < theirs.size(); i++) {
+      others.put(((Attribute) theirs.apply(i)).exprId(), "c" + i);
+    }
   }
 
   private static boolean hasConstantStruct(Expression value) {

@@ -5,7 +5,6 @@
 
 package spark_lance.sql;
 
-import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
@@ -25,42 +24,36 @@ public final class LanceRowLevel {
 
   // The node that stands for a statement; null if it is not about a Lance table.
   public static LogicalPlan take(LogicalPlan plan) {
-    LanceTarget target = target(plan);
-    if (target == null) {
+    LogicalPlan table = table(plan);
+    LanceTarget target = table == null ? null : new LanceTarget(kind(plan));
+    if (target == null || !target.walk(table)) {
       return null;
     }
     LanceChange change = new LanceChange(target);
-    LogicalPlan statement = target.spelledOut(plan);
+    LogicalPlan statement = LanceSpelling.out(plan, table);
     if (statement instanceof DeleteFromTable) {
       change.question.put("condition", change.condition(((DeleteFromTable) statement).condition()));
     } else if (statement instanceof UpdateTable) {
-      UpdateTable update = (UpdateTable) statement;
-      LogicalPlan written = LanceChange.written(plan);
-      scala.Option condition = update.condition();
-      change.question.put("condition", condition.isEmpty() ? null : change.condition((Expression) condition.get()));
-      Seq values = written instanceof UpdateTable ? ((UpdateTable) written).assignments() : NONE;
-      change.question.put("values", change.values(update.assignments(), values));
+      change.update((UpdateTable) statement);
     } else {
       change.merge((MergeIntoTable) statement);
     }
     return new Pending(change);
   }
 
-  // What a DELETE, UPDATE or MERGE is about; null for another statement, and for other tables.
-  private static LanceTarget target(LogicalPlan plan) {
-    LanceTarget target = null;
-    LogicalPlan table = null;
+  // What a statement changes; null for one that is none of the three.
+  private static LogicalPlan table(LogicalPlan plan) {
     if (plan instanceof DeleteFromTable) {
-      target = new LanceTarget("DELETE");
-      table = ((DeleteFromTable) plan).table();
-    } else if (plan instanceof UpdateTable) {
-      target = new LanceTarget("UPDATE");
-      table = ((UpdateTable) plan).table();
-    } else if (plan instanceof MergeIntoTable) {
-      target = new LanceTarget("MERGE");
-      table = ((MergeIntoTable) plan).targetTable();
+      return ((DeleteFromTable) plan).table();
     }
-    return target != null && target.walk(table) ? target : null;
+    if (plan instanceof UpdateTable) {
+      return ((UpdateTable) plan).table();
+    }
+    return plan instanceof MergeIntoTable ? ((MergeIntoTable) plan).targetTable() : null;
+  }
+
+  private static String kind(LogicalPlan plan) {
+    return plan instanceof DeleteFromTable ? "DELETE" : plan instanceof UpdateTable ? "UPDATE" : "MERGE";
   }
 
   /** Stands in a plan for a statement on a Lance table. */

@@ -12,6 +12,7 @@ import java.util.Set;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -27,16 +28,12 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 /** The table of a statement, behind names, views and caches. */
 public final class LanceTarget {
   private static final String TABLE = "spark_lance.sql.LanceTable";
-  // What the columns are called that Spark makes of the values in BETWEEN, NULLIF and the like.
-  private static final String SHARED = "_common_expr_";
   public final String kind;
   // Identity of a column -> its name in the table.
   public final Map names = new HashMap();
   public Set all;
   public DataSourceV2Relation relation;
   public Map options;
-  // Identity of what Spark computes below the table, as the statement uses it more than once -> its expression.
-  private final Map shared = new HashMap();
 
   public LanceTarget(String kind) {
     this.kind = kind;
@@ -85,17 +82,14 @@ public final class LanceTarget {
   private void project(Project plan) {
     for (int i = 0; i < plan.projectList().size(); i++) {
       NamedExpression column = (NamedExpression) plan.projectList().apply(i);
-      if (column instanceof Alias && ((Alias) column).child() instanceof AttributeReference) {
-        alias(column.toAttribute(), (Attribute) ((Alias) column).child());
-      } else if (column instanceof Alias && column.name().startsWith(SHARED)) {
-        shared.put(column.exprId(), ((Alias) column).child());
+      Expression of = column instanceof Alias ? ((Alias) column).child() : null;
+      if (of instanceof Cast && of.dataType().equals(((Cast) of).child().dataType())) {
+        of = ((Cast) of).child();
+      }
+      if (of instanceof AttributeReference) {
+        alias(column.toAttribute(), (Attribute) of);
       }
     }
-  }
-
-  // A statement in which every expression stands where it is used, as in its text.
-  public LogicalPlan spelledOut(LogicalPlan statement) {
-    return shared.isEmpty() ? statement : (LogicalPlan) statement.transformExpressions(new SpellingOut());
   }
 
   private void alias(Attribute column, Attribute of) {
@@ -148,21 +142,6 @@ public final class LanceTarget {
       return object.getClass().getMethod(method, new Class[0]).invoke(object, new Object[0]);
     } catch (Exception problem) {
       throw new IllegalStateException("no method " + method + " in " + object.getClass().getName(), problem);
-    }
-  }
-
-  /** Puts expressions in the place of the columns that Spark has made of them. */
-  private final class SpellingOut extends scala.runtime.AbstractPartialFunction {
-    public boolean isDefinedAt(Object node) {
-      return node instanceof AttributeReference && shared.containsKey(((AttributeReference) node).exprId());
-    }
-
-    public Object applyOrElse(Object node, scala.Function1 otherwise) {
-      if (!isDefinedAt(node)) {
-        return otherwise.apply(node);
-      }
-      // What is random would differ from use to use, but Spark allows it in no such statement.
-      return ((Expression) shared.get(((AttributeReference) node).exprId())).transformDown(this);
     }
   }
 }

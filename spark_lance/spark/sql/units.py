@@ -49,6 +49,7 @@ UNITS = (
     "LanceWriteColumns",
     "LancePaths",
     "LanceTarget",
+    "LanceSpelling",
     "LanceQueries",
     "LanceRenaming",
     "LanceChange",
