@@ -184,8 +184,9 @@ class ShardedBatchSampler(_Ranked, Sampler):
             return
         total = ds.count_rows()
         for start in self._share(list(range(0, total, batch_size))):
-            options = {"with_row_id": with_row_id, "batch_size": batch_size}
-            yield from ds.to_batches(columns, offset=start, limit=batch_size, **options)
+            # As one batch, where it takes in the end of a fragment, too.
+            rows = ds.to_table(columns, offset=start, limit=batch_size, with_row_id=with_row_id)
+            yield from rows.combine_chunks().to_batches()
 
     def _filtered(
         self, ds: Any, batch_size: int, columns: Any, filter: str, with_row_id: bool

@@ -55,4 +55,6 @@ class ShardedBatchIterator:
         total = self._ds.count_rows()
         step = self._world_size * self._batch_size
         for start in range(self._rank * self._batch_size, total, step):
-            yield from self._ds.to_batches(**options, offset=start, limit=self._batch_size)
+            # As one batch, where it takes in the end of a fragment, too.
+            rows = self._ds.to_table(**options, offset=start, limit=self._batch_size)
+            yield from rows.combine_chunks().to_batches()
