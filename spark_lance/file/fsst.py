@@ -18,9 +18,10 @@ boundary of two strings. Example: with symbols ("http", "://"), the codes 00 01 
 (Lance file format, FSST.)
 
 Codes are expanded in pairs: two codes are an index into a table of 65536 byte strings, which Arrow's `take`
-copies to one place. That needs every escape at an even place, which filler makes so: 255 in the second place
-of a pair means nothing, because a pair (255, x) is always an escape with its literal. A process that decodes
-much text does it with a compiled loop instead, see `kernels/accelerate.py`.
+copies to one place. A pair (255, x) is an escape with its literal. A pair (x, 255) ends with an escape whose
+literal begins the next pair: 255 in the second place means nothing, and pairs that begin with a literal are
+looked up in a second table behind the first. A process that decodes much text does it with a compiled loop
+instead, see `kernels/accelerate.py`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _ESCAPE = 255
 _NOTHING = 256
 # Below this many codes the table of pairs costs more than it saves.
 _PAIRS_FROM = 1 << 16
+_PAIRS = 1 << 16
 # Tokens per step; a step's output is below 2 GiB, as Arrow's 32 bit offsets need.
 _STEP = 1 << 24
 # The compiled loop counts output bytes in 32 bits, and a code makes at most 8 of them.
@@ -86,12 +88,13 @@ def decode_fsst(symbol_table: bytes, offsets: npt.NDArray[Any], data: _Bytes) ->
     kernel = compiled("fsst", len(codes)) if len(codes) < _MAX_COMPILED else None
     if kernel is not None:
         return _expand_compiled(kernel, symbol_table, lengths, codes, bounds)
+    if int(bounds.min()) < 0 or int(bounds.max()) > len(codes):
+        raise FormatError("FSST strings do not lie within their codes")
     key = symbol_table[: 8 + 9 * len(lengths)]
-    symbols = _symbols(key, lengths)
     escapes = _find_escapes(codes, symbol_table[0], bounds)
     if len(codes) < _PAIRS_FROM:
-        return _expand_single(symbols, codes, escapes, bounds)
-    return _expand_pairs(symbols, _pair_table(key, lengths), codes, escapes, bounds)
+        return _expand_single(_symbols(key, lengths), codes, escapes, bounds)
+    return _expand_pairs(key, lengths, codes, escapes, bounds)
 
 
 def _symbol_lengths(table: bytes) -> bytes | None:
@@ -152,18 +155,15 @@ def _find_escapes(codes: _Bytes, count: int, bounds: npt.NDArray[Any]) -> _Place
     marks = np.flatnonzero(codes >= count)
     if not len(marks):
         return marks
-    escapes = _even_places(marks[codes[marks] == _ESCAPE])
-    # What is neither an escape nor its literal must be a symbol.
-    allowed = np.zeros(len(codes) + 1, dtype=np.bool_)
-    allowed[escapes] = True
-    allowed[escapes + 1] = True
-    if not bool(allowed[marks].all()):
+    found = codes[marks]
+    escapes = _even_places(marks[found == _ESCAPE])
+    literals = np.zeros(len(codes) + 1, dtype=np.bool_)
+    literals[escapes + 1] = True
+    # A 255 that is not an escape is a literal; what else is no symbol has to be one.
+    if not bool(literals[marks[found != _ESCAPE]].all()):
         raise FormatError("an FSST code has no symbol in the table")
-    if len(escapes):
-        allowed[:] = False
-        allowed[bounds] = True
-        if bool(allowed[escapes + 1].any()):
-            raise FormatError("a string ends inside an FSST escape")
+    if len(escapes) and bool(_look_up(literals.view(np.uint8), bounds).any()):
+        raise FormatError("a string ends inside an FSST escape")
     return escapes
 
 
@@ -176,14 +176,14 @@ def _even_places(marks: _Places) -> _Places:
     return even
 
 
-def _take(symbols: pa.BinaryArray, tokens: _Tokens) -> tuple[npt.NDArray[np.int32], _Bytes]:
+def _take(symbols: pa.BinaryArray, tokens: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], _Bytes]:
     """Return the offsets and bytes of symbols[token] for all tokens, which must exist."""
     _, offsets, data = pc.take(symbols, of_numbers(tokens), boundscheck=False).buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)[: len(tokens) + 1]
     return ends, as_bytes(data)[: int(ends[-1])] if data is not None else np.zeros(0, dtype=np.uint8)
 
 
-def _take_steps(symbols: pa.BinaryArray, tokens: _Tokens) -> tuple[_Ends, _Bytes]:
+def _take_steps(symbols: pa.BinaryArray, tokens: npt.NDArray[Any]) -> tuple[_Ends, _Bytes]:
     """Do as `_take`, however long the result is."""
     if len(tokens) <= _STEP:
         return _take(symbols, tokens)
@@ -212,34 +212,26 @@ def _expand_single(
 
 
 def _expand_pairs(
-    symbols: pa.BinaryArray,
-    pairs: pa.BinaryArray,
+    key: bytes,
+    lengths: bytes,
     codes: _Bytes,
     escapes: _Places,
     bounds: npt.NDArray[Any],
 ) -> tuple[_Ends, _Bytes]:
     """Expand two codes at a time."""
-    if int(bounds.min()) < 0 or int(bounds.max()) > len(codes):
-        raise FormatError("FSST strings do not lie within their codes")
-    # An escape is even once the one before it is: it needs filler if their distance is odd.
-    fill = escapes[np.diff(escapes, prepend=0) % 2 == 1]
-    size = len(codes) + len(fill)
-    padded = codes
-    if len(fill):
-        padded = np.full(size + size % 2, _ESCAPE, dtype=np.uint8)
-        keep = np.ones(len(padded), dtype=np.bool_)
-        keep[fill + np.arange(len(fill))] = False
-        keep[size:] = False
-        padded[keep] = codes
-        bounds = bounds + np.searchsorted(fill, bounds)
-    elif size % 2:
-        padded = np.append(codes, np.uint8(_ESCAPE))
-    ends, data = _take_steps(pairs, padded.view("<u2"))
+    padded = np.append(codes, np.uint8(_ESCAPE)) if len(codes) % 2 else codes
+    tokens: npt.NDArray[Any] = padded.view("<u2")
+    split = escapes[escapes % 2 == 1]
+    if len(split):
+        tokens = tokens.astype(np.uint32)
+        tokens[split // 2 + 1] += _PAIRS
+    pairs, firsts = _pair_table(key, lengths, len(split) > 0)
+    ends, data = _take_steps(pairs, tokens)
     # A string that starts in the second half of a pair starts after the pair's first symbol.
-    lengths = np.diff(np.frombuffer(symbols.buffers()[1], dtype=np.int32)[: _NOTHING + 1])
-    firsts = _look_up(padded, np.minimum(bounds & -2, len(padded) - 1))
-    within = _look_up(lengths, firsts) * (bounds & 1).astype(np.int32)
-    return _look_up(ends, bounds >> 1) + within, data
+    places = bounds >> 1
+    within = _look_up(firsts, _look_up(tokens, np.minimum(places, len(tokens) - 1)))
+    within *= (bounds & 1).astype(np.uint8)
+    return _look_up(ends, places) + within, data
 
 
 def _look_up(values: npt.NDArray[Any], places: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -248,22 +240,33 @@ def _look_up(values: npt.NDArray[Any], places: npt.NDArray[Any]) -> npt.NDArray[
 
 
 @cache
-def _pair_tokens() -> _Tokens:
-    """Return first and second token of all pairs, in turn."""
-    pairs = np.arange(1 << 16)
+def _pair_tokens(after_escape: bool) -> _Tokens:
+    """Return first and second token of all pairs, in turn; after an escape the first code is a literal."""
+    pairs = np.arange(_PAIRS)
     first, second = pairs & 255, pairs >> 8
-    tokens = np.empty((1 << 16, 2), dtype=np.uint16)
-    tokens[:, 0] = np.where(first == _ESCAPE, _NOTHING, first)
-    tokens[:, 1] = np.where(
-        first == _ESCAPE, second + _NOTHING + 1, np.where(second == _ESCAPE, _NOTHING, second)
-    )
+    second = np.where(second == _ESCAPE, _NOTHING, second)
+    tokens = np.empty((_PAIRS, 2), dtype=np.uint16)
+    if after_escape:
+        tokens[:, 0] = first + _NOTHING + 1
+        tokens[:, 1] = second
+    else:
+        tokens[:, 0] = np.where(first == _ESCAPE, _NOTHING, first)
+        tokens[:, 1] = np.where(first == _ESCAPE, (pairs >> 8) + _NOTHING + 1, second)
     return tokens.reshape(-1)
 
 
 @lru_cache(maxsize=4)
-def _pair_table(table: bytes, lengths: bytes) -> pa.BinaryArray:
-    """Return what every pair of codes stands for."""
+def _pair_table(table: bytes, lengths: bytes, split: bool) -> tuple[pa.BinaryArray, _Bytes]:
+    """Return what every pair of codes stands for, and how many bytes of it its first code makes.
+
+    Args:
+        table, lengths: the symbols.
+        split: whether the pairs follow that begin with the literal of an escape before them.
+    """
     symbols = _symbols(table, lengths)
-    _, offsets, data = pc.take(symbols, of_numbers(_pair_tokens()), boundscheck=False).buffers()
-    ends = np.frombuffer(offsets, dtype=np.int32)[: (1 << 17) + 1 : 2].copy()
-    return pa.Array.from_buffers(pa.binary(), 1 << 16, [None, pa.py_buffer(ends), data])
+    tokens = np.concatenate([_pair_tokens(False), _pair_tokens(True)]) if split else _pair_tokens(False)
+    _, offsets, data = pc.take(symbols, of_numbers(tokens), boundscheck=False).buffers()
+    edges = np.frombuffer(offsets, dtype=np.int32)[: len(tokens) + 1]
+    ends = edges[::2].copy()
+    firsts = (edges[1::2] - ends[:-1]).astype(np.uint8)
+    return pa.Array.from_buffers(pa.binary(), len(tokens) // 2, [None, pa.py_buffer(ends), data]), firsts

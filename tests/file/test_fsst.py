@@ -67,6 +67,26 @@ def test_runs_of_escapes_keep_to_their_strings(pairs_from: int, monkeypatch: pyt
     assert decode(table, [b"\xff\xff", b"\xff\x00\x01", b"", b"\x00"]) == [b"\xff", b"\x00c", b"", b"ab"]
 
 
+@PAIRS_FROM
+def test_a_string_starts_behind_an_escape_that_two_pairs_share(
+    pairs_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fsst, "_PAIRS_FROM", pairs_from)
+    table = symbol_table([b"four", b"to"])
+    # Pairs: (0, escape), (7, 1), (escape, 0), (0, escape), (255, nothing).
+    strings = [b"\x00\xff\x07", b"\x01\xff\x00", b"\x00\xff\xff"]
+    assert decode(table, strings) == [b"four\x07", b"to\x00", b"four\xff"]
+
+
+@PAIRS_FROM
+@pytest.mark.parametrize("codes", [b"\x00\x00\x00\x00", b"\x00\xff\x07\x00"])
+def test_strings_outside_their_codes(pairs_from: int, codes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsst, "_PAIRS_FROM", pairs_from)
+    offsets = np.array([0, 9000, 4], dtype=np.int64)
+    with pytest.raises(FormatError):
+        decode_fsst(symbol_table([b"ab"]), offsets, np.frombuffer(codes, np.uint8))
+
+
 def test_data_that_is_not_coded() -> None:
     assert decode(symbol_table([], coded=0), [b"plain", b"", b"\xff"]) == [b"plain", b"", b"\xff"]
 
