@@ -48,6 +48,9 @@ class RowReader(Protocol):
     def lies_flat(self) -> bool:
         """Tell whether reads are slices of the file, without a copy."""
 
+    def is_light(self) -> bool:
+        """Tell whether no page that was decoded is held for the next read."""
+
 
 class FieldWriter(Protocol):
     """Encodes runs of rows of one top-level field into pages."""

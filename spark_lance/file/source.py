@@ -7,7 +7,9 @@ coalesced request (`prefetch`), then decoded from memory (`get`). Local files ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,20 @@ class PageSource:
         """Whether the whole file is at hand in memory, so that nothing is fetched."""
         return self._mapped is not None
 
+    @cached_property
+    def state(self) -> Hashable | None:
+        """What no other file has, nor this one with other bytes; None where that would have to be fetched."""
+        return None if self._mapped is None else _state(self.path)
+
+    def is_current(self) -> bool:
+        """Tell whether a local file is still there, and the same as when `state` was first asked for."""
+        return self.state is not None and _state(self.path) == self.state
+
+    @cached_property
+    def _bytes(self) -> Bytes:
+        assert self._mapped is not None
+        return np.frombuffer(self._mapped, dtype=np.uint8)
+
     def get(self, offset: int, size: int) -> pa.Buffer:
         """Return `size` bytes from `offset`, without a copy where possible.
 
@@ -75,7 +91,7 @@ class PageSource:
             raise FormatError(f"a part of a page is not inside the file of {self.size} bytes", self.path)
         if self._mapped is not None:
             count_read(int(sizes.sum()), len(sizes), len(sizes))
-            return np.frombuffer(self._mapped, dtype=np.uint8), offsets
+            return self._bytes, offsets
         ranges = list(zip(offsets.tolist(), sizes.tolist(), strict=True))
         data = b"".join(self._store.read_ranges(self.path, ranges))
         return np.frombuffer(data, dtype=np.uint8), np.cumsum(sizes) - sizes
@@ -93,3 +109,11 @@ class PageSource:
     def release(self) -> None:
         """Forget what `prefetch` fetched."""
         self._fetched.clear()
+
+
+def _state(path: str) -> Hashable | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -29,6 +29,7 @@ from spark_lance.io.atomic import put_if_absent, refusal
 from spark_lance.io.counters import count_read
 from spark_lance.io.drivers import file_system
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
+from spark_lance.io.held import let_go
 from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, protocol_of, settings_in, uri_text
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
@@ -409,6 +410,8 @@ class Store:
 
     def delete(self, path: str) -> None:
         """Delete an object; one that does not exist is fine."""
+        if self.is_local:
+            let_go()
         with contextlib.suppress(FileNotFoundError):
             self._call("deleting", path, lambda fs: fs.rm_file(path))
 

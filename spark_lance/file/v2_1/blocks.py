@@ -29,10 +29,13 @@ __all__ = [
     "FixedWidth",
     "PackedStruct",
     "Variable",
+    "nbytes",
     "to_arrow",
 ]
 
 _INT32_MAX = 2**31 - 1
+# Values of a look-up, not of a scan.
+_FEW = 4096
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,19 @@ class AllNull:
 Block: TypeAlias = FixedWidth | Variable | FixedSizeList | PackedStruct | DictionaryBlock | AllNull
 
 
+def nbytes(block: Block) -> int:
+    """Return the bytes of a block's arrays."""
+    if isinstance(block, FixedWidth):
+        return block.data.nbytes
+    if isinstance(block, Variable):
+        return block.offsets.nbytes + block.data.nbytes
+    if isinstance(block, FixedSizeList):
+        return nbytes(block.items) + (0 if block.validity is None else block.validity.nbytes)
+    if isinstance(block, PackedStruct):
+        return sum(map(nbytes, block.children))
+    return nbytes(block.indices) + nbytes(block.items) if isinstance(block, DictionaryBlock) else 0
+
+
 def to_arrow(block: Block, arrow: pa.DataType, validity: Bytes | None = None) -> pa.Array:
     """Return the block's values as an array of type `arrow`.
 
@@ -166,7 +182,7 @@ def _fixed_width(block: FixedWidth, arrow: pa.DataType, validity: Bytes | None) 
             f"{block.count} values of {bits} bits need {needed} bytes, the page has {len(data)}"
         )
     # Some Arrow kernels insist on naturally aligned values; a range read from a store may start anywhere.
-    if bits >= 16 and data.ctypes.data % min(bits // 8 & -(bits // 8), 16):
+    if bits >= 16 and data.__array_interface__["data"][0] % min(bits // 8 & -(bits // 8), 16):
         data = data.copy()
     return pa.Array.from_buffers(arrow, block.count, [buffer_of(validity), buffer_of(data)])
 
@@ -230,6 +246,9 @@ def _indices(block: FixedWidth, validity: Bytes | None) -> pa.Array:
 
 def _decode_dictionary(block: DictionaryBlock, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
     """Replace indices by the items they name; `take` and `spread` check that they exist."""
+    few = _few_items(block)
+    if few is not None:
+        return to_arrow(few, arrow, validity)
     items = to_arrow(block.items, arrow)
     indices = _indices(block.indices, validity)
     if pa.types.is_string(arrow) or pa.types.is_binary(arrow):
@@ -244,6 +263,25 @@ def _decode_dictionary(block: DictionaryBlock, arrow: pa.DataType, validity: Byt
                 raise CapacityError
     plain = _plain_items(items, indices, validity)
     return items.take(indices) if plain is None else plain
+
+
+def _few_items(block: DictionaryBlock) -> FixedWidth | None:
+    """Return few items of one width by their numbers, which costs Arrow more than the items do.
+
+    None for others, and if a number, even that of a null, has no item.
+    """
+    indices, items = block.indices, block.items
+    if not isinstance(items, FixedWidth) or not 0 < indices.count <= _FEW:
+        return None
+    if indices.bits not in _INDEX_TYPES or items.bits not in _INDEX_TYPES:
+        return None
+    numbers = indices.data.view(f"<u{indices.bits // 8}")[: indices.count]
+    values = items.data[: items.count * items.bits // 8]
+    if len(numbers) < indices.count or len(values) * 8 < items.count * items.bits:
+        return None
+    if int(numbers.max()) >= items.count or values.__array_interface__["data"][0] % (items.bits // 8):
+        return None
+    return FixedWidth(items.bits, indices.count, values.view(f"<u{items.bits // 8}")[numbers].view(np.uint8))
 
 
 def _plain_items(items: pa.Array, indices: pa.Array, validity: Bytes | None) -> pa.Array | None:

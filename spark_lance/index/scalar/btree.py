@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,29 @@ _GAP_PAGES = 2
 # Values in order, and their rows.
 Run = tuple[pa.Array, Numbers]
 
-_PAGES: ByteCache[pa.Table] = ByteCache(CACHE_BYTES)
+_PAGES: ByteCache[Entries] = ByteCache(CACHE_BYTES)
+_LOOKUPS: ByteCache[tuple[pa.Table, int]] = ByteCache(CACHE_BYTES >> 3)
+
+
+class Entries:
+    """Values that follow each other in an index, and their rows.
+
+    Args:
+        table: `values` and `ids`.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.values: pa.ChunkedArray = table["values"]
+        self.ids: Numbers = table[_IDS].to_numpy()
+        self.nbytes = int(table.nbytes)
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.integer[Any]] | None:
+        """The values, if they are integers in order."""
+        if not pa.types.is_integer(self.values.type) or self.values.null_count:
+            return None
+        numbers = self.values.to_numpy()
+        return None if np.any(numbers[1:] < numbers[:-1]) else numbers
 
 
 class BTree(ScalarIndex):
@@ -81,7 +104,13 @@ class BTree(ScalarIndex):
 
     @cached_property
     def _lookup(self) -> tuple[pa.Table, int]:
+        """The bounds of all pages, and the rows of a page."""
         file = self.segment.file(LOOKUP_FILE)
+        return _LOOKUPS.get(
+            self.segment.store.uri(file.path), lambda: self._read_lookup(file), lambda found: found[0].nbytes
+        )
+
+    def _read_lookup(self, file: IndexFile) -> tuple[pa.Table, int]:
         size = file.parsed("batch_size", int) if "batch_size" in file.metadata else _PAGE_ROWS
         if size < 1:
             raise FormatError(f"pages of {size} rows", file.path)
@@ -94,12 +123,12 @@ class BTree(ScalarIndex):
             return None
         lookup, size = self._lookup
         points = probe.points(lookup["min"].type)
+        wanted = np.unique(np.array(points, np.int64)) if points and type(points[0]) is int else None
         parts = [np.empty(0, np.uint64)]
-        for start, stop in _spans(np.sort(pages)):
-            table = self._read(start * size, stop * size)
-            places = None if points is None else _places_of(points, table["values"])
-            wanted = probe.true_for(table["values"]) if places is None else places
-            parts.append(table[_IDS].to_numpy()[wanted])
+        for start, stop in _spans(np.sort(pages), lookup.num_rows):
+            entries = self._read(start * size, stop * size)
+            places = None if wanted is None else _places_of(wanted, entries)
+            parts.append(entries.ids[probe.true_for(entries.values) if places is None else places])
         return rows_by_fragment(np.concatenate(parts))
 
     def find_bytes(self, probe: Probe) -> int | None:
@@ -107,12 +136,23 @@ class BTree(ScalarIndex):
         pages = self._pages(probe)
         if pages is None:
             return None
-        size: int = self.segment.file(DATA_FILE).num_bytes
+        file = self.segment.file(DATA_FILE)
+        size = file.size or file.num_bytes
         all_pages: int = max(1, self._lookup[0].num_rows)
         return size * len(pages) // all_pages
 
     def _pages(self, probe: Probe) -> npt.NDArray[np.int64] | None:
         """Return the pages that may have rows for which a comparison is true; None for too many."""
+        # How much an answer reads is asked before the answer.
+        asked, pages = self._asked
+        if asked is not probe:
+            pages = self._pages_of(probe)
+            self._asked = probe, pages
+        return pages
+
+    _asked: tuple[Probe | None, npt.NDArray[np.int64] | None] = None, None
+
+    def _pages_of(self, probe: Probe) -> npt.NDArray[np.int64] | None:
         lookup, _ = self._lookup
         if probe.operator == "is_null":
             wanted = lookup["null_count"].to_numpy() > 0
@@ -153,21 +193,16 @@ class BTree(ScalarIndex):
 
     def value(self, place: int) -> pa.ChunkedArray:
         """Return the value of one entry, as an array."""
-        return self._read(place, place + 1)["values"]
+        return self._read(place, place + 1).values
 
     def ids(self, start: int, stop: int) -> Numbers:
         """Return the rows of entries [start, stop), in the order of their values."""
-        found: Numbers = self._read(start, stop)[_IDS].to_numpy()
-        return found
+        return self._read(start, stop).ids
 
-    def _read(self, start: int, stop: int) -> pa.Table:
+    def _read(self, start: int, stop: int) -> Entries:
         file = self.segment.file(DATA_FILE)
-
-        def read() -> pa.Table:
-            return _rows(file, start, stop)
-
         key = (self.segment.store.uri(file.path), start, stop)
-        return _PAGES.get(key, read, lambda table: int(table.nbytes))
+        return _PAGES.get(key, lambda: Entries(_rows(file, start, stop)), lambda found: found.nbytes)
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
@@ -301,31 +336,34 @@ def value_order(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.lexsort((keys, array.is_valid().to_numpy(zero_copy_only=False)))
 
 
-def _places_of(points: list[int] | list[str], values: pa.ChunkedArray) -> npt.NDArray[np.int64] | None:
+def _places_of(wanted: npt.NDArray[np.int64], entries: Entries) -> npt.NDArray[np.int64] | None:
     """Return where some numbers stand among values; None if these are no numbers in order."""
-    if not pa.types.is_integer(values.type) or values.null_count:
+    numbers = entries.numbers
+    if numbers is None:
         return None
-    numbers = values.to_numpy()
-    if np.any(numbers[1:] < numbers[:-1]):
-        return None
-    wanted = np.unique(np.array(points, np.int64))
+    if len(numbers):
+        # Most numbers stand elsewhere: few of them are looked for.
+        low, high = np.searchsorted(wanted, [numbers[0], numbers[-1]])
+        wanted = wanted[low : high + 1]
     starts, ends = (np.searchsorted(numbers, wanted, side) for side in ("left", "right"))
     counts = ends - starts
     places: npt.NDArray[np.int64] = np.repeat(ends - np.cumsum(counts), counts) + np.arange(counts.sum())
     return places
 
 
-def _spans(pages: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield runs [start, stop) of pages that have these in them, of at most `_RUN_PAGES` each.
+def _spans(pages: npt.NDArray[np.int64], count: int) -> Iterator[tuple[int, int]]:
+    """Yield runs [start, stop) of `count` pages that have these in them, of at most `_RUN_PAGES` each.
 
     Pages that lie side by side, or nearly so, are one run. A block from which most pages are wanted is read
     whole, so that it is at hand whatever is looked up next.
     """
     for wanted in np.split(pages, np.flatnonzero(np.diff(pages // _RUN_PAGES)) + 1):
-        if 2 * len(wanted) > _RUN_PAGES:
-            first = int(wanted[0]) // _RUN_PAGES * _RUN_PAGES
-            yield first, first + _RUN_PAGES
+        if not len(wanted):
+            continue
+        first = int(wanted[0]) // _RUN_PAGES * _RUN_PAGES
+        stop = max(min(first + _RUN_PAGES, count), int(wanted[-1]) + 1)
+        if 2 * len(wanted) > stop - first:
+            yield first, stop
             continue
         for near in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1 + _GAP_PAGES) + 1):
-            if len(near):
-                yield int(near[0]), int(near[-1]) + 1
+            yield int(near[0]), int(near[-1]) + 1

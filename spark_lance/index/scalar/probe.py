@@ -69,9 +69,12 @@ class Probe:
             return _BETWEEN if all(bound in _BOUNDS for bound in bounds) else ""
         if not isinstance(tree, Call) or not tree.arguments or tree.arguments[0] not in _VALUES:
             return ""
-        plain = all(map(is_constant, tree.arguments[1:]))
-        lists = all(_constants(argument) is not None for argument in tree.arguments[1:])
-        if not (plain or (lists and tree.function.startswith("array_has"))):
+        # Lists have thousands of literals.
+        plain = _are_literals(tree.arguments[1:]) or all(map(is_constant, tree.arguments[1:]))
+        if not plain and not (
+            tree.function.startswith("array_has")
+            and all(_constants(argument) is not None for argument in tree.arguments[1:])
+        ):
             return ""
         if tree.function == "is_same":
             return "is_null" if self.literals == [None] else "="
@@ -81,8 +84,11 @@ class Probe:
     def literals(self) -> list[Any]:
         """What the column is compared with: literals, and scalars where their type is given."""
         assert isinstance(self.tree, Call)
+        constants = self.tree.arguments[1:]
+        if _are_literals(constants):
+            return [constant.value for constant in constants if isinstance(constant, Literal)]
         found: list[Any] = []
-        for argument in self.tree.arguments[1:]:
+        for argument in constants:
             found += _constants(argument) or []
         return found
 
@@ -123,17 +129,30 @@ class Probe:
         Returns:
             None for other types and conditions.
         """
+        if pa.types.is_signed_integer(kind):
+            return self._numbers
+        return self._texts if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+
+    @cached_property
+    def _numbers(self) -> list[int] | None:
+        """The values for one of which the condition is true, in order, if they are integers of 64 bits."""
+        known = self._all_of(int)
+        least, most = int(_INT64.min), int(_INT64.max)
+        return None if known is None else [value for value in sorted(known) if least <= value <= most]
+
+    @cached_property
+    def _texts(self) -> list[str] | None:
+        """The same, if they are texts."""
+        known = self._all_of(str)
+        # In Python's order of texts, by code points, and in Arrow's, by bytes of UTF-8, they stand alike.
+        return None if known is None else sorted(known)
+
+    def _all_of(self, kind: type) -> list[Any] | None:
+        """Return the values for one of which the condition is true, if they are of a type of Python's."""
         if self.operator not in ("=", "in"):
             return None
         known = [value for value in self.literals if value is not None]
-        if pa.types.is_signed_integer(kind) and all(type(value) is int for value in known):
-            return sorted(value for value in known if _INT64.min <= value <= _INT64.max)
-        if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and all(
-            type(value) is str for value in known
-        ):
-            # In Python's order of texts, by code points, and in Arrow's, by bytes of UTF-8, they stand alike.
-            return sorted(known)
-        return None
+        return known if all(type(value) is kind for value in known) else None
 
     def _any_between(self, low: pa.Array, high: pa.Array) -> Mask:
         """Return where one of the constants may be met, which are tried one by one."""
@@ -181,6 +200,10 @@ def _tests(operator: str, literal: Expression) -> Iterator[Expression]:
         yield Call(">=", (high, literal))
 
 
+def _are_literals(nodes: Sequence[Expression]) -> bool:
+    return all(type(node) is Literal for node in nodes)
+
+
 def _constants(node: Expression) -> list[Any] | None:
     """Return the values of a constant or of a list of literals; None for anything else."""
     if is_constant(node):
@@ -226,6 +249,10 @@ def _bound(tree: Expression) -> Call | None:
 
 def probe_of(node: Expression) -> Probe | None:
     """Return the question to the index of a column, if an expression concerns one column only."""
+    if isinstance(node, Call) and node.function == "in":
+        column, *others = node.arguments
+        if isinstance(column, Column) and _are_literals(others):
+            return Probe(column.path, Call("in", (_VALUE, *others)))
     paths = {part.path for part in walk(node) if isinstance(part, Column)}
     unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in walk(node))
     if len(paths) != 1 or unfit:

@@ -18,9 +18,13 @@ import org.apache.spark.sql.connector.expressions.aggregate.Max;
 import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.aggregate.Sum;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal;
 
 public final class LancePushed {
+  // The type of the literals that were last described, and its JSON: lists have thousands of one type.
+  private static volatile Object[] known = {null, null};
+
   private LancePushed() {}
 
   // Predicates as JSON; see spark/scan/predicates.py.
@@ -38,18 +42,55 @@ public final class LancePushed {
       told.put("path", Bridge.list(((NamedReference) expression).fieldNames()));
     } else if (expression instanceof Literal) {
       Literal literal = (Literal) expression;
-      told.put("type", literal.dataType().json());
+      told.put("type", json(literal.dataType()));
       told.put("value", text(literal.value()));
     } else if (expression instanceof Predicate) {
       told.put("op", ((Predicate) expression).name());
       List args = new ArrayList();
       Expression[] children = expression.children();
-      for (int i = 0; i < children.length; i++) {
+      Map list = told.get("op").equals("IN") ? list(children) : null;
+      for (int i = 0; i < (list == null ? children.length : 1); i++) {
         args.add(described(children[i]));
+      }
+      if (list != null) {
+        args.add(list);
       }
       told.put("args", args);
     }
     return told;
+  }
+
+  // All but the first of some expressions together, if they are literals of one type; null if not.
+  private static Map list(Expression[] children) {
+    List values = new ArrayList(children.length);
+    DataType type = null;
+    for (int i = 1; i < children.length; i++) {
+      if (!(children[i] instanceof Literal)) {
+        return null;
+      }
+      Literal literal = (Literal) children[i];
+      if (type != null && !type.equals(literal.dataType())) {
+        return null;
+      }
+      type = literal.dataType();
+      values.add(text(literal.value()));
+    }
+    if (type == null) {
+      return null;
+    }
+    Map told = new HashMap();
+    told.put("type", json(type));
+    told.put("values", values);
+    return told;
+  }
+
+  private static String json(DataType type) {
+    Object[] last = known;
+    if (last[0] != type) {
+      last = new Object[] {type, type.json()};
+      known = last;
+    }
+    return (String) last[1];
   }
 
   // A value of Spark's as text.

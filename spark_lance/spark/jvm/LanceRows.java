@@ -6,6 +6,9 @@ package spark_lance.sql;
 
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.HashMap;
@@ -20,6 +23,7 @@ import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
 import org.apache.spark.sql.connector.expressions.FieldReference;
@@ -31,9 +35,22 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.BooleanType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.NumericType;
+import org.apache.spark.sql.types.ShortType;
+import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampNTZType;
+import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.sql.util.ArrowUtils$;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
@@ -197,9 +214,27 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     }
   }
 
-  private static InternalRow[] decoded(Map answer, StructType schema) {
+  // Takes rows that Python has left in a file, which is deleted; false if that cannot be read.
+  static boolean isAtHand(Map answer) {
+    if (!answer.get("kind").equals("rows") || answer.get("file") == null) {
+      return true;
+    }
+    Path file = Paths.get((String) answer.get("file"), new String[0]);
     try {
-      return decoded(Base64.getDecoder().decode((String) answer.get("arrow")), schema);
+      answer.put("stream", Files.readAllBytes(file));
+      return true;
+    } catch (IOException apart) {
+      // Python has another file system.
+      return false;
+    } finally {
+      file.toFile().delete();
+    }
+  }
+
+  private static InternalRow[] decoded(Map answer, StructType schema) {
+    byte[] stream = (byte[]) answer.get("stream");
+    try {
+      return decoded(stream == null ? Base64.getDecoder().decode((String) answer.get("arrow")) : stream, schema);
     } catch (java.io.IOException problem) {
       throw new IllegalStateException(problem);
     }
@@ -207,7 +242,8 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
 
   private static InternalRow[] decoded(byte[] stream, StructType schema) throws java.io.IOException {
     List found = new ArrayList();
-    UnsafeProjection projection = (UnsafeProjection) UnsafeProjection$.MODULE$.create(schema);
+    // Spark's local scan makes its own rows of what it is given: a projection is left out where none is needed.
+    UnsafeProjection projection = isFlat(schema) ? null : (UnsafeProjection) UnsafeProjection$.MODULE$.create(schema);
     BufferAllocator allocator = ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0, Long.MAX_VALUE);
     ArrowStreamReader reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
     try {
@@ -218,6 +254,10 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
         columns[i] = new ArrowColumnVector((FieldVector) vectors.get(i));
       }
       while (reader.loadNextBatch()) {
+        if (projection == null) {
+          copy(columns, schema, root.getRowCount(), found);
+          continue;
+        }
         ColumnarBatch batch = new ColumnarBatch(columns, root.getRowCount());
         for (Iterator rows = batch.rowIterator(); rows.hasNext(); ) {
           found.add(projection.apply((InternalRow) rows.next()).copy());
@@ -228,5 +268,66 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
       allocator.close();
     }
     return (InternalRow[]) found.toArray(new InternalRow[0]);
+  }
+
+  // Whether all values are numbers, times, texts or bytes.
+  private static boolean isFlat(StructType schema) {
+    for (int i = 0; i < schema.length(); i++) {
+      DataType type = schema.fields()[i].dataType();
+      boolean known =
+          type instanceof NumericType
+              || type instanceof StringType
+              || type instanceof BooleanType
+              || type instanceof BinaryType
+              || type instanceof DateType
+              || type instanceof TimestampType
+              || type instanceof TimestampNTZType;
+      if (!known) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Adds the rows of a batch; their values do not lie in its memory.
+  private static void copy(ColumnVector[] columns, StructType schema, int count, List found) {
+    Object[][] rows = new Object[count][columns.length];
+    for (int c = 0; c < columns.length; c++) {
+      DataType type = schema.fields()[c].dataType();
+      for (int r = 0; r < count; r++) {
+        rows[r][c] = columns[c].isNullAt(r) ? null : value(columns[c], type, r);
+      }
+    }
+    for (int r = 0; r < count; r++) {
+      found.add(new GenericInternalRow(rows[r]));
+    }
+  }
+
+  private static Object value(ColumnVector column, DataType type, int row) {
+    if (type instanceof LongType || type instanceof TimestampType || type instanceof TimestampNTZType) {
+      return Long.valueOf(column.getLong(row));
+    }
+    if (type instanceof StringType) {
+      return column.getUTF8String(row).copy();
+    }
+    if (type instanceof IntegerType || type instanceof DateType) {
+      return Integer.valueOf(column.getInt(row));
+    }
+    if (type instanceof DoubleType) {
+      return Double.valueOf(column.getDouble(row));
+    }
+    if (type instanceof FloatType) {
+      return Float.valueOf(column.getFloat(row));
+    }
+    if (type instanceof BooleanType) {
+      return Boolean.valueOf(column.getBoolean(row));
+    }
+    if (type instanceof DecimalType) {
+      return column.getDecimal(row, ((DecimalType) type).precision(), ((DecimalType) type).scale());
+    }
+    if (type instanceof BinaryType) {
+      return column.getBinary(row);
+    }
+    return type instanceof ShortType ? (Object) Short.valueOf(column.getShort(row)) : Byte.valueOf(column.getByte(row));
   }
 }

@@ -147,6 +147,8 @@ public final class LanceScan {
     private StructType wanted;
     private boolean batch = false;
     private Predicate[] pushed = new Predicate[0];
+    // They as JSON.
+    private List told = new ArrayList();
     // Conditions that leave out rows which cannot meet filters of Spark's.
     private List narrowed = new ArrayList();
     private int limit = -1;
@@ -175,9 +177,11 @@ public final class LanceScan {
       described.addAll(candidates);
       List answers = described.isEmpty() ? described : asked(described);
       List taken = new ArrayList();
+      told = new ArrayList();
       for (int i = 0; i < predicates.size(); i++) {
         if (((Boolean) answers.get(i)).booleanValue()) {
           taken.add(predicates.get(i));
+          told.add(described.get(i));
         }
       }
       narrowed = new ArrayList();
@@ -290,18 +294,18 @@ public final class LanceScan {
 
     private Map question(String verb) {
       Map question = Bridge.question(verb);
-      Map told = new LinkedHashMap(read);
+      Map table = new LinkedHashMap(read);
       Map options = new HashMap((Map) read.get("options"));
-      told.put("options", options);
+      table.put("options", options);
       for (int i = 0; i < hidden.length(); i++) {
         StructField column = hidden.fields()[i];
         if (Arrays.asList((Object[]) wanted.fieldNames()).contains(column.name())) {
           options.put(column.metadata().getString("lance.option"), "true");
         }
       }
-      question.put("read", told);
-      question.put("columns", wanted.json());
-      List predicates = LancePushed.described(pushed);
+      question.put("read", table);
+      question.put("columns", wanted.equals(all) ? read.get("schema") : wanted.json());
+      List predicates = new ArrayList(told);
       predicates.addAll(narrowed);
       question.put("predicates", predicates);
       question.put("limit", limit < 0 ? null : new Integer(limit));
@@ -323,9 +327,14 @@ public final class LanceScan {
       }
       Map question = question("plan_scan");
       question.put("columnar", Boolean.valueOf(LanceTransport.isWanted(wanted)));
+      question.put("files", Boolean.TRUE);
       Map answer;
       try {
         answer = (Map) Bridge.ask(question, null);
+        if (!LanceRows.isAtHand(answer)) {
+          question.put("files", Boolean.FALSE);
+          answer = (Map) Bridge.ask(question, null);
+        }
         Scan columns = LanceColumnScan.of(shown, question, answer, wanted);
         if (columns != null) {
           return columns;

@@ -9,7 +9,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["NoValueError", "literal_of"]
+__all__ = ["NoValueError", "literal_of", "literals_of"]
 
 _EPOCH = datetime(1970, 1, 1)
 
@@ -35,6 +35,21 @@ def literal_of(node: Mapping[str, Any]) -> Any:
     try:
         return read(text)
     except OverflowError:  # Python's times end with the year 9999
+        raise NoValueError from None
+
+
+def literals_of(node: Mapping[str, Any]) -> list[Any]:
+    """Return the values of literals of one type: {"type": its type as JSON, "values": texts}.
+
+    Raises:
+        NoValueError: the type's values are others here.
+    """
+    read = _reader_of(node["type"])
+    if read is None:
+        raise NoValueError
+    try:
+        return [None if text is None else read(text) for text in node["values"]]
+    except OverflowError:
         raise NoValueError from None
 
 

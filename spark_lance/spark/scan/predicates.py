@@ -4,7 +4,8 @@
 
 `op` is the name of a predicate of Spark's connectors, `type` is the type of a literal as JSON, and `value` is
 its value in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for
-bytes. What has no such form is `{}`. A predicate is taken over under the conditions of `filters`.
+bytes. Literals of one type may come together, as {"type": ..., "values": [...]}. What has no such form is
+`{}`. A predicate is taken over under the conditions of `filters`.
 
 Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]}; see `json_conditions`.
 """
@@ -19,7 +20,7 @@ import pyspark.sql.types as st
 from spark_lance.file.schema import Schema
 from spark_lance.spark.scan.filters import compared
 from spark_lance.spark.scan.json_conditions import condition_of
-from spark_lance.spark.scan.literals import NoValueError, literal_of
+from spark_lance.spark.scan.literals import NoValueError, literal_of, literals_of
 from spark_lance.table.predicates.expressions import Call, Expression
 
 __all__ = ["expression_of"]
@@ -83,7 +84,11 @@ def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) ->
     if name not in _TESTS or not args or "path" not in args[0]:
         return None
     try:
-        values = [literal_of(arg) for arg in args[1:]]
+        values = [
+            value
+            for arg in args[1:]
+            for value in (literals_of(arg) if "values" in arg else (literal_of(arg),))
+        ]
     except NoValueError:
         return None
     if name != "IN" and len(values) > 1:

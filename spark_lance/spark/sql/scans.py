@@ -67,6 +67,8 @@ _ALONE_BYTES = 64 << 20
 # Rows that the driver reads as columns at most, which are bounded by their bytes; and about the most bytes
 # of a part of them, for one task: Spark warns of tasks of more than 1,000 KiB.
 _MOST_HELD_ROWS, _PART_BYTES = 1 << 24, 900 << 10
+# Rows of fewer bytes go into an answer: a file takes as long as text of this size.
+_FILE_BYTES = 32 << 10
 # Rows of an order that are looked for in an index at most.
 _MOST_TOP = 10_000
 
@@ -237,13 +239,15 @@ def plan_scan(question: Question) -> dict[str, Any]:
     `kind` is "rows", "columns" or "tasks"; all have the version (`ref`), and `rows` and `bytes` that are read
     at most, columns and tasks also what is to be told of them.
     Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, both in base64;
-    columns in a file, see `columns_answer`. These are for more rows than Spark's local scans are made for,
-    where the question says that they can be read (`columnar`).
+    columns in a file, see `columns_answer`, and so do rows of many bytes where the question has `files`.
+    Columns are for more rows than Spark's local scans are made for, where the question says that they can be
+    read (`columnar`).
     """
     asked = question.asked
     read = Read(asked["read"])
     check_batch(read.options)
-    schema = st.StructType.fromJson(json.loads(asked["columns"]))
+    all_columns = asked["columns"] == asked["read"]["schema"]
+    schema = read.seen if all_columns else st.StructType.fromJson(json.loads(asked["columns"]))
     most_rows, most_bytes = local_bounds(asked)
     reader: DataSourceReader
     if read.options.kind == "rows":
@@ -273,7 +277,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
         about = _account(reader, "")
         return {**answer, **about, **columns_answer(few, schema)}
     if few is not None:
-        return {**answer, **rows_answer(few, schema)}
+        return {**answer, **rows_answer(few, schema, in_file=bool(asked.get("files")))}
     function, partitions = pickled_read(reader, schema)
     return {
         **answer,
@@ -331,14 +335,26 @@ def _taken(read: Read, asked: Any) -> list[Expression]:
     return [tree for tree in (*taken, *found) if tree is not None]
 
 
-def rows_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> dict[str, Any]:
-    """Return rows as Java takes them."""
+def rows_answer(
+    batches: Sequence[pa.RecordBatch], schema: st.StructType, *, in_file: bool = False
+) -> dict[str, Any]:
+    """Return rows as Java takes them: in the answer, or if they are many bytes, in a file that it deletes."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, arrow_schema(schema)) as stream:
+    with pa.ipc.new_stream(sink, arrow_schema(schema)) as writer:
         for batch in batches:
-            stream.write_batch(batch)
+            writer.write_batch(batch)
     count, size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
-    return {"kind": "rows", "rows": count, "bytes": size, "arrow": _text(sink.getvalue().to_pybytes())}
+    stream, answer = sink.getvalue(), {"kind": "rows", "rows": count, "bytes": size}
+    if not in_file or stream.size < _FILE_BYTES:
+        return {**answer, "arrow": _text(stream.to_pybytes())}
+    descriptor, name = tempfile.mkstemp(prefix="spark-lance-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(stream)
+    except BaseException:
+        Path(name).unlink()
+        raise
+    return {**answer, "file": name}
 
 
 def columns_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> dict[str, Any]:

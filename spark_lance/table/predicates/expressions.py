@@ -134,7 +134,10 @@ def bind(node: Expression, schema: pa.Schema) -> Expression:
     if isinstance(node, Cast):
         return Cast(bind(node.argument, schema), node.type, node.or_null)
     if isinstance(node, Call):
-        arguments = tuple(bind(argument, schema) for argument in node.arguments)
+        # Lists have thousands of literals.
+        arguments = tuple(
+            argument if type(argument) is Literal else bind(argument, schema) for argument in node.arguments
+        )
         if FUNCTIONS[node.function].takes_geometries:
             arguments = tuple(_with_extension(argument, schema) for argument in arguments)
         return Call(node.function, arguments)
@@ -229,7 +232,10 @@ def _compute(node: Expression, table: pa.Table) -> Value:
     if isinstance(node, Cast):
         return (try_cast if node.or_null else cast)(_compute(node.argument, table), node.type)
     function: Callable[..., Value] = FUNCTIONS[node.function].compute
-    values = [_compute(argument, table) for argument in node.arguments]
+    values = [
+        argument.value if type(argument) is Literal else _compute(argument, table)
+        for argument in node.arguments
+    ]
     if node.function in _COMPARISONS and not any(isinstance(part, Column) for part in node.arguments):
         # Only beside a column itself does a number take the precision of that.
         values = [_precise(value) for value in values]

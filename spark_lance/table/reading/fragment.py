@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -52,15 +52,17 @@ class _Part:
     field: Field
     reader: FieldReader
     marks: PageMarks
+    # Whether single rows can be decoded.
+    takes: bool
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
         self.marks.read_run(start, stop)
         return read_field(self.reader, self.field, self.file.path, start, stop)
 
     def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
-        assert isinstance(self.reader, RowReader)
+        assert self.takes
         self.marks.read_rows(rows)
-        return take_field(self.reader, self.field, self.file.path, rows)
+        return take_field(cast("RowReader", self.reader), self.field, self.file.path, rows)
 
 
 class FragmentReader:
@@ -114,6 +116,20 @@ class FragmentReader:
                     f"column {field.name!r} must not be null, but fragment {fragment.id} lacks it"
                 )
 
+    def is_light(self) -> bool:
+        """Tell whether nothing is held but open local files: no page that was decoded."""
+        parts = (part for parts in self._parts for part in parts)
+        light = all(part.takes and cast("RowReader", part.reader).is_light() for part in parts)
+        return light and all(file.source.state is not None for file in self._files)
+
+    def begin_again(self) -> bool:
+        """Prepare for another read by somebody else; False if a file is not what it was."""
+        if not all(file.source.is_current() for file in self._files):
+            return False
+        for part in (part for parts in self._parts for part in parts):
+            part.marks.begin()
+        return True
+
     def _leaves_of(self, ids: set[int]) -> set[int]:
         """Return those ids that are leaves: parents may be listed by several files."""
         parents = {node.id for field in self.fields for node in field.walk() if node.kind in _STRUCTURAL}
@@ -124,7 +140,8 @@ class FragmentReader:
             pruned = field.prune(lambda leaf: leaf.id in provided)
             if pruned is not None:
                 reader = file.open_field(pruned)
-                parts.append(_Part(file, pruned, reader, PageMarks(file.page_starts(pruned))))
+                marks = PageMarks(file.page_starts(pruned))
+                parts.append(_Part(file, pruned, reader, marks, isinstance(reader, RowReader)))
 
     def read(self, start: int, stop: int, fields: Sequence[Field] | None = None) -> list[pa.ChunkedArray]:
         """Return physical rows [start, stop) of `fields`, some of the reader's; of all of them by default.
@@ -169,7 +186,7 @@ class FragmentReader:
         """
         chosen = self._chosen(fields)
         parts = [part for _, parts in chosen for part in parts]
-        if not all(isinstance(part.reader, RowReader) for part in parts):
+        if not all(part.takes for part in parts):
             return self._take_runs(rows, [field for field, _ in chosen])
         if self._is_mapped:
             return self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
@@ -190,12 +207,11 @@ class FragmentReader:
         """
         rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])
         chosen = self._chosen(fields)
-        readers = [part.reader for _, parts in chosen for part in parts]
-        if not self._is_mapped or not all(isinstance(reader, RowReader) for reader in readers):
+        if not self._is_mapped or not all(part.takes for _, parts in chosen for part in parts):
             return self.take(rows, fields)
 
         def read(part: _Part) -> pa.ChunkedArray:
-            if isinstance(part.reader, RowReader) and part.reader.lies_flat():
+            if cast("RowReader", part.reader).lies_flat():
                 pieces = [part.read(start, stop) for start, stop in runs]
                 return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], pieces[0].type)
             return part.take(rows)

@@ -93,6 +93,14 @@ class FragmentRows:
         self._reader = FragmentReader(store, root, fragment, list(dict.fromkeys(fields)), bases)
         self.num_rows = self._reader.num_rows
 
+    def is_light(self) -> bool:
+        """Tell whether nothing is held but open local files and what is deleted."""
+        return not self._lineage and self._reader.is_light()
+
+    def begin_again(self) -> bool:
+        """Prepare for another read, see `FragmentReader.begin_again`."""
+        return self._reader.begin_again()
+
     @cached_property
     def deleted(self) -> npt.NDArray[np.uint32]:
         """The deleted rows, ascending.

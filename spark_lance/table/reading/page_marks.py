@@ -81,8 +81,12 @@ class PageMarks:
 
     def __init__(self, columns: Sequence[Rows]) -> None:
         self._columns = columns
-        self._seen = [np.zeros(len(starts), np.bool_) for starts in columns]
-        self._left = sum(map(len, columns))
+        self.begin()
+
+    def begin(self) -> None:
+        """Count anew: no page has been read."""
+        self._seen: list[Marks] | None = None
+        self._left = sum(map(len, self._columns))
         count_pages(0, self._left)
 
     def read_run(self, start: int, stop: int) -> None:
@@ -92,11 +96,17 @@ class PageMarks:
 
     def read_rows(self, rows: Rows) -> None:
         """Take note of a read of rows by ascending number."""
-        if self._left:
+        if self._left == len(self._columns) and len(rows) and self._seen is None:
+            # One page for each column.
+            count_pages(self._left, -self._left)
+            self._left = 0
+        elif self._left:
             self._add([pages_of_rows(starts, rows) for starts in self._columns])
 
     def _add(self, read: Sequence[Marks]) -> None:
         new = 0
+        if self._seen is None:
+            self._seen = [np.zeros(len(starts), np.bool_) for starts in self._columns]
         for seen, here in zip(self._seen, read, strict=True):
             new += int(np.count_nonzero(here & ~seen))
             seen |= here

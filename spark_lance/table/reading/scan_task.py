@@ -8,6 +8,7 @@ with its gaps where many rows are left, single rows where few are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +21,7 @@ from pyroaring import BitMap
 from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.file.schema import Field
 from spark_lance.file.version import FileVersion
+from spark_lance.io.held import HeldOpen
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
@@ -49,6 +51,8 @@ Filter = Predicate | Condition
 _SPARSE = 8
 # A task of so few rows is all that is read of its pages: nothing that follows makes up for decoding more.
 _SHORT_ROWS = 1 << 12
+
+_HELD: HeldOpen[FragmentRows] = HeldOpen()
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,11 @@ class ScanTask:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the filter does not fit the columns.
         """
+        if opened is None and self.selection is not None:
+            fitted = None if filter is None else self._fitted(filter)
+            with self._lent(self._all_fields(fitted)) as rows:
+                yield from self.tables(target_bytes, fitted, rows)
+            return
         if filter is None and self.selection is not None:
             rows = opened or self._open(self.fields)
             pace = Pace(target_bytes, rows.row_bytes(self._columns))
@@ -134,7 +143,7 @@ class ScanTask:
                 if kept.num_rows:
                     yield kept
             return
-        condition = filter if isinstance(filter, Condition) else self._condition(filter)
+        condition = self._fitted(filter)
         head = self._head(condition)
         rows = opened or self._open((*head.fields, *self.fields))
         # Columns that the filter reads as they are wanted need not be read again.
@@ -346,10 +355,27 @@ class ScanTask:
             first_row=self.first_row,
         )
 
+    @contextmanager
+    def _lent(self, fields: tuple[Field, ...]) -> Iterator[FragmentRows]:
+        """Open the fragment's files for a read of single rows; local ones stay open for the next one."""
+        if not self.store.is_local:
+            yield self._open(fields)
+            return
+        others = () if self.bases is None else self.bases.others
+        key = (self.root, others, self.fragment, fields, self.stable_row_ids, self.first_row)
+        rows = _HELD.take(key)
+        if rows is None or not rows.begin_again():
+            rows = self._open(fields)
+        yield rows
+        if rows.is_light():
+            _HELD.give(key, rows)
+
     def _readable(self) -> dict[str, Field]:
         return {field.name: field for field in (*self.fields, *self.filter_fields)}
 
-    def _condition(self, filter: Predicate) -> Condition:
+    def _fitted(self, filter: Filter) -> Condition:
+        if isinstance(filter, Condition):
+            return filter
         columns = [field.arrow_field() for field in self._readable().values()]
         system = [system_field(n) for n in system_names(self._readable()) if n != ROW_OFFSET]
         return compile_predicate(filter, pa.schema([*columns, *system]))

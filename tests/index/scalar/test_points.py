@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -68,6 +69,10 @@ def probe(*values: Any) -> Probe:
     return Probe(("x",), Call("in", (Column(("value",)), *map(Literal, values))))
 
 
+def entries(values: pa.Array | pa.ChunkedArray) -> btree.Entries:
+    return btree.Entries(pa.table({"values": values, "ids": pa.array(range(len(values)), pa.uint64())}))
+
+
 def test_points_are_tried_one_by_one_where_their_type_is_another() -> None:
     assert probe(3, 1, None, 3).points(pa.int16()) == [1, 3, 3]
     assert probe(2**64).points(pa.int64()) == []
@@ -94,8 +99,8 @@ def test_bounds_hold_a_point_as_they_do_one_by_one() -> None:
 
 def test_values_that_are_not_in_order_are_looked_at_all() -> None:
     values = pa.chunked_array([pa.array([1, 3, 3]), pa.array([5, 9])])
-    places = btree._places_of([0, 3, 3, 9, 10], values)
+    places = btree._places_of(np.array([0, 3, 9, 10]), entries(values))
     assert places is not None
     assert places.tolist() == [1, 2, 4]
-    assert btree._places_of([3], pa.chunked_array([pa.array([3, 1])])) is None
-    assert btree._places_of([3], pa.chunked_array([pa.array([None, 3])])) is None
+    assert btree._places_of(np.array([3]), entries(pa.array([3, 1]))) is None
+    assert btree._places_of(np.array([3]), entries(pa.array([None, 3]))) is None

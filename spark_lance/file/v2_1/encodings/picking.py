@@ -10,9 +10,9 @@ fixed-size list.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,15 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.buffers import pack_bits
 from spark_lance.file.fsst import decode_fsst
 from spark_lance.file.v2_1.blocks import Block, FixedWidth, Variable
-from spark_lance.file.v2_1.chunks import Bytes, Ints, Ranges, exclusive_sum, gather, gather_integers
+from spark_lance.file.v2_1.chunks import (
+    Bytes,
+    Ints,
+    Ranges,
+    exclusive_sum,
+    gather,
+    gather_integers,
+    run_starts,
+)
 from spark_lance.file.v2_1.codec import compression_name
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, GROUPS
 from spark_lance.file.v2_1.encodings.byte_stream_split import split_width
@@ -30,7 +38,10 @@ from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.rle import is_flat, pick_block, pick_mini_block
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["levels_pickable", "pick", "pick_levels", "pickable"]
+__all__ = ["Unpack", "levels_pickable", "pick", "pick_levels", "pickable", "plain_width"]
+
+# What decompresses chunks: their compression, and each chunk once -> the same chunks, decompressed.
+Unpack: TypeAlias = Callable[[pb.BufferCompression, Ranges], Ranges]
 
 _LEVEL_BITS = 16
 
@@ -75,7 +86,29 @@ def levels_pickable(encoding: pb.CompressiveEncoding) -> bool:
     return name == "flat" and encoding.flat.bits_per_value == _LEVEL_BITS and pickable(encoding)
 
 
-def pick(encoding: pb.CompressiveEncoding, buffers: Sequence[Ranges], counts: Ints, places: Ints) -> Block:
+def plain_width(encoding: pb.CompressiveEncoding) -> int | None:
+    """Return the bytes of a decompressed value, if chunks are compressed and all values have as many."""
+    if compression_name(encoding) != "general":
+        return None
+    inner = encoding.general.values
+    name = compression_name(inner)
+    bits = 0
+    if name == "flat":
+        bits = inner.flat.bits_per_value
+    elif name == "fixed_size_list":
+        bits = _list_bits(inner.fixed_size_list) or 0
+    elif name == "byte_stream_split":
+        bits = 8 * (split_width(inner.byte_stream_split) or 0)
+    return None if bits % 8 else bits // 8 or None
+
+
+def pick(
+    encoding: pb.CompressiveEncoding,
+    buffers: Sequence[Ranges],
+    counts: Ints,
+    places: Ints,
+    unpack: Unpack = decompress,
+) -> Block:
     """Return one value per piece.
 
     Args:
@@ -83,6 +116,7 @@ def pick(encoding: pb.CompressiveEncoding, buffers: Sequence[Ranges], counts: In
         buffers: for each wanted value, the value buffers of its chunk.
         counts: values in that chunk.
         places: which of them is wanted, 0 <= place < count.
+        unpack: what decompresses chunks of `general` encodings.
 
     Raises:
         FormatError: the bytes are damaged.
@@ -91,7 +125,7 @@ def pick(encoding: pb.CompressiveEncoding, buffers: Sequence[Ranges], counts: In
     if name == "rle":
         return pick_mini_block(encoding.rle, buffers[0], buffers[1], counts, places)
     if name == "general":
-        return pick(encoding.general.values, _plain(encoding.general, buffers), counts, places)
+        return pick(encoding.general.values, _plain(encoding.general, buffers, unpack), counts, places)
     pieces = buffers[0]
     if name == "byte_stream_split":
         return _pick_split(split_width(encoding.byte_stream_split) or 0, pieces, counts, places)
@@ -152,11 +186,11 @@ def _list_bits(fsl: pb.FixedSizeList) -> int | None:
         fsl = fsl.values.fixed_size_list
 
 
-def _plain(general: pb.General, buffers: Sequence[Ranges]) -> list[Ranges]:
+def _plain(general: pb.General, buffers: Sequence[Ranges], unpack: Unpack) -> list[Ranges]:
     """Return the buffers of compressed chunks as they were before; only the first one is compressed."""
     pieces = buffers[0]
-    is_first = np.diff(pieces.starts, prepend=-1) != 0
-    plain = decompress(general.compression, pieces.select(is_first))
+    is_first = run_starts(pieces.starts)
+    plain = unpack(general.compression, pieces.select(is_first))
     return [plain.select(np.cumsum(is_first) - 1), *buffers[1:]]
 
 
@@ -221,19 +255,26 @@ def _rows(bits: int) -> Ints:
 
 def _unpack(data: Bytes, starts: Ints, widths: Ints, places: Ints, bits: int) -> npt.NDArray[Any]:
     """Return one value of a packed block of words of `bits` bits for each (start, width, place)."""
-    values = np.zeros(len(places), dtype=f"<u{bits // 8}")
-    used = np.flatnonzero(widths)
-    widths, places = widths[used], places[used]
-    word, shift = np.divmod(_rows(bits)[places] * widths, bits)
-    size = bits // 8
-    lanes = BLOCK // bits
-    at = starts[used] + (word * lanes + places % lanes) * size
-    low = gather_integers(data, at, size).astype(np.uint64)
+    size, lanes = bits // 8, BLOCK // bits
+    if not widths.all():
+        values = np.zeros(len(places), dtype=f"<u{size}")
+        used = np.flatnonzero(widths)
+        values[used] = _unpack(data, starts[used], widths[used], places[used], bits)
+        return values
+    first = _rows(bits)[places] * widths
+    shift = first & (bits - 1)
+    at = starts + (first // bits * lanes + places % lanes) * size
     spill = shift + widths > bits
-    next_word = gather_integers(data, np.where(spill, at + lanes * size, at), size).astype(np.uint64)
-    # A shift by 64 is undefined: where nothing spills, nothing is shifted.
-    high = next_word << np.where(spill, bits - shift, 0).astype(np.uint64)
-    mask = np.uint64(2**64 - 1) >> (64 - widths).astype(np.uint64)
-    picked = (low >> shift.astype(np.uint64) | np.where(spill, high, np.uint64(0))) & mask
-    values[used] = picked.astype(values.dtype)
-    return values
+    low = gather_integers(data, at, size).astype(np.uint64)
+    following = gather_integers(data, at + spill * (lanes * size), size).astype(np.uint64)
+    if bits < 64:
+        # Where nothing spills, none of the bits above are wanted.
+        picked = low | following << np.uint64(bits)
+        picked >>= shift.astype(np.uint64)
+    else:
+        # A shift by 64 is undefined: where nothing spills, nothing is shifted.
+        high = following << np.where(spill, bits - shift, 0).astype(np.uint64)
+        picked = low >> shift.astype(np.uint64) | np.where(spill, high, np.uint64(0))
+    picked &= np.uint64(2**64 - 1) >> (64 - widths).astype(np.uint64)
+    found: npt.NDArray[Any] = picked.astype(f"<u{size}")
+    return found

@@ -24,12 +24,22 @@ import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, gather_integers
+from spark_lance.file.v2_1.chunks import (
+    Bytes,
+    Chunks,
+    Ints,
+    Ranges,
+    exclusive_sum,
+    gather_integers,
+    run_starts,
+)
 from spark_lance.file.v2_1.codec import Resolver, compression_name, has_buffer
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_block", "decode_mini_block", "is_flat", "pick_block", "pick_mini_block"]
+__all__ = [
+    "Runs", "block_runs", "decode_block", "decode_mini_block", "is_flat", "pick_block", "pick_mini_block",
+]  # fmt: skip
 
 _SIZE_PREFIX = 8
 # Sums of more lengths than that could not be told apart.
@@ -167,6 +177,36 @@ def pick_block(rle: pb.Rle, pieces: Ranges, counts: Ints, places: Ints) -> Fixed
     return _pick(values, lengths, counts, places, widths)
 
 
+class Runs(NamedTuple):
+    """The runs of several chunks.
+
+    Attributes:
+        values: of each run.
+        ends: running sums of the lengths, from 0 on.
+        bounds: how many runs come before each chunk, and how many there are.
+    """
+
+    values: npt.NDArray[Any]
+    ends: Ints
+    bounds: Ints
+
+    def at(self, chunks: Ints, places: Ints) -> npt.NDArray[Any]:
+        """Return values by the numbers of their chunks, and their places in these, which must exist."""
+        return self.values[np.searchsorted(self.ends[1:], self.ends[self.bounds[chunks]] + places, "right")]
+
+
+def block_runs(rle: pb.Rle, pieces: Ranges, counts: Ints) -> Runs:
+    """Return the runs of buffers that hold values and lengths together, where neither is encoded itself.
+
+    Raises:
+        FormatError: the bytes are damaged.
+    """
+    widths = _widths(rle)
+    values, lengths = _split(pieces)
+    _, ends, bounds = _checked(values, lengths, counts, widths)
+    return Runs(values.concat().view(f"<u{widths.value}"), ends, bounds)
+
+
 def _split(pieces: Ranges) -> tuple[Ranges, Ranges]:
     """Return the values and the lengths of buffers that hold both."""
     value_sizes = pieces.column(0, 8)
@@ -185,7 +225,7 @@ def _checked(
     run_lengths = lengths.concat().view(f"<u{widths.length}")
     ends = exclusive_sum(run_lengths.astype(np.int64))
     bounds = exclusive_sum(runs)
-    if not np.array_equal(np.diff(ends[bounds]), counts):
+    if bool((ends[bounds[1:]] - ends[bounds[:-1]] != counts).any()):
         raise FormatError("the runs of a chunk do not add up to its values")
     return run_lengths, ends, bounds
 
@@ -198,7 +238,7 @@ def _expand(values: Ranges, lengths: Ranges, counts: Ints, widths: _Widths) -> F
 
 def _pick(values: Ranges, lengths: Ranges, counts: Ints, places: Ints, widths: _Widths) -> FixedWidth:
     # The runs of a chunk are looked at once, however many of its values are wanted.
-    is_first = np.diff(values.starts, prepend=-1) != 0
+    is_first = run_starts(values.starts)
     own = np.cumsum(is_first) - 1
     some = values.select(is_first)
     _, ends, bounds = _checked(some, lengths.select(is_first), counts[is_first], widths)

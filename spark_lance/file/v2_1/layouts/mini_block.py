@@ -25,26 +25,34 @@ Example, 2.2, Flat(8), values 1 and 2, no levels: word 10 00 00 00, chunk
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError
 from spark_lance.file.v2_1.blocks import Block, DictionaryBlock, FixedWidth
-from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum
-from spark_lance.file.v2_1.codec import Resolver
-from spark_lance.file.v2_1.encodings.picking import levels_pickable, pick, pick_levels, pickable
+from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, words_of
+from spark_lance.file.v2_1.codec import Resolver, compression_name
+from spark_lance.file.v2_1.encodings.general import decompress
+from spark_lance.file.v2_1.encodings.picking import Unpack, levels_pickable, pick, pick_levels, pickable
+from spark_lance.file.v2_1.encodings.rle import Runs, block_runs
 from spark_lance.file.v2_1.layouts.levels import decode_levels
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["ChunkTable", "DecodedChunks", "can_pick", "chunk_table", "decode", "decode_chunks", "pick_values"]
+__all__ = [
+    "ChunkParts", "ChunkTable", "DecodedChunks", "Items", "can_pick", "chunk_parts", "chunk_table", "decode",
+    "decode_chunks", "dictionary_items", "has_dictionary", "level_runs", "pick_values",
+]  # fmt: skip
 
 _MAX_COUNT = 1 << 32
+# What decodes the dictionary of a page.
+Items: TypeAlias = Callable[[], Block]
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,31 @@ class ChunkTable:
     def ends(self) -> Ints:
         """The number of values up to the end of each chunk."""
         return np.cumsum(self.counts)
+
+    @cached_property
+    def _log(self) -> int | None:
+        """The binary logarithm of the number of values of every chunk but the last, if they are alike."""
+        first, last = int(self.counts[0]), int(self.counts[-1])
+        alike = not first & (first - 1) and bool((self.counts[:-1] == first).all())
+        return first.bit_length() - 1 if alike and 0 < last <= first else None
+
+    def places_of(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the chunks of values by their ascending numbers in the page, and their places in these."""
+        if self._log is not None:
+            return numbers >> self._log, numbers & ((1 << self._log) - 1)
+        homes = np.searchsorted(self.ends, numbers, side="right")
+        return homes, numbers - (self.ends - self.counts)[homes]
+
+
+class ChunkParts(NamedTuple):
+    """What the headers of chunks tell: how many levels each has, and its level and value buffers."""
+
+    level_counts: Ints
+    buffers: list[Ranges]
+
+    def of(self, numbers: Ints) -> ChunkParts:
+        """Return the same of some of the chunks, in this order."""
+        return ChunkParts(self.level_counts[numbers], [part.select(numbers) for part in self.buffers])
 
 
 @dataclass(frozen=True)
@@ -94,12 +127,17 @@ def decode(layout: pb.MiniBlockLayout, page: PageBytes, resolver: Resolver) -> D
     data = page.buffer(1)
     table = chunk_table(layout, page.buffer(0), len(data))
     spans = Ranges(data, table.bounds[:-1], table.sizes)
-    dictionary = page.buffer(2) if layout.HasField("dictionary") else None
-    return decode_chunks(layout, spans, table.counts, dictionary, resolver).page
+    items = partial(dictionary_items, layout, page.buffer(2), resolver) if has_dictionary(layout) else None
+    return decode_chunks(layout, spans, table.counts, items, resolver).page
+
+
+def has_dictionary(layout: pb.MiniBlockLayout) -> bool:
+    """Tell whether the values of a page are numbers of items of a dictionary."""
+    return bool(layout.HasField("dictionary"))
 
 
 def decode_chunks(
-    layout: pb.MiniBlockLayout, spans: Ranges, counts: Ints, dictionary: Bytes | None, resolver: Resolver
+    layout: pb.MiniBlockLayout, spans: Ranges, counts: Ints, items: Items | None, resolver: Resolver
 ) -> DecodedChunks:
     """Decode chunks of a page at once.
 
@@ -107,14 +145,14 @@ def decode_chunks(
         layout: the page's description.
         spans: the bytes of the chunks.
         counts: values per chunk.
-        dictionary: the page's dictionary buffer if it has one.
+        items: what decodes the page's dictionary if it has one.
         resolver: finds the codecs.
 
     Raises:
         FormatError: the bytes are damaged.
         UnsupportedFormatError: an encoding that is not known.
     """
-    level_counts, parts = _chunk_parts(layout, spans)
+    level_counts, parts = chunk_parts(layout, spans)
     at = 0
     rep: npt.NDArray[np.uint16] | None = None
     definition: npt.NDArray[np.uint16] | None = None
@@ -127,8 +165,8 @@ def decode_chunks(
     if not layout.HasField("value_compression"):
         raise FormatError("a mini-block page without a value encoding")
     values = resolver.mini_block(layout.value_compression, Chunks(tuple(parts[at:]), counts))
-    if dictionary is not None:
-        values = _with_dictionary(layout, values, dictionary, resolver)
+    if items is not None:
+        values = _with_dictionary(values, items)
     levels = Levels(number_layers(layout.layers), rep, definition)
     return DecodedChunks(levels, values, level_counts)
 
@@ -144,35 +182,50 @@ def can_pick(layout: pb.MiniBlockLayout) -> bool:
 
 def pick_values(
     layout: pb.MiniBlockLayout,
-    spans: Ranges,
+    parts: ChunkParts,
     counts: Ints,
     places: Ints,
-    dictionary: Bytes | None,
-    resolver: Resolver,
+    items: Items | None,
+    unpack: Unpack = decompress,
+    levels: npt.NDArray[Any] | None = None,
 ) -> DecodedPage:
     """Return single values of a page that `can_pick` allows.
 
     Args:
         layout: the page's description.
-        spans: for every wanted value, the bytes of its chunk.
+        parts: for every wanted value, what its chunk has.
         counts: values in that chunk.
         places: the place of the wanted one, 0 <= place < count.
-        dictionary: the page's dictionary buffer if it has one.
-        resolver: finds the codecs.
+        items: what decodes the page's dictionary if it has one.
+        unpack: what decompresses chunks.
+        levels: the values' definition levels, if they are known.
 
     Raises:
         FormatError: the bytes are damaged.
     """
-    level_counts, parts = _chunk_parts(layout, spans)
-    definition: npt.NDArray[np.uint16] | None = None
-    if layout.HasField("def_compression"):
-        if not np.array_equal(level_counts, counts):
+    definition = levels
+    if definition is None and layout.HasField("def_compression"):
+        if not np.array_equal(parts.level_counts, counts):
             raise FormatError("a chunk has another number of levels than values")
-        definition = pick_levels(layout.def_compression, parts[0], counts, places)
-    values = pick(layout.value_compression, parts[-layout.num_buffers :], counts, places)
-    if dictionary is not None:
-        values = _with_dictionary(layout, values, dictionary, resolver)
+        definition = pick_levels(layout.def_compression, parts.buffers[0], counts, places)
+    values = pick(layout.value_compression, parts.buffers[-layout.num_buffers :], counts, places, unpack)
+    if items is not None:
+        values = _with_dictionary(values, items)
     return DecodedPage(Levels(number_layers(layout.layers), None, definition), values)
+
+
+def level_runs(layout: pb.MiniBlockLayout, parts: ChunkParts, counts: Ints) -> Runs | None:
+    """Return the runs of the definition levels of a page that `can_pick` allows; None if there are none.
+
+    Raises:
+        FormatError: the bytes are damaged.
+    """
+    encoding = layout.def_compression
+    if not layout.HasField("def_compression") or compression_name(encoding) != "rle":
+        return None
+    if not np.array_equal(parts.level_counts, counts):
+        raise FormatError("a chunk has another number of levels than values")
+    return block_runs(encoding.rle, parts.buffers[0], counts)
 
 
 def chunk_table(layout: pb.MiniBlockLayout, words: Bytes, size: int) -> ChunkTable:
@@ -225,8 +278,12 @@ def chunk_tables(
     return counts, bounds, pages
 
 
-def _chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> tuple[Ints, list[Ranges]]:
-    """Read all chunk headers: the number of levels, and the level and value buffers, of every chunk."""
+def chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> ChunkParts:
+    """Read the headers of chunks.
+
+    Raises:
+        FormatError: they do not fit the chunks.
+    """
     level_parts = layout.HasField("rep_compression") + layout.HasField("def_compression")
     width = 4 if layout.has_large_chunk else 2
     level_end = 2 + 2 * level_parts
@@ -235,26 +292,41 @@ def _chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> tuple[Ints, list[
         raise FormatError(
             f"a chunk of {int(spans.sizes.min())} bytes cannot have {layout.num_buffers} buffers"
         )
-    raw = spans.data[spans.starts[:, None] + np.arange(header)]
-    heads = np.ascontiguousarray(raw[:, :level_end]).view("<u2").astype(np.int64)
-    values = np.ascontiguousarray(raw[:, level_end:]).view(f"<u{width}").astype(np.int64)
-    sizes = np.concatenate([heads[:, 1:], values], axis=1)
-    padded = (sizes + 7) & ~7
-    ends = np.cumsum(padded, axis=1)
+    # Chunks begin at multiples of 8 bytes, and have such sizes.
+    words = words_of(spans.data, spans.starts, 8)
+    if words is not None:
+        places = (spans.starts >> 3)[:, None] + np.arange((header + 7) // 8)
+        raw = words[places].view("<u2")
+    else:
+        raw = spans.data[spans.starts[:, None] + np.arange(header)].view("<u2")
     body = (header + 7) & ~7
-    if ends.shape[1] and bool((body + ends[:, -1] > spans.sizes).any()):
+    ends: Ints = spans.starts + body
+    buffers: list[Ranges] = []
+    for number in range(level_parts + layout.num_buffers):
+        at = 1 + number if number < level_parts else level_end // 2 + (number - level_parts) * width // 2
+        sizes = raw[:, at].astype(np.int64)
+        if width == 4 and number >= level_parts:
+            sizes |= raw[:, at + 1].astype(np.int64) << 16
+        buffers.append(Ranges(spans.data, ends, sizes))
+        ends = ends + ((sizes + 7) & ~7)
+    if buffers and bool((ends > spans.starts + spans.sizes).any()):
         raise FormatError("the buffers of a chunk do not fit into it")
-    starts = spans.starts[:, None] + body + ends - padded
-    columns = range(sizes.shape[1])
-    return heads[:, 0], [Ranges(spans.data, starts[:, c].copy(), sizes[:, c].copy()) for c in columns]
+    return ChunkParts(raw[:, 0].astype(np.int64), buffers)
 
 
-def _with_dictionary(
-    layout: pb.MiniBlockLayout, values: Block, buffer: Bytes, resolver: Resolver
-) -> DictionaryBlock:
-    if not isinstance(values, FixedWidth):
-        raise FormatError("dictionary indices must be numbers")
+def dictionary_items(layout: pb.MiniBlockLayout, buffer: Bytes, resolver: Resolver) -> Block:
+    """Decode the dictionary of a page.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: an encoding that is not known.
+    """
     if layout.num_dictionary_items > _MAX_COUNT:
         raise FormatError(f"a dictionary of {layout.num_dictionary_items} items")
-    items = resolver.block(layout.dictionary, Chunks.block(buffer, layout.num_dictionary_items))
-    return DictionaryBlock(values, items)
+    return resolver.block(layout.dictionary, Chunks.block(buffer, layout.num_dictionary_items))
+
+
+def _with_dictionary(values: Block, items: Items) -> DictionaryBlock:
+    if not isinstance(values, FixedWidth):
+        raise FormatError("dictionary indices must be numbers")
+    return DictionaryBlock(values, items())

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,11 @@ def number_layers(kinds: Sequence[int]) -> list[Layer]:
     Raises:
         UnsupportedFormatError: a kind of layer that is not known.
     """
+    return list(_numbered(tuple(kinds)))
+
+
+@lru_cache(1024)
+def _numbered(kinds: tuple[int, ...]) -> list[Layer]:
     layers: list[Layer] = []
     taken = 0
     for kind in kinds:

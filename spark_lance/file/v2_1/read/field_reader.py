@@ -18,7 +18,7 @@ from spark_lance.file.metadata import ColumnMetadata
 from spark_lance.file.nested import merge_paths
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
-from spark_lance.file.v2_1.chunks import Ints
+from spark_lance.file.v2_1.chunks import Ints, run_starts
 from spark_lance.file.v2_1.layouts import full_zip
 from spark_lance.file.v2_1.read.page import decode_page, page_layout, page_ranges, page_rows
 from spark_lance.file.v2_1.read.page_run import RUN_ITEMS, decode_run, run_key
@@ -95,6 +95,10 @@ class FieldReader:
         """Tell whether reads are slices of the file, without a copy."""
         return len(self._paths) == 1 and self._paths[0].lies_flat
 
+    def is_light(self) -> bool:
+        """Tell whether no page that was decoded is held for the next read."""
+        return all(path.is_light() for path in self._paths)
+
     def take(self, rows: Ints) -> pa.ChunkedArray:
         """Return some rows as the field's Arrow type, decoding little more than these.
 
@@ -111,6 +115,8 @@ class FieldReader:
 
 def _align(parts: Sequence[Sequence[pa.Array]]) -> list[list[pa.Array]]:
     """Cut several sequences of arrays that cover the same rows at all their boundaries."""
+    if len(parts) == 1:
+        return [[piece] for piece in parts[0]]
     cuts = sorted({0, *(end for part in parts for end in accumulate(len(piece) for piece in part))})
     rows: list[list[pa.Array]] = [[] for _ in cuts[1:]]
     for part in parts:
@@ -165,6 +171,9 @@ class _PathReader:
             return False
         layout = page_layout(self._pages[0])
         return layout.HasField("full_zip_layout") and full_zip.plain_width(layout.full_zip_layout) is not None
+
+    def is_light(self) -> bool:
+        return self._last is None
 
     def _spans(self, start: int, stop: int) -> list[_Span]:
         """Return (page number, first row, end row) of the pages that have rows [start, stop).
@@ -277,8 +286,10 @@ class _PathReader:
                 f"rows {rows[0]} to {rows[-1]} of a column of {self.num_rows} rows",
                 place=f"column {self._index}",
             )
+        if len(self._pages) == 1 and len(rows):
+            return self._in_pieces(0, rows)
         homes = np.searchsorted(self._starts, rows, side="right") - 1
-        firsts = np.flatnonzero(np.diff(homes, prepend=-1)).tolist()
+        firsts = np.flatnonzero(run_starts(homes)).tolist()
         arrays = []
         for first, end in pairwise([*firsts, len(rows)]):
             number = int(homes[first])

@@ -14,7 +14,9 @@ Pages that are laid out otherwise are decoded whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +27,27 @@ from spark_lance.file.buffers import as_bytes
 from spark_lance.file.metadata import Page
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
-from spark_lance.file.v2_1.chunks import Bytes, Ints, Ranges, exclusive_sum, gather, gather_integers
+from spark_lance.file.v2_1.blocks import Block, nbytes
+from spark_lance.file.v2_1.chunks import (
+    Bytes,
+    Ints,
+    Ranges,
+    exclusive_sum,
+    gather,
+    gather_integers,
+    run_starts,
+)
+from spark_lance.file.v2_1.encodings.general import decompress
+from spark_lance.file.v2_1.encodings.picking import Unpack, plain_width
+from spark_lance.file.v2_1.encodings.rle import Runs
 from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
-from spark_lance.file.v2_1.layouts.mini_block import ChunkTable
+from spark_lance.file.v2_1.layouts.mini_block import ChunkParts, ChunkTable, Items, has_dictionary
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.unravel import number_layers
 from spark_lance.file.v2_1.read.page import RESOLVER, build, decode_page, page_layout, page_rows
+from spark_lance.file.v2_1.read.plain_chunks import kept_chunks
 from spark_lance.io.cache import ByteCache
+from spark_lance.io.counters import count_read
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["RowPage"]
@@ -41,6 +57,10 @@ _PICK_BELOW = 8
 _MAX_ROWS = 1 << 32
 # A dictionary of more bytes is not decoded for a part of its page.
 _LARGE_DICTIONARY = 1 << 15
+# A decoded one of more bytes is not kept for other reads.
+_KEPT_DICTIONARY = 1 << 16
+# Headers of more chunks are not kept.
+_MOST_CHUNKS = 1 << 14
 # Tables of chunks that were read before, by the bytes that they are read from.
 _CHUNKS: ByteCache[ChunkTable] = ByteCache(32 << 20, counted=False)
 # What one chunk takes there: its word, and four numbers.
@@ -66,6 +86,11 @@ class RowPage:
         self._layout: pb.PageLayout = page_layout(page)
         self._chunks: ChunkTable | None = None
         self._index: _RowIndex | None = None
+        self._dictionary: Block | None = None
+        self._can_pick: bool | None = None
+        self._all_parts: ChunkParts | None = None
+        self._level_runs: Runs | None = None
+        self._visits = 0
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return the (offset, size) byte ranges that say where rows are, as far as they are read whole."""
@@ -102,8 +127,8 @@ class RowPage:
         if (
             self._layout.WhichOneof("layout") != "mini_block_layout"
             or any(field.kind == "fsl_struct" for field in self._path)
-            or any(layer.is_list for layer in number_layers(layout.layers))
-            or (layout.HasField("dictionary") and self._buffer(2)[1] > _LARGE_DICTIONARY)
+            or self._has_lists
+            or (has_dictionary(layout) and self._buffer(2)[1] > _LARGE_DICTIONARY)
         ):
             return None
         table = self._chunk_table(layout)
@@ -111,10 +136,10 @@ class RowPage:
         chosen = np.arange(
             np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left") + 1
         )
-        dictionary = self._read(2) if layout.HasField("dictionary") else None
+        items = self._items(layout)
         spans, counts = self._spans(table, chosen), table.counts[chosen]
         array = build(
-            self._path, lambda: mini_block.decode_chunks(layout, spans, counts, dictionary, RESOLVER).page
+            self._path, lambda: mini_block.decode_chunks(layout, spans, counts, items, RESOLVER).page
         )
         first = int(ends[chosen[0]] - counts[0])
         if len(array) != int(ends[chosen[-1]]) - first:
@@ -167,29 +192,84 @@ class RowPage:
 
     def _take_mini_block(self, layout: pb.MiniBlockLayout, rows: Ints) -> pa.Array:
         table = self._chunk_table(layout)
-        dictionary = self._read(2) if layout.HasField("dictionary") else None
-        if any(layer.is_list for layer in number_layers(layout.layers)):
-            return self._take_lists(layout, table, dictionary, rows)
-        ends = self._ends(table)
-        homes = np.searchsorted(ends, rows, side="right")
-        places = rows - (ends - table.counts)[homes]
-        chosen, back = np.unique(homes, return_inverse=True)
-        spans, counts = self._spans(table, chosen), table.counts[chosen]
-        if mini_block.can_pick(layout) and len(rows) * _PICK_BELOW < int(counts.sum()):
-            own, sizes = spans.select(back), counts[back]
-            return build(
-                self._path,
-                lambda: mini_block.pick_values(layout, own, sizes, places, dictionary, RESOLVER),
-            )
+        items = self._items(layout)
+        if self._has_lists:
+            return self._take_lists(layout, table, items, rows)
+        self._ends(table)
+        homes, places = table.places_of(rows)
+        is_first = run_starts(homes)
+        chosen, back = homes[is_first], np.cumsum(is_first) - 1
+        counts = table.counts[chosen]
+        if self._can_pick is None:
+            self._can_pick = mini_block.can_pick(layout)
+        if self._can_pick and len(rows) * _PICK_BELOW < int(counts.sum()):
+            unpack = self._unpack(layout, table, chosen)
+
+            def pick() -> DecodedPage:
+                known = self._known_parts(layout, table, chosen)
+                if known is None:
+                    parts = mini_block.chunk_parts(layout, self._spans(table, chosen)).of(back)
+                    return mini_block.pick_values(layout, parts, counts[back], places, items, unpack)
+                levels = None if self._level_runs is None else self._level_runs.at(homes, places)
+                return mini_block.pick_values(
+                    layout, known.of(homes), counts[back], places, items, unpack, levels
+                )
+
+            return build(self._path, pick)
+        spans = self._spans(table, chosen)
         array = build(
-            self._path, lambda: mini_block.decode_chunks(layout, spans, counts, dictionary, RESOLVER).page
+            self._path, lambda: mini_block.decode_chunks(layout, spans, counts, items, RESOLVER).page
         )
         return movable(array).take(pa.array(exclusive_sum(counts)[back] + places))
+
+    def _known_parts(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> ChunkParts | None:
+        """Return what the headers of all chunks tell, if it is known; `chosen` ones are read.
+
+        A page of a local file that is asked a second time is likely to be asked more often.
+        """
+        if self._all_parts is None and self._visits == 1:
+            # Whether other chunks are damaged is not asked yet.
+            with suppress(FormatError):
+                every = mini_block.chunk_parts(layout, self._spans(table, np.arange(len(table.counts))))
+                self._level_runs = mini_block.level_runs(layout, every, table.counts)
+                self._all_parts = every
+        elif self._all_parts is not None:
+            count_read(int(table.sizes[chosen].sum()), len(chosen), len(chosen))
+        if self._source.is_mapped and len(table.counts) <= _MOST_CHUNKS:
+            self._visits += 1
+        return self._all_parts
+
+    @cached_property
+    def _has_lists(self) -> bool:
+        """Whether the page, of mini-blocks, has lists."""
+        return any(layer.is_list for layer in number_layers(self._layout.mini_block_layout.layers))
+
+    def _items(self, layout: pb.MiniBlockLayout) -> Items | None:
+        """Return what decodes the page's dictionary, once if it is small; None if it has none."""
+        if not has_dictionary(layout):
+            return None
+        buffer = self._read(2)
+
+        def decode() -> Block:
+            if self._dictionary is not None:
+                return self._dictionary
+            block = mini_block.dictionary_items(layout, buffer, RESOLVER)
+            if nbytes(block) <= _KEPT_DICTIONARY:
+                self._dictionary = block
+            return block
+
+        return decode
+
+    def _unpack(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> Unpack:
+        """Return what decompresses chunks of the page, some of which may be known from earlier reads."""
+        width = plain_width(layout.value_compression)
+        kept = kept_chunks(self._source, self._buffer(1)[0], table.counts, width) if width else None
+        return decompress if kept is None else partial(kept.get, chosen)
 
     def _row_index(self, layout: pb.MiniBlockLayout, chunks: int) -> _RowIndex | None:
         """Return the repetition index; None if there is none that can be used."""
         if self._index is None and layout.repetition_index_depth == 1:
-            number = 3 if layout.HasField("dictionary") else 2
+            number = 3 if has_dictionary(layout) else 2
             if number >= len(self._page.buffers) or self._buffer(number)[1] != chunks * 16:
                 return None
             pairs = self._read(number).view("<u8").reshape(chunks, 2)
@@ -204,7 +284,7 @@ class RowPage:
         return self._index
 
     def _take_lists(
-        self, layout: pb.MiniBlockLayout, table: ChunkTable, dictionary: Bytes | None, rows: Ints
+        self, layout: pb.MiniBlockLayout, table: ChunkTable, items: Items | None, rows: Ints
     ) -> pa.Array:
         index = self._row_index(layout, len(table.counts))
         if index is None:
@@ -223,7 +303,7 @@ class RowPage:
         cut: list[Ints] = []
 
         def decode() -> DecodedPage:
-            found = mini_block.decode_chunks(layout, spans, counts, dictionary, RESOLVER)
+            found = mini_block.decode_chunks(layout, spans, counts, items, RESOLVER)
             page, extra = _separate(found, firsts)
             cut.append(extra)
             return page

@@ -1,0 +1,64 @@
+"""Open files that a process keeps for the next question about them: few, and for a short time.
+
+Opening a file, and touching the first bytes of it, takes longer than a look-up in it. What is kept is lent to
+one user at a time. It keeps descriptors, and the room on a disk of files that others have deleted: hence the
+limits. What this process deletes it lets go of first.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+__all__ = ["HeldOpen", "let_go"]
+
+Opened = TypeVar("Opened")
+
+# A file that is mapped takes a descriptor, of which a process has 1024 as a rule.
+_MOST = 32
+_SECONDS = 60.0
+
+_ALL: list[HeldOpen] = []  # type: ignore[type-arg]
+
+
+class HeldOpen(Generic[Opened]):
+    """What is open and not in use, the newest last. May be used by several threads."""
+
+    def __init__(self, most: int = _MOST, seconds: float = _SECONDS) -> None:
+        self._most, self._seconds = most, seconds
+        self._held: OrderedDict[Hashable, tuple[Opened, float]] = OrderedDict()
+        self._lock = threading.Lock()
+        _ALL.append(self)
+
+    def take(self, key: Hashable) -> Opened | None:
+        """Return what is open under a key, which is then the caller's; None if there is none."""
+        with self._lock:
+            self._drop_old()
+            found = self._held.pop(key, None)
+        return None if found is None else found[0]
+
+    def give(self, key: Hashable, opened: Opened) -> None:
+        """Keep what the caller no longer uses; what was kept under the key goes."""
+        with self._lock:
+            self._held.pop(key, None)
+            self._held[key] = opened, time.monotonic()
+            self._drop_old()
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._held.clear()
+
+    def _drop_old(self) -> None:
+        oldest = time.monotonic() - self._seconds
+        while self._held and (len(self._held) > self._most or next(iter(self._held.values()))[1] < oldest):
+            self._held.popitem(last=False)
+
+
+def let_go() -> None:
+    """Keep no file open that is not in use."""
+    for held in _ALL:
+        held.clear()
