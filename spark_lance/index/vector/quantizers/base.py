@@ -31,6 +31,7 @@ Matrix = npt.NDArray[np.float32]
 # busy: a query that looks at ten partitions waits ten times for cores that others use. With more it pays.
 _ONE_THREAD = 1 << 18
 _MOST_ALONE = 1 << 23
+_ROUNDING = float(np.finfo(np.float32).epsneg)
 # Column name -> one row per vector: (n,) or (n, width).
 Codes = Mapping[str, npt.NDArray[Any]]
 
@@ -114,10 +115,10 @@ class Scorer:
     def _most(self) -> float:
         return float(self.add.max(initial=0))
 
-    @property
+    @cached_property
     def _rounding(self) -> float:
         # A sum of n products is off by n rounding errors of their size at most; there are two such sums.
-        return 2 * int(self.points.shape[1]) * float(np.finfo(np.float32).epsneg)
+        return 2 * int(self.points.shape[1]) * _ROUNDING
 
     def some(self, asked: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return the distances of one query to some rows."""
