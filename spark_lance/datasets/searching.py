@@ -204,18 +204,18 @@ class SearchMixin(ReadMixin):
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
         stored = [field.name for field in self.lance_schema.fields] if columns is None else columns
         # What a search measures hides a column of that name, as in what another search has left.
-        scan = self._scan([column for column in stored if column not in measured])
+        shown = [column for column in stored if column not in measured]
         flagged = [name for name, asked in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if asked]
-        extra = [] if condition is None else [c for c in condition.columns if c not in scan.names]
+        extra = [] if condition is None else condition.columns
         # Some column must be taken, or nothing would say how many rows there are.
-        names = dict.fromkeys([*scan.names, *flagged, *extra, ROW_ADDRESS])
+        names = dict.fromkeys([*shown, *flagged, *extra, ROW_ADDRESS])
         rows = self._open_fragments(tuple(names)).take(addresses)
         for name, values in measured.items():
             rows = rows.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
-        chosen = [name for name in (scan.names if columns is None else columns) if name not in flagged]
+        chosen = [name for name in (shown if columns is None else columns) if name not in flagged]
         return known_table(rows.select(list(dict.fromkeys([*first, *chosen, *measured, *flagged]))))
 
     def _open_fragments(self, names: tuple[str, ...]) -> OpenFragments:

@@ -37,6 +37,8 @@ _SPARSE = 0.1
 _MARGIN = 16
 # Distances of queries to a partition that are computed at once.
 _BLOCK_BYTES = 2 << 20
+# What the caches of a core may hold of the partitions of one query from another query before.
+_NEARBY_BYTES = 4 << 20
 # Bytes of partitions whose distances are sorted together.
 _BYTES_TOGETHER = 64 << 20
 
@@ -171,8 +173,9 @@ class SegmentSearch:
         row_ids = np.concatenate([held.row_ids for held, _ in group])
         ends = np.cumsum([len(held.row_ids) for held, _ in group])
         scores = np.empty(len(row_ids), np.float32)
+        afar = sum(held.scorer.nbytes for held, _ in group) > _NEARBY_BYTES
         for (held, asked), end in zip(group, ends.tolist(), strict=True):
-            held.scorer.estimate(asked, scores[end - len(held.row_ids) : end])
+            held.scorer.estimate(asked, scores[end - len(held.row_ids) : end], afar=afar)
         rounding = max(held.scorer.rounding(asked) for held, asked in group)
         wanted = self.query.wanted + _MARGIN
         while True:

@@ -52,7 +52,26 @@ def smallest(scores: Distances, count: int) -> Ints:
     width = scores.shape[-1]
     if count >= width:
         return np.broadcast_to(np.arange(width), scores.shape)
-    return np.argpartition(scores, count - 1, axis=-1)[..., :count]
+    near = _near(scores, count) if scores.ndim == 1 else None
+    if near is None:
+        return np.argpartition(scores, count - 1, axis=-1)[..., :count]
+    return near if len(near) == count else near[np.argpartition(scores[near], count - 1)[:count]]
+
+
+def _near(scores: Distances, count: int) -> Ints | None:
+    """Return places of scores (n,) among which are the `count` smallest, often few more; None if unknown.
+
+    Of the least values of some groups, the `count`-th smallest bounds the scores that are wanted. To find it
+    takes a tenth of the time of partitioning the places of all scores.
+    """
+    groups = _GROUPS * count
+    depth = len(scores) // groups
+    if depth < _GROUPS:
+        return None
+    least = scores[: depth * groups].reshape(depth, groups).min(axis=0)
+    bound = np.partition(least, count - 1)[count - 1]
+    # The least value of a group with NaN is NaN, which is sorted last.
+    return None if np.isnan(bound) else np.flatnonzero(scores <= bound)
 
 
 class BatchTopK:

@@ -67,6 +67,7 @@ class Scan:
         with_row_id: bool = False,
         with_row_address: bool = False,
         fragments: Sequence[table_pb2.DataFragment] | None = None,
+        pruners: tuple[Pruner, ...] = (),
     ) -> Scan:
         """Choose columns by name (all top-level ones by default), and fragments of the version.
 
@@ -85,7 +86,7 @@ class Scan:
             if name not in system:
                 manifest.schema.field(name)
         chosen = manifest.fragments if fragments is None else fragments
-        return cls(store, root, manifest, tuple(names), tuple(chosen))
+        return cls(store, root, manifest, tuple(names), tuple(chosen), pruners)
 
     @cached_property
     def bases(self) -> Bases:

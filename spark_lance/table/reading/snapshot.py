@@ -138,7 +138,7 @@ class Snapshot:
         Raises:
             SchemaError: a column does not exist or is named twice.
         """
-        planned = Scan.plan(
+        return Scan.plan(
             self.store,
             self.root,
             self.manifest,
@@ -146,8 +146,8 @@ class Snapshot:
             with_row_id=with_row_id,
             with_row_address=with_row_address,
             fragments=fragments,
+            pruners=self._pruners,
         )
-        return replace(planned, pruners=self._pruners)
 
 
 PrunerFactory: TypeAlias = Callable[[Snapshot], tuple[Pruner, ...]]

@@ -202,6 +202,38 @@ def test_a_large_partition_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch,
         assert np.allclose(found, expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("afar", [False, True])
+@pytest.mark.parametrize("dim", [8, 64, 128, 258, 259, 300])
+def test_estimates_of_rows_in_memory(dim: int, afar: bool) -> None:
+    """They are as exact as those of rows in the caches; those of small codes add up without rounding."""
+    vectors, queries = clustered(150, dim), clustered(2, dim, seed=1)
+    ivf = Ivf.train(vectors, 1, "l2")
+    owners = np.zeros(len(vectors), np.int64)
+    for quantizer in (
+        quantizers("l2", vectors, ivf) if dim % 8 == 0 else [ScalarQuantizer.train(vectors, "l2")]
+    ):
+        codes = quantizer.encode(vectors, owners, ivf)
+        scorer = quantizer.scorer(quantizer.pack(codes))
+        for number in range(len(queries)):
+            asked = quantizer.ask(quantizer.queries(queries)[number : number + 1], ivf.centroids[0])
+            found, near = np.empty(len(vectors), np.float32), np.empty(len(vectors), np.float32)
+            scorer.estimate(asked, found, afar=afar)
+            scorer.estimate(asked, near)
+            exact = scorer.some(asked, np.arange(len(found)))
+            allowed = scorer.rounding(asked) if scorer.direct else 1e-2
+            assert np.abs(found - exact).max() <= allowed, quantizer.name
+            assert scorer.direct or np.array_equal(found, near), quantizer.name
+
+
+def test_whole_numbers_are_those_that_add_up() -> None:
+    wide, narrow = (
+        ScalarQuantizer(dim, 0.0, 1.0, "l2").scorer({"__sq_code": np.full((1, dim), 255, np.uint8)})
+        for dim in (259, 258)
+    )
+    assert narrow.whole
+    assert not wide.whole
+
+
 def assert_same(one: Codes, other: Codes) -> None:
     assert one.keys() == other.keys()
     for name in one:

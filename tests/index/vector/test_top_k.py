@@ -1,4 +1,4 @@
-"""The nearest rows of many queries, against sorting all distances."""
+"""The nearest rows of one query and of many, against sorting all distances."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.index.vector import top_k
-from spark_lance.index.vector.top_k import BatchTopK, TopK
+from spark_lance.index.vector.top_k import BatchTopK, TopK, smallest
 
 
 def plain(seen: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
@@ -83,3 +83,23 @@ def test_candidates_beyond_the_bounds_are_dropped(monkeypatch) -> None:  # type:
             seen[asker] += zip(addresses.tolist(), scores[asker].tolist(), strict=True)
     for found, all_of_it in zip(gathered.found(), seen, strict=True):
         assert same(found, plain(all_of_it, 4))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.integers(1, 40), st.sampled_from([2, 30, 10**6]))
+def test_the_smallest_of_one_query_are_those_of_sorting(
+    seed: int, rows: int, count: int, distinct: int
+) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.integers(-distinct, distinct, rows).astype(np.float32)
+    special = random.random(rows)
+    scores[special < 0.02] = np.inf
+    scores[special > random.choice([1.0, 0.999, 0.5, 0.0])] = np.nan
+    found = smallest(scores, count)
+    assert len(found) == len(set(found.tolist())) == min(count, rows)
+    # NaN is sorted last.
+    np.testing.assert_array_equal(np.sort(scores[found]), np.sort(scores)[:count])
+
+
+def test_nothing_but_alike_scores_leaves_enough() -> None:
+    found = smallest(np.zeros(5000, np.float32), 10)
+    assert len(set(found.tolist())) == 10

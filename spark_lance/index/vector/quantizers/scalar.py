@@ -37,6 +37,8 @@ __all__ = ["ScalarQuantizer"]
 
 _COLUMN = "__sq_code"
 _STEPS = 255
+# Up to here every whole number is one of float32.
+_WHOLE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class ScalarQuantizer(Quantizer):
         if self.metric == "dot":
             return Scorer(points, np.ones(len(points), dtype=np.float32), -float(self._step))
         square = self._step**2
-        return Scorer(points, squares(points) * np.float32(square), -2 * square)
+        add = squares(points) * np.float32(square)
+        return Scorer(points, add, -2 * square, whole=points.shape[1] * _STEPS**2 <= _WHOLE)
 
     def comparable(self, codes: Codes) -> Matrix:
         """Return the values that the codes stand for."""
