@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.buffers import pack_bits, unpack_bits
 from spark_lance.file.v2_1.blocks import AllNull, Block, FixedSizeList, FixedWidth, PackedStruct, Variable
 from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, exclusive_sum
 from spark_lance.file.v2_1.codec import Resolver, has_buffer
@@ -90,9 +91,20 @@ def _zipped(
     return values if valid is None or count == slots else _spread(values, valid)
 
 
+def _spread_bits(bits: Bytes, count: int, valid: Flags) -> Bytes:
+    """Return a bit for every flag; the first `count` of `bits` stand where flags are set."""
+    spread = np.zeros(len(valid), dtype=np.bool_)
+    spread[valid] = unpack_bits(bits, count)
+    return pack_bits(spread)
+
+
 def _spread(block: Block, valid: Flags) -> Block:
     """Return a block with a slot for every flag; the block's values stand where flags are set."""
     slots = len(valid)
+    if isinstance(block, AllNull):
+        return AllNull(slots)
+    if isinstance(block, FixedWidth) and block.bits == 1:
+        return FixedWidth(1, slots, _spread_bits(block.data, block.count, valid))
     if isinstance(block, FixedWidth) and block.bits % 8 == 0:
         size = block.bits // 8
         rows = np.zeros((slots, size), dtype=np.uint8)
@@ -102,9 +114,11 @@ def _spread(block: Block, valid: Flags) -> Block:
         sizes = np.zeros(slots, dtype=np.int64)
         sizes[valid] = np.diff(block.offsets)
         return Variable(exclusive_sum(sizes), block.data)
-    if isinstance(block, FixedSizeList) and block.validity is None:
-        items = _spread(block.items, np.repeat(valid, block.dimension))
-        return FixedSizeList(block.dimension, slots, items)
+    if isinstance(block, FixedSizeList):
+        inside, validity = np.repeat(valid, block.dimension), block.validity
+        if validity is not None:
+            validity = _spread_bits(validity, block.count * block.dimension, inside)
+        return FixedSizeList(block.dimension, slots, _spread(block.items, inside), validity)
     if isinstance(block, PackedStruct):
         return PackedStruct(slots, tuple(_spread(child, valid) for child in block.children))
     raise UnsupportedFormatError(f"sparse pages of {type(block).__name__} values are not supported")

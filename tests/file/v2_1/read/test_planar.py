@@ -70,6 +70,15 @@ def structures(reader: FileReader) -> set[str]:
     return found
 
 
+def test_lists_in_lists_of_fixed_sizes(tmp_path: Path) -> None:
+    """Their items are null or not, whatever the list is; all of them in some pages."""
+    kind = pa.list_(pa.list_(pa.bool_(), 2), 3)
+    rows = [[[None, None], None, [True, None]], None, [None, [False, True], None]] * 5
+    bare = [[[None, None], None, [None, None]], None, [None, [None, None], None]] * 5
+    for number, values in enumerate((rows, bare, [None, *rows], [[None] * 3])):
+        assert check(forced(pa.table({"c": pa.array(values, kind)})), tmp_path / str(number)) is not None
+
+
 @settings(max_examples=60)
 @given(table=tables("2.2"), sparse=st.booleans())
 def test_random_tables(table: pa.Table, sparse: bool) -> None:
@@ -106,7 +115,7 @@ KINDS = [
     pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())])),
     pa.struct([("a", pa.list_(pa.string()))]),
     pa.list_(pa.float32(), 4), pa.list_(pa.float32(), 100), pa.list_(pa.list_(pa.float32(), 100)),
-    pa.list_(pa.struct([("a", pa.string())]), 2),
+    pa.list_(pa.struct([("a", pa.string())]), 2), pa.list_(pa.bool_(), 4),
 ]  # fmt: skip
 
 
