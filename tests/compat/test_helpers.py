@@ -134,7 +134,7 @@ def test_rows_at_random(lance: Any, tmp_path: Path) -> None:
         assert all(n > 500 for n in late)
     chosen = sampler.reservoir_sampling(iter(range(500)), 20)
     assert len(set(chosen)) == 20
-    assert sampler.reservoir_sampling(iter(range(3)), 20) == [0, 1, 2]
+    assert sorted(sampler.reservoir_sampling(iter(range(3)), 20)) == [0, 1, 2]
 
 
 @LIBRARIES

@@ -20,6 +20,7 @@ from spark_lance import LanceDataset, dataset
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search_tasks import plan_search, run_task
+from spark_lance.io.held import let_go
 from spark_lance.io.store import Store
 from spark_lance.table.inserts.replace_rows import replace_rows
 from spark_lance.table.reading.snapshot import Snapshot
@@ -71,7 +72,8 @@ class Reads:
 
 @contextmanager
 def counting() -> Iterator[Reads]:
-    """Note what is read of files, which are not mapped meanwhile."""
+    """Note what is read of files, which are opened anew and not mapped meanwhile."""
+    let_go()
     reads = Reads()
     original = Store.read_ranges
 
