@@ -239,6 +239,11 @@ def large_tables() -> Iterator[str]:
     yield f"{last.machine}; load at most {load:g} a core when a run began; {last.date[:10]}; {versions}."
 
 
+def _short(value: float) -> str:
+    """Return a number with at least two digits, and none behind the point from 100 on."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
+
+
 def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterator[str]:
     """Yield the table of one kind of rows: seconds, rows a second and memory of each step and size."""
     found = {(record.case, record.metric): record.ours for record in records}
@@ -252,8 +257,10 @@ def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterato
         for size in sizes:
             case = f"{size} {kind}: {step}"
             seconds, memory = found.get((case, "time")), found.get((case, "peak memory"), 0.0)
-            rate = f"{_count(size) / seconds / 1e6:.2g}" if seconds else ""
-            cells += [f"{seconds:.3g}", rate, f"{memory:.0f}"] if seconds else ["", "", ""]
+            if seconds:
+                cells += [_short(seconds), _short(_count(size) / seconds / 1e6), f"{memory:.0f}"]
+            else:
+                cells += ["", "", ""]
         rows.append(cells)
     heads = [f"{size} rows: {unit}" for size in sizes for unit in ("s", "million rows/s", "MB")]
     yield from markdown(("step", *heads), rows)
