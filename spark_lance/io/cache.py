@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -14,6 +14,7 @@ from spark_lance.io.counters import count_cache_hit
 __all__ = ["CACHE_BYTES", "ByteCache", "held_bytes"]
 
 Value = TypeVar("Value")
+_Key = TypeVar("_Key", bound=Hashable)
 
 # Bytes of decoded partitions and pages that a process keeps; the oldest go first.
 CACHE_BYTES = int(os.environ.get("SPARK_LANCE_INDEX_CACHE_BYTES", 512 << 20))
@@ -50,18 +51,41 @@ class ByteCache(Generic[Value]):
 
     def get(self, key: Hashable, make: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """Return the value of a key; `make` makes it if it is not there, `size` tells its bytes."""
+        return self.get_all([key], lambda _: [make()], size)[0]
+
+    def get_all(
+        self,
+        keys: Sequence[_Key],
+        make: Callable[[list[_Key]], Iterable[Value]],
+        size: Callable[[Value], int],
+    ) -> list[Value]:
+        """Return the values of keys, in their order.
+
+        Args:
+            keys: all different.
+            make: makes the values of those keys that are not there, all in one call; not called for none.
+            size: tells the bytes of a value.
+        """
+        found: dict[_Key, Value] = {}
         with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                if self._counted:
-                    count_cache_hit()
-                return self._held[key][0]
-        value = make()
-        count = size(value)
+            for key in keys:
+                if key in self._held:
+                    self._held.move_to_end(key)
+                    found[key] = self._held[key][0]
+                    if self._counted:
+                        count_cache_hit()
+        missing = [key for key in keys if key not in found]
+        if missing:
+            made = dict(zip(missing, make(missing), strict=True))
+            self._keep({key: (value, size(value)) for key, value in made.items()})
+            found |= made
+        return [found[key] for key in keys]
+
+    def _keep(self, made: Mapping[_Key, tuple[Value, int]]) -> None:
         with self._lock:
-            if key not in self._held and count <= self._limit:
-                self._held[key] = (value, count)
-                self._bytes += count
+            for key, (value, count) in made.items():
+                if key not in self._held and count <= self._limit:
+                    self._held[key] = (value, count)
+                    self._bytes += count
             while self._bytes > self._limit:
                 self._bytes -= self._held.popitem(last=False)[1][1]
-        return value

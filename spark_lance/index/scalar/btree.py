@@ -43,6 +43,8 @@ _NESTED = (pa.types.is_nested, pa.types.is_dictionary, pa.types.is_null)
 # Pages that are read at once.
 _RUN_PAGES = 256
 _RUN_ROWS = _PAGE_ROWS * _RUN_PAGES
+# Pages of runs that are read together.
+_TOGETHER = 128
 # An answer of a larger share of the pages takes longer to read than it saves.
 _MOST_PAGES = 0.5
 # Single values lie far apart, and their rows are few: so many pages are read for them, whatever their share.
@@ -52,6 +54,7 @@ _GAP_PAGES = 2
 
 # Values in order, and their rows.
 Run = tuple[pa.Array, Numbers]
+_Span = tuple[int, int]
 
 _PAGES: ByteCache[Entries] = ByteCache(CACHE_BYTES)
 _LOOKUPS: ByteCache[tuple[pa.Table, int]] = ByteCache(CACHE_BYTES >> 3)
@@ -125,10 +128,10 @@ class BTree(ScalarIndex):
         points = probe.points(lookup["min"].type)
         wanted = np.unique(np.array(points, np.int64)) if points and type(points[0]) is int else None
         parts = [np.empty(0, np.uint64)]
-        for start, stop in _spans(np.sort(pages), lookup.num_rows):
-            entries = self._read(start * size, stop * size)
-            places = None if wanted is None else _places_of(wanted, entries)
-            parts.append(entries.ids[probe.true_for(entries.values) if places is None else places])
+        for spans in _groups(_spans(np.sort(pages), lookup.num_rows)):
+            for entries in self._read_all([(start * size, stop * size) for start, stop in spans]):
+                places = None if wanted is None else _places_of(wanted, entries)
+                parts.append(entries.ids[probe.true_for(entries.values) if places is None else places])
         return rows_by_fragment(np.concatenate(parts))
 
     def find_bytes(self, probe: Probe) -> int | None:
@@ -200,9 +203,17 @@ class BTree(ScalarIndex):
         return self._read(start, stop).ids
 
     def _read(self, start: int, stop: int) -> Entries:
+        return self._read_all([(start, stop)])[0]
+
+    def _read_all(self, spans: Sequence[_Span]) -> list[Entries]:
+        """Return entries [start, stop) of spans, ascending and apart from each other."""
         file = self.segment.file(DATA_FILE)
-        key = (self.segment.store.uri(file.path), start, stop)
-        return _PAGES.get(key, lambda: Entries(_rows(file, start, stop)), lambda found: found.nbytes)
+        uri = self.segment.store.uri(file.path)
+
+        def read(missing: Sequence[tuple[str, int, int]]) -> Iterator[Entries]:
+            return map(Entries, _tables(file, [(start, stop) for _, start, stop in missing]))
+
+        return _PAGES.get_all([(uri, *span) for span in spans], read, lambda found: found.nbytes)
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
@@ -242,10 +253,14 @@ class BTree(ScalarIndex):
         return _write_runs(_full_runs(pieces()), file.arrow_schema.field("values").type, target)
 
 
-def _rows(file: IndexFile, start: int, stop: int) -> pa.Table:
-    """Return values and ids of rows [start, stop)."""
+def _tables(file: IndexFile, spans: Sequence[_Span]) -> list[pa.Table]:
+    """Return values and ids of spans [start, stop) of rows."""
     ids = _OLD_IDS if _OLD_IDS in file.arrow_schema.names else _IDS
-    return file.read(["values", ids], start, stop).rename_columns(["values", _IDS])
+    return [table.rename_columns(["values", _IDS]) for table in file.read_spans(["values", ids], spans)]
+
+
+def _rows(file: IndexFile, start: int, stop: int) -> pa.Table:
+    return _tables(file, [(start, stop)])[0]
 
 
 def _full_runs(pieces: Iterable[Run]) -> Iterator[Run]:
@@ -351,7 +366,21 @@ def _places_of(wanted: npt.NDArray[np.int64], entries: Entries) -> npt.NDArray[n
     return places
 
 
-def _spans(pages: npt.NDArray[np.int64], count: int) -> Iterator[tuple[int, int]]:
+def _groups(spans: Iterable[_Span]) -> Iterator[list[_Span]]:
+    """Yield spans of pages in groups of about `_TOGETHER` pages."""
+    group: list[_Span] = []
+    pages = 0
+    for start, stop in spans:
+        if group and pages + stop - start > _TOGETHER:
+            yield group
+            group, pages = [], 0
+        group.append((start, stop))
+        pages += stop - start
+    if group:
+        yield group
+
+
+def _spans(pages: npt.NDArray[np.int64], count: int) -> Iterator[_Span]:
     """Yield runs [start, stop) of `count` pages that have these in them, of at most `_RUN_PAGES` each.
 
     Pages that lie side by side, or nearly so, are one run. A block from which most pages are wanted is read

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.index.scalar.btree import BTree
+from spark_lance.index.scalar.btree import BTree, Entries
 from spark_lance.index.scalar.exact_rows import exact_rows
 from spark_lance.index.scalar.probe import conjuncts
 from spark_lance.table.predicates.expressions import Call, Column, Literal
@@ -75,13 +75,13 @@ def test_a_range_reads_what_lies_between_its_bounds(tmp_path: Path, monkeypatch:
     numbers = np.random.default_rng(1).permutation(12 * PAGE)
     ds = spark_lance.write_dataset(pa.table({"x": numbers}), tmp_path / "t").create_scalar_index("x", "BTREE")
     read: list[int] = []
-    really = BTree._read
+    really = BTree._read_all
 
-    def noted(index: BTree, start: int, stop: int) -> pa.Table:
-        read.append(stop - start)
-        return really(index, start, stop)
+    def noted(index: BTree, spans: list[tuple[int, int]]) -> list[Entries]:
+        read.extend(stop - start for start, stop in spans)
+        return really(index, spans)
 
-    monkeypatch.setattr(BTree, "_read", noted)
+    monkeypatch.setattr(BTree, "_read_all", noted)
     text = f"x >= {8 * PAGE + 5} and x < {8 * PAGE + 15}"
     assert sorted(ds.to_table(filter=text)["x"].to_pylist()) == list(range(8 * PAGE + 5, 8 * PAGE + 15))
     assert read == [PAGE]

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, datasource
 
 import spark_lance
 from spark_lance.spark.scan import json_conditions, predicates
@@ -42,6 +42,8 @@ NUMBERS = {
     "boolean": ("true",),
 }
 ROWS = 600
+# Spark 4.0 hands a Python source no conditions.
+NARROWS = hasattr(datasource, "GreaterThan")
 
 
 def document(draw: random.Random, depth: int = 0) -> Any:
@@ -182,6 +184,9 @@ def check(driver: SparkSession, plain: DataFrame, frame: DataFrame, asked: list[
                 assert sorted(row.i for row in kept.collect()) == ids, condition
             finally:
                 driver.conf.unset("spark.lance.localRows")
+    if not NARROWS:
+        assert narrowed == 0
+        return
     assert narrowed >= least, f"{narrowed} times rows were left out, for {len(asked)} conditions"
 
 
@@ -206,6 +211,7 @@ def test_answers_are_those_of_spark_at_length(
     check(driver, plain, frame.withColumnRenamed("j", "v"), conditions(200 + seed, 60, "variant_get"), 20)
 
 
+@pytest.mark.skipif(not NARROWS, reason="Spark 4.0 knows no paths behind a colon")
 def test_colons_and_failing_casts(driver: SparkSession, root: str) -> None:
     frame = driver.read.format("lance").option("json_as", "variant").load(f"{root}/t.lance")
     frame.createOrReplaceTempView("documents")
@@ -236,7 +242,7 @@ def test_indices_of_documents_are_used(driver: SparkSession, plain: DataFrame, r
             ("cast(get_json_object(j, '$.n') as bigint) = 3", "numbers"),
         ):
             found = frame.where(condition)
-            assert index in plan(found), condition
+            assert (index in plan(found)) is NARROWS, condition
             (ids,) = expected(plain, [condition])
             assert sorted(row.i for row in found.collect()) == ids
             assert ids

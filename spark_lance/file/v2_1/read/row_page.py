@@ -220,7 +220,11 @@ class RowPage:
         array = build(
             self._path, lambda: mini_block.decode_chunks(layout, spans, counts, items, RESOLVER).page
         )
-        return movable(array).take(pa.array(exclusive_sum(counts)[back] + places))
+        wanted = exclusive_sum(counts)[back] + places
+        first, end = int(wanted[0]), int(wanted[-1]) + 1
+        if end - first == len(wanted) and 2 * len(wanted) >= len(array):
+            return array.slice(first, len(wanted))
+        return movable(array).take(pa.array(wanted))
 
     def _known_parts(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> ChunkParts | None:
         """Return what the headers of all chunks tell, if it is known; `chosen` ones are read.
