@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession, datasource
 from pyspark.sql import types as st
@@ -298,12 +299,14 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
         keys = ["", "a", "é", "日本語", "hello", "x" * 40, "🎈"]
     if kind == "boolean":
         keys = [True, False]
-    plans: list[Any] = []
+    # By micro-batch. Spark 4.1 plans each several times, newer releases once.
+    plans: dict[int, list[Any]] = {0: [], 1: []}
     plan = writes.plan_upserts
 
     def kept(question: Any) -> Any:
-        plans.append(plan(question))
-        return plans[-1]
+        found = plan(question)
+        plans[question.asked["epoch"]].append(found)
+        return found
 
     monkeypatch.setattr(writes, "plan_upserts", kept)
     # The driver has nothing to append then.
@@ -316,7 +319,10 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
     assert dict(zip(found["id"].to_pylist(), found["val"].to_pylist(), strict=True)) == wanted
     assert set(Counter((shard, epoch) for shard, epoch, _ in entries(path)).values()) == {1}
     assert {epoch for _, epoch, _ in entries(path)} == {"0", "1"}
-    assert [planned["route"] is not None for planned in plans] == [True, True]
+    for planned in plans.values():
+        assert len(planned) == 1 or pyspark.__version__ < "4.2"
+        assert planned
+        assert all(one["route"] is not None for one in planned)
     if shards == "identity":
         assert len({shard for shard, _, _ in entries(path)}) == len(keys)
 
