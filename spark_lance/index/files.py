@@ -189,7 +189,7 @@ class IndexFile:
         return pa.Table.from_arrays(arrays, names=wanted)
 
     def read_spans(self, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[pa.Table]:
-        """Return some columns of spans [start, stop) of rows, each as `read` does; a store is asked side by side.
+        """Return columns of spans [start, stop) of rows, each as `read` does; a store is asked side by side.
 
         Args:
             names: of the columns.

@@ -81,3 +81,6 @@ def test_single_values_are_read_together(tmp_path: Path, monkeypatch: pytest.Mon
     assert calls == [10, 10, 10, 7]
     assert asked([*wanted, 200, 3 * 4096, many])["y"].to_pylist() == sorted([*wanted, 200, 3 * 4096])
     assert calls[4:] == [1]
+    # A page that lies beside one that was read is read alone.
+    assert asked([4096 + 5, 100])["y"].to_pylist() == [100, 4096 + 5]
+    assert calls[5:] == [1]

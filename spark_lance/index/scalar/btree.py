@@ -128,7 +128,8 @@ class BTree(ScalarIndex):
         points = probe.points(lookup["min"].type)
         wanted = np.unique(np.array(points, np.int64)) if points and type(points[0]) is int else None
         parts = [np.empty(0, np.uint64)]
-        for spans in _groups(_spans(np.sort(pages), lookup.num_rows)):
+        runs = _spans(np.sort(pages), lookup.num_rows, alone=points is not None)
+        for spans in _groups(runs):
             for entries in self._read_all([(start * size, stop * size) for start, stop in spans]):
                 places = None if wanted is None else _places_of(wanted, entries)
                 parts.append(entries.ids[probe.true_for(entries.values) if places is None else places])
@@ -380,12 +381,14 @@ def _groups(spans: Iterable[_Span]) -> Iterator[list[_Span]]:
         yield group
 
 
-def _spans(pages: npt.NDArray[np.int64], count: int) -> Iterator[_Span]:
+def _spans(pages: npt.NDArray[np.int64], count: int, *, alone: bool) -> Iterator[_Span]:
     """Yield runs [start, stop) of `count` pages that have these in them, of at most `_RUN_PAGES` each.
 
-    Pages that lie side by side, or nearly so, are one run. A block from which most pages are wanted is read
-    whole, so that it is at hand whatever is looked up next.
+    A block from which most pages are wanted is read whole, so that it is at hand whatever is looked up next.
+    Of others each page is a run if `alone`: others will be wanted beside it the next time. If not, pages that
+    lie side by side, or nearly so, are one run.
     """
+    gap = 0 if alone else 1 + _GAP_PAGES
     for wanted in np.split(pages, np.flatnonzero(np.diff(pages // _RUN_PAGES)) + 1):
         if not len(wanted):
             continue
@@ -394,5 +397,5 @@ def _spans(pages: npt.NDArray[np.int64], count: int) -> Iterator[_Span]:
         if 2 * len(wanted) > stop - first:
             yield first, stop
             continue
-        for near in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1 + _GAP_PAGES) + 1):
+        for near in np.split(wanted, np.flatnonzero(np.diff(wanted) > gap) + 1):
             yield int(near[0]), int(near[-1]) + 1

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
 from spark_lance.file.arrays import one_array
-from spark_lance.table.predicates.values import Value, common, is_list, is_typed, plain
+from spark_lance.table.predicates.values import TYPED, Value, common, is_list, is_typed, plain
 
 __all__ = ["equal", "extreme", "is_in", "less", "unsigned_nan"]
 
@@ -111,19 +111,22 @@ def extreme(values: list[Any], greatest: bool) -> Value:
 def is_in(value: Value, *options: Value) -> Value:
     """Membership; without a match the answer is null if one of the options is."""
     known = [option for option in options if option is not None]
-    if any(is_typed(option) or isinstance(option, list) for option in known) or not is_typed(value):
+    has_null, kinds = len(known) < len(options), set(map(type, known))
+    if any(issubclass(kind, (*TYPED, list)) for kind in kinds) or not is_typed(value):
         found: Value = False
         for option in options:
             found = pc.or_kleene(found, equal(value, option))
         return found
     groups: dict[pa.DataType, tuple[Any, list[Any]]] = {}
-    if pa.types.is_integer(value.type) and all(type(option) is int for option in known):
+    if pa.types.is_integer(value.type) and kinds <= {int}:
         # Many numbers are the usual case, and those that the column cannot hold match nothing.
         low, high = _integer_range(value.type)
-        groups[value.type] = (value, [option for option in known if low <= option <= high])
+        if known and not low <= min(known) <= max(known) <= high:
+            known = [option for option in known if low <= option <= high]
+        groups[value.type] = (value, known)
         known_pairs: list[tuple[Value, Value]] = []
-    elif _is_text(value.type) and all(type(option) is str for option in known):
-        groups[value.type] = (value, list(known))
+    elif _is_text(value.type) and kinds <= {str}:
+        groups[value.type] = (value, known)
         known_pairs = []
     else:
         known_pairs = [common(value, option) for option in known]
@@ -135,7 +138,7 @@ def is_in(value: Value, *options: Value) -> Value:
             values += [0.0, -0.0]
         found = pc.or_(found, pc.is_in(column, pa.array(values, kind)))
     unknown = pc.is_null(value)
-    if len(known) < len(options):
+    if has_null:
         unknown = pc.or_(unknown, pc.invert(found))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
 

@@ -19,6 +19,7 @@ from spark_lance.table.predicates.moments import parse_moment
 
 __all__ = [
     "INTEGER_DIGITS",
+    "TYPED",
     "Value",
     "as_column",
     "cast",
@@ -35,11 +36,13 @@ INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 # A ChunkedArray, Array or Scalar; or a literal: None, bool, int, float, str, bytes, Decimal, date, datetime,
 # or a list of literals.
 Value = Any
+# What a value with an Arrow type is.
+TYPED = (pa.ChunkedArray, pa.Array, pa.Scalar)
 
 
 def is_typed(value: Value) -> bool:
     """Whether a value has an Arrow type, which literals do not have."""
-    return isinstance(value, pa.ChunkedArray | pa.Array | pa.Scalar)
+    return isinstance(value, TYPED)
 
 
 def is_list(kind: pa.DataType) -> bool:
