@@ -9,7 +9,8 @@ What a release lacks beside the newest that is supported, 4.3:
            conditions on JSON documents save no reading (`LanceScan`). Also what 4.1 lacks.
     4.1    Streams ask for offsets without limits and have no `Trigger.AvailableNow` for such sources: a
            micro-batch takes all there is.
-    4.2    Nothing that is used here.
+    4.2    Nothing that is used here. But 4.2.0 waits for ever for plain Python UDFs over a source that hands
+           over columns, Parquet files too (`avoid_waiting_udfs`); 4.2.1 does not.
 
 Names are looked for, not numbers of releases, because distributions of Spark take over parts of newer ones.
 A name that is missing leads to what the table says, and is an error only where something needs it.
@@ -24,6 +25,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 else:
@@ -49,6 +51,7 @@ __all__ = [
     "ReadMaxFiles",
     "SupportsTriggerAvailableNow",
     "TimeType",
+    "avoid_waiting_udfs",
     "planned_size",
     "plans_with_filters",
     "socket_stream",
@@ -74,6 +77,16 @@ def plans_with_filters() -> bool:
     every way of starting workers. If it were renamed, no filters would be pushed; Spark would apply them.
     """
     return sys._getframe(2).f_code.co_filename.endswith(_PLANS_WITH_FILTERS)
+
+
+# Whether Python UDFs get columns as they are.
+_COLUMNS_TO_UDFS = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
+
+
+def avoid_waiting_udfs(spark: SparkSession) -> None:
+    """Let Python UDFs of a session get rows where Spark would wait for ever, unless it has been set."""
+    if spark.version == "4.2.0" and spark.conf.get(_COLUMNS_TO_UDFS, None) is None:
+        spark.conf.set(_COLUMNS_TO_UDFS, "false")
 
 
 def planned_size(rows: int, size: int) -> str:

@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
 from spark_lance.datasets.spelling import both_spellings
+from spark_lance.spark.compat import avoid_waiting_udfs
 from spark_lance.spark.interpreters import check_workers
 from spark_lance.spark.session.enable import enable as enable_planning
 from spark_lance.spark.source import LanceDataSource
@@ -53,6 +54,7 @@ def enable(
     if not hasattr(spark, "_jvm"):
         _register_blob_function(spark)
         return spark
+    avoid_waiting_udfs(spark)
     if not check_workers(spark):
         _register_format(spark)
     started = enable_planning(spark, catalog_wish(spark, catalog, root), new_sessions=new_sessions)

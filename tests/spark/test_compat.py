@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 import spark_lance
 from spark_lance.spark import compat
@@ -17,6 +21,7 @@ from spark_lance.spark.source import LanceDataSource
 from tests.conftest import ROOT
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
+SETTING = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 PLANNER = "pyspark/sql/worker/data_source_pushdown_filters.py"
 SPARK = ROOT / "spark_lance" / "spark"
 
@@ -55,3 +60,32 @@ def test_nothing_else_tells_releases_apart() -> None:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:
                 assert "ImportError" not in ast.unparse(node.type), path
+
+
+@pytest.mark.parametrize(("release", "given", "kept"), [
+    ("4.2.0", None, "false"), ("4.2.0", "true", "true"), ("4.2.1", None, None), ("4.3.0", None, None),
+])  # fmt: skip
+def test_columns_are_kept_from_udfs_where_spark_would_wait(
+    release: str, given: str | None, kept: str | None
+) -> None:
+    class Conf(dict[str, str]):
+        set = dict.__setitem__
+
+    session: Any = SimpleNamespace(version=release, conf=Conf({} if given is None else {SETTING: given}))
+    compat.avoid_waiting_udfs(session)
+    assert session.conf.get(SETTING) == kept
+
+
+@pytest.fixture
+def enabled(spark: SparkSession) -> Iterator[SparkSession]:
+    yield spark_lance.enable(spark.newSession())
+    spark.newSession()
+
+
+def test_udfs_over_columns_end(enabled: SparkSession, tmp_path: Path) -> None:
+    """Spark 4.2.0 waits for ever here if it hands them columns."""
+    spark_lance.write_dataset(pa.table({"a": range(100)}), tmp_path / "t")
+    enabled.conf.set("spark.lance.localRows", "0")
+    frame = enabled.read.format("lance").load(str(tmp_path / "t"))
+    found = frame.select(udf(lambda a: a + 1, "long")("a").alias("b")).collect()
+    assert sorted(row.b for row in found) == list(range(1, 101))
