@@ -35,8 +35,8 @@ _WORTH_WALKING = 1 << 16
 # Below this share of rows that are allowed, a graph is not walked.
 _SPARSE = 0.1
 _MARGIN = 16
-# Distances of queries to a partition that are computed at once: of up to so many queries, and at least so many
-# rows, which are decoded anew for the queries beyond.
+# Distances of queries to a partition that are computed at once. Of up to so many queries, so that rows which
+# are decoded for them serve many.
 _BLOCK_BYTES = 2 << 20
 _BLOCK_QUERIES = 1 << 10
 # What the caches of a core may hold of the partitions of one query from another query before.

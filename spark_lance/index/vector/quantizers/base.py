@@ -25,7 +25,17 @@ from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.coded import Coded, Matrix, squares
 
-__all__ = ["Asked", "Codes", "Matrix", "Quantizer", "Queries", "Scorer", "Training", "estimate_each", "squares"]
+__all__ = [
+    "Asked",
+    "Codes",
+    "Matrix",
+    "Quantizer",
+    "Queries",
+    "Scorer",
+    "Training",
+    "estimate_each",
+    "squares",
+]
 
 # BLAS takes all cores for products of somewhat more numbers than this, and waits for them with its own core
 # busy: a query that looks at ten partitions waits ten times for cores that others use. With more it pays.

@@ -1,4 +1,4 @@
-"""Points that are kept as codes, in a fraction of the bytes of floats, and compared without making floats of all.
+"""Points that are kept as codes, in a fraction of the bytes of floats, and made floats of a few at a time.
 
 A comparison with many queries decodes some rows at a time, as many as stay in the caches of a core, and
 multiplies them; what the decoding takes is little beside the products.
@@ -22,8 +22,10 @@ Matrix = npt.NDArray[np.float32]
 # Which rows: some one after the other, or any.
 Rows = slice | npt.NDArray[np.integer[Any]]
 
-# Values that are decoded at a time: a quarter of the 1 MB that caches of level 2 often have.
+# Values that are decoded at a time for one query: a quarter of the 1 MB that caches of level 2 often have.
 _TILE_VALUES = 1 << 16
+# And for several, whose products BLAS spreads over all cores: these wait for each other after each tile.
+_SHARED_TILE_VALUES = 1 << 20
 
 
 class Coded(ABC):
@@ -56,21 +58,21 @@ class Coded(ABC):
     def floats(self) -> Matrix:
         """Return all points as floats."""
         found = np.empty(self.shape, dtype=np.float32)
-        for rows, tile in self._tiles():
+        for rows, tile in self._tiles(_TILE_VALUES):
             found[rows] = tile
         return found
 
     def squares(self) -> Matrix:
         """Return the squared lengths of the points (n,)."""
         found = np.empty(self.shape[0], dtype=np.float32)
-        for rows, tile in self._tiles():
+        for rows, tile in self._tiles(_TILE_VALUES):
             found[rows] = squares(tile)
         return found
 
     def products(self, queries: Matrix, out: Matrix) -> None:
         """Write the products of queries (q, width) with all points into an array (q, n)."""
         alone = len(queries) == 1
-        for rows, tile in self._tiles():
+        for rows, tile in self._tiles(_TILE_VALUES if alone else _SHARED_TILE_VALUES):
             if alone:
                 np.matmul(tile, queries[0], out=out[0, rows])
             else:
@@ -91,10 +93,10 @@ class Coded(ABC):
             points.products(query, out[None, start:end])
             start = end
 
-    def _tiles(self) -> Iterator[tuple[slice, Matrix]]:
-        """Yield points by rows; the next ones take the place of those before."""
+    def _tiles(self, values: int) -> Iterator[tuple[slice, Matrix]]:
+        """Yield points by rows, about so many values; the next ones take the place of those before."""
         count, width = self.shape
-        step = max(1, min(count, _TILE_VALUES // max(1, width)))
+        step = max(1, min(count, values // max(1, width)))
         room = np.empty((step, width), dtype=np.float32)
         for start in range(0, count, step):
             rows = slice(start, min(start + step, count))
@@ -112,7 +114,7 @@ class NarrowCodes(Coded):
         center: what values are less than their codes.
     """
 
-    codes: npt.NDArray[np.unsignedinteger[Any]]
+    codes: npt.NDArray[Any]
     center: float = 0.0
 
     @property

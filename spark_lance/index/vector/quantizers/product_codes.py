@@ -1,12 +1,12 @@
 """Product codes as points: compared by looking up what a query has in common with each codeword.
 
-The product of a query with a point is the sum of those with the codewords that the point is made of. Of each
-column of codes a table has the products of the query with its 256 codewords; a row takes one look-up a column:
+The product of a query with a point is the sum of those with the codewords that the point is made of. For each
+column of codes a table has the products of the query with its 256 codewords; a row takes a look-up a column:
 
     <q, point> = sum over columns c of table[c, codes[c, row]]
 
-A look-up of up to eight queries' products, side by side in the table, takes little more time than that of one.
-With very many queries, decoding rows and multiplying is as fast, and by all cores (`_MANY`).
+Tables may hold the products of up to eight queries side by side, which are then looked up together in little
+more time than one. With very many queries, decoding rows and multiplying is as fast, and uses all cores.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Bytes = npt.NDArray[np.uint8]
 Tables = npt.NDArray[np.float32]
 
 _WORDS = 256
-# Up to this many queries, with at least so many rows, are compared by tables; making these takes its time, too.
-_MANY = 32
+# Up to this many queries for each value of a codeword, which BLAS would multiply, are compared by tables, if
+# there are at least so many rows: making tables takes time, too.
+_MANY = 8
 _WORTH_TABLES = 1 << 10
 # Queries whose products are looked up together: numpy copies up to 32 bytes without calling for each copy.
 _SIDE_BY_SIDE = 8
@@ -126,7 +127,7 @@ class ProductCodes(Coded):
 
     def products(self, queries: Matrix, out: Matrix) -> None:
         """Write the products of queries (q, width) with all points into an array (q, n)."""
-        if len(queries) > _MANY or self.shape[0] < _WORTH_TABLES:
+        if len(queries) > _MANY * self.book.words.shape[2] or self.shape[0] < _WORTH_TABLES:
             super().products(queries, out)
             return
         for start in range(0, len(queries), _SIDE_BY_SIDE):
