@@ -25,6 +25,9 @@ import spark_lance
 from spark_lance.index.vector.ivf import Ivf
 
 KINDS = {"IVF_PQ": {"num_sub_vectors": 8}, "IVF_PQ 16": {"num_sub_vectors": 16}, "IVF_RQ": {"num_bits": 5}}
+# Bytes of a row that searches hold in memory, besides one for each code: its id, and what is added to its
+# products and, with RQ, multiplied by them.
+HELD = {"IVF_PQ": 12, "IVF_RQ": 16}
 GB, MB = 1e9, 1e6
 
 
@@ -85,6 +88,7 @@ def main() -> None:
         partition = (more[0] - some[0]) / 64
         codes, centroids = row * args.rows, partition * args.partitions
         a_partition = codes / args.partitions
+        held = KINDS[kind].get("num_sub_vectors", args.dim) + HELD[kind.split()[0]]
         lines += [
             (f"{kind}: bytes of a row", f"{row:.1f}"),
             (f"{kind}: codes, all segments", f"{codes / GB:,.1f} GB"),
@@ -94,8 +98,8 @@ def main() -> None:
              f"{args.nprobes * a_partition / args.segments / MB:.1f} MB of codes"),
             (f"{kind}: a query reads of all segments",
              f"{(args.nprobes * a_partition + args.segments * centroids) / MB:,.0f} MB, centroids included"),
-            (f"{kind}: a partition as floats in memory",
-             f"{args.rows / args.partitions / args.segments * vector / MB:.1f} MB"),
+            (f"{kind}: a partition in memory",
+             f"{args.rows / args.partitions / args.segments * held / MB:.1f} MB"),
         ]  # fmt: skip
     places = args.queries * args.nprobes * args.segments
     sent = places * (4 * args.dim + 24)

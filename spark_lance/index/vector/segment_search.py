@@ -19,7 +19,7 @@ from spark_lance.index.entries import Segment
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, contains
 from spark_lance.index.vector.graph import Graph, search_graph
-from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer
+from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer, estimate_each
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
 from spark_lance.index.vector.top_k import BatchTopK, TopK, smallest
@@ -35,8 +35,10 @@ _WORTH_WALKING = 1 << 16
 # Below this share of rows that are allowed, a graph is not walked.
 _SPARSE = 0.1
 _MARGIN = 16
-# Distances of queries to a partition that are computed at once.
+# Distances of queries to a partition that are computed at once. Of up to so many queries, so that rows which
+# are decoded for them serve many.
 _BLOCK_BYTES = 2 << 20
+_BLOCK_QUERIES = 1 << 10
 # What the caches of a core may hold of the partitions of one query from another query before.
 _NEARBY_BYTES = 4 << 20
 # Bytes of partitions whose distances are sorted together.
@@ -120,15 +122,17 @@ class SegmentSearch:
             return
         held = self._load(number)
         addresses, counts = self._counting(held.row_ids)
-        rows = np.flatnonzero(counts)
-        step = max(1, _BLOCK_BYTES // (4 * len(counts)))
-        for start in range(0, len(askers), step):
-            some = askers[start : start + step]
-            block = held.scorer.distances(
-                stored.quantizer.ask(self._queries[some], stored.ivf.centroids[number])
-            )
-            block *= _scale(stored)
-            best.add(some, addresses[rows], block if len(rows) == len(counts) else block[:, rows])
+        for start in range(0, len(askers), _BLOCK_QUERIES):
+            some = askers[start : start + _BLOCK_QUERIES]
+            asked = stored.quantizer.ask(self._queries[some], stored.ivf.centroids[number])
+            step = max(1, _BLOCK_BYTES // (4 * len(some)))
+            for first in range(0, len(counts), step):
+                part = slice(first, first + step)
+                block = held.scorer.part(part).distances(asked)
+                block *= _scale(stored)
+                rows = np.flatnonzero(counts[part])
+                left = len(rows) < block.shape[1]
+                best.add(some, addresses[part][rows], block[:, rows] if left else block)
 
     def _of_one(self, one: Queries, numbers: Sequence[int]) -> TopK:
         """Return the best candidates of some partitions for one query."""
@@ -174,8 +178,7 @@ class SegmentSearch:
         ends = np.cumsum([len(held.row_ids) for held, _ in group])
         scores = np.empty(len(row_ids), np.float32)
         afar = sum(held.scorer.nbytes for held, _ in group) > _NEARBY_BYTES
-        for (held, asked), end in zip(group, ends.tolist(), strict=True):
-            held.scorer.estimate(asked, scores[end - len(held.row_ids) : end], afar=afar)
+        estimate_each([(held.scorer, asked) for held, asked in group], scores, afar=afar)
         rounding = max(held.scorer.rounding(asked) for held, asked in group)
         wanted = self.query.wanted + _MARGIN
         while True:
@@ -198,6 +201,8 @@ class SegmentSearch:
             graph = stored.graph(number) if len(partition.row_ids) >= _WORTH_WALKING else None
             try:
                 scorer = stored.quantizer.scorer(partition.codes)
+                # The steps of a walk are so small that decoding would take most of their time.
+                scorer = scorer if graph is None else scorer.decoded()
             except (KeyError, IndexError) as error:
                 raise FormatError(f"codes that do not fit the index: {error}", segment.directory) from error
             return _Loaded(partition.row_ids, scorer, graph)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,15 +13,22 @@ import pytest
 
 import spark_lance
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.index.vector import segment_search
+from spark_lance.index.vector.quantizers.coded import Coded
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import VectorSearch
+from spark_lance.index.vector.storage import all_partitions
 
 
-def indexed(root: Path, vectors: np.ndarray, kind: str = "IVF_FLAT", partitions: int = 8) -> LanceDataset:
+def indexed(
+    root: Path, vectors: np.ndarray, kind: str = "IVF_FLAT", partitions: int = 8, **options: Any
+) -> LanceDataset:
     values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     table = pa.table(
         {"id": np.arange(len(vectors)), "name": [f"n{i}" for i in range(len(vectors))], "v": values}
     )
     dataset = spark_lance.write_dataset(table, root, max_rows_per_file=len(vectors) // 3 + 1)
-    dataset.create_index("v", kind, num_partitions=partitions)
+    dataset.create_index("v", kind, num_partitions=partitions, **options)
     return spark_lance.dataset(root)
 
 
@@ -51,6 +59,64 @@ def test_many_equal_vectors_and_deleted_rows(tmp_path: Path) -> None:
     rows = found(dataset, np.zeros(8), k=150, nprobes=2)
     assert rows["_distance"].to_pylist() == [0.0] * 100 + [8.0] * 50
     assert set(rows["id"].to_pylist()[:100]) == set(range(900, 1000))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+@pytest.mark.parametrize(("kind", "options"), [("IVF_PQ", {"num_sub_vectors": 6}), ("IVF_HNSW_PQ", {})])
+def test_codes_of_vectors_far_from_zero(
+    offset: float, kind: str, options: dict[str, int], tmp_path: Path
+) -> None:
+    """They stand for differences from centroids, so that their distances do not lose digits."""
+    random = np.random.default_rng(1)
+    near = random.normal(size=(3000, 24)).astype(np.float32)
+    dataset = indexed(tmp_path / "t", (offset + near).astype(np.float32), kind, 4, **options)
+    (stored,) = (stored for _, stored in VectorSearch(dataset.snapshot, "v")._segments)
+    points, ids = [], []
+    for number, partition in enumerate(all_partitions(stored)):
+        rest = stored.quantizer.comparable(partition.codes).astype(np.float64)
+        points.append(rest + stored.ivf.centroids[number])
+        ids.append(partition.row_ids)
+    lies, rows = np.concatenate(points), np.concatenate(ids)
+    for query in (offset + near[:20]).astype(np.float32):
+        answer = dataset.to_table(
+            ["id"], nearest={"column": "v", "q": query, "k": 10, "nprobes": 4}, with_row_id=True
+        )
+        true = ((lies - query) ** 2).sum(axis=1)
+        assert np.allclose(answer["_distance"].to_numpy(), np.sort(true)[:10], rtol=2e-5)
+        place = {row: i for i, row in enumerate(rows.tolist())}
+        mine = true[[place[row] for row in answer["_rowid"].to_pylist()]]
+        assert np.allclose(mine, np.sort(true)[:10], rtol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ"])
+@pytest.mark.parametrize(("queries", "size"), [(3, 1 << 21), (40, 1 << 21), (40, 256), (40, 4)])
+def test_many_queries_in_blocks(
+    kind: str, queries: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = np.random.default_rng(6).normal(size=(900, 16)).astype(np.float32)
+    dataset = indexed(tmp_path / "t", vectors, kind, partitions=3)
+    dataset.delete("id % 4 = 1")
+    dataset = spark_lance.dataset(tmp_path / "t")
+    alone = [found(dataset, query, nprobes=2) for query in vectors[:queries]]
+    monkeypatch.setattr(segment_search, "_BLOCK_QUERIES", 7)
+    monkeypatch.setattr(segment_search, "_BLOCK_BYTES", size)
+    together = found(dataset, vectors[:queries], nprobes=2)
+    expected = pa.concat_tables(alone)
+    assert together["id"].to_pylist() == expected["id"].to_pylist()
+    assert np.allclose(together["_distance"], expected["_distance"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bound", [100, 1 << 16])
+def test_only_what_is_walked_is_decoded(bound: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_search, "_WORTH_WALKING", bound)
+    vectors = np.random.default_rng(7).normal(size=(700, 16)).astype(np.float32)
+    dataset = indexed(tmp_path / "t", vectors, "IVF_HNSW_SQ", partitions=1)
+    search = VectorSearch(dataset.snapshot, "v")
+    query = VectorQuery.parse({"column": "v", "q": vectors[3], "k": 5}).fitted(search.kind)
+    ((segment, stored),) = search._segments
+    held = search.in_segment(query, segment, stored, None)._load(0)
+    assert isinstance(held.scorer.points, Coded) is (bound > 700)
+    assert found(dataset, vectors[3], k=5)["id"][0].as_py() == 3
 
 
 def test_threads_share_a_dataset(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -23,10 +23,20 @@ import pyarrow as pa
 
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.quantizers.coded import Coded, Matrix, squares
 
-__all__ = ["Asked", "Codes", "Quantizer", "Queries", "Scorer", "Training"]
+__all__ = [
+    "Asked",
+    "Codes",
+    "Matrix",
+    "Quantizer",
+    "Queries",
+    "Scorer",
+    "Training",
+    "estimate_each",
+    "squares",
+]
 
-Matrix = npt.NDArray[np.float32]
 # BLAS takes all cores for products of somewhat more numbers than this, and waits for them with its own core
 # busy: a query that looks at ten partitions waits ten times for cores that others use. With more it pays.
 _ONE_THREAD = 1 << 18
@@ -78,7 +88,7 @@ class Scorer:
     """The rows of one partition, ready to be compared.
 
     Attributes:
-        points: (n, width) float32.
+        points: (n, width) float32, or codes that stand for such.
         add: (n,) float32.
         scale: (n,) float32, or one number for all rows.
         direct: whether distances are squared differences. The nearest of one query are computed so (`some`),
@@ -86,7 +96,7 @@ class Scorer:
         whole: whether points and queries are whole numbers whose products add up without rounding.
     """
 
-    points: Matrix
+    points: Matrix | Coded
     add: Matrix
     scale: Matrix | float
     direct: bool = False
@@ -94,7 +104,12 @@ class Scorer:
 
     def distances(self, asked: Asked) -> Matrix:
         """Return the distances of queries to all rows: (q, n) float32."""
-        found: Matrix = asked.points @ self.points.T
+        found: Matrix
+        if isinstance(self.points, Coded):
+            found = np.empty((len(asked.points), self.points.shape[0]), dtype=np.float32)
+            self.points.products(asked.points, found)
+        else:
+            found = asked.points @ self.points.T
         found *= self.scale
         found += self.add if isinstance(asked.gain, float) else np.multiply.outer(asked.gain, self.add)
         found += asked.shift[:, None]
@@ -108,23 +123,43 @@ class Scorer:
             out: where to.
             afar: whether the rows are in memory rather than in the caches of a core.
         """
-        wide = self.points.shape[1] >= _WIDE and self.points.size <= _MOST_ALONE
-        if afar and wide and (self.direct or self.whole):
+        if isinstance(self.points, Coded):
+            self.points.products(asked.points, out[None])
+        elif (
+            afar
+            and self.points.shape[1] >= _WIDE
+            and self.points.size <= _MOST_ALONE
+            and (self.direct or self.whole)
+        ):
             # Reads memory half as fast again as BLAS, but adds in another order: where that does not matter.
             np.einsum("ij,j->i", self.points, asked.points[0], out=out, casting="same_kind")
         else:
-            self._products(asked, out)
+            self._products(self.points, asked, out)
+        self.finish(asked, out)
+
+    def finish(self, asked: Asked, out: Matrix) -> None:
+        """Make the distances of one query to all rows of its products with their points."""
         out *= self.scale
         out += self.add if isinstance(asked.gain, float) else self.add * asked.gain[0]
         out += asked.shift[0]
 
-    def _products(self, asked: Asked, out: Matrix) -> None:
+    def _products(self, points: Matrix, asked: Asked, out: Matrix) -> None:
         """Write the products of one query with all rows, by one thread of BLAS unless there are very many."""
-        rows, width = self.points.shape
-        step = rows if self.points.size > _MOST_ALONE else max(1, _ONE_THREAD // max(1, width))
+        rows, width = points.shape
+        step = rows if points.size > _MOST_ALONE else max(1, _ONE_THREAD // max(1, width))
         for start in range(0, rows, step):
             part = slice(start, start + step)
-            np.matmul(self.points[part], asked.points[0], out=out[part], casting="same_kind")
+            np.matmul(points[part], asked.points[0], out=out[part], casting="same_kind")
+
+    def part(self, rows: slice) -> Scorer:
+        """Return some of the rows."""
+        points = self.points.part(rows) if isinstance(self.points, Coded) else self.points[rows]
+        scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
+        return replace(self, points=points, add=self.add[rows], scale=scale)
+
+    def decoded(self) -> Scorer:
+        """Return the rows as floats."""
+        return replace(self, points=self.points.floats()) if isinstance(self.points, Coded) else self
 
     def rounding(self, asked: Asked) -> float:
         """Return how far estimates of direct distances of one query may be off at most."""
@@ -151,7 +186,30 @@ class Scorer:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.points.nbytes + self.add.nbytes
+        scale = 0 if isinstance(self.scale, float) else self.scale.nbytes
+        return self.points.nbytes + self.add.nbytes + scale
+
+
+def estimate_each(group: Sequence[tuple[Scorer, Asked]], out: Matrix, *, afar: bool = False) -> None:
+    """Write the distances of one query to the rows of several partitions, as `Scorer.estimate` does.
+
+    Args:
+        group: the rows of each partition, all kept alike, and the query as the partition sees it.
+        out: (n,) float32, n the rows of all partitions.
+        afar: whether the rows are in memory rather than in the caches of a core.
+    """
+    coded = [scorer.points for scorer, _ in group if isinstance(scorer.points, Coded)]
+    together = len(coded) == len(group)
+    if together:
+        type(coded[0]).products_of_each(coded, [asked.points for _, asked in group], out)
+    start = 0
+    for scorer, asked in group:
+        mine = out[start : start + len(scorer.add)]
+        if together:
+            scorer.finish(asked, mine)
+        else:
+            scorer.estimate(asked, mine, afar=afar)
+        start += len(mine)
 
 
 class Training(Protocol):
@@ -271,7 +329,8 @@ class Quantizer(ABC):
 
     def comparable(self, codes: Codes) -> Matrix:
         """Return what the codes of one partition, row by row, stand for: what a graph is built of."""
-        return self.scorer(self.pack(codes)).points
+        points = self.scorer(self.pack(codes)).points
+        return points.floats() if isinstance(points, Coded) else points
 
     @classmethod
     @abstractmethod
@@ -290,12 +349,6 @@ class Quantizer(ABC):
             FormatError: what the file says is malformed.
             UnsupportedFormatError: a newer form.
         """
-
-
-def squares(vectors: Vectors) -> Matrix:
-    """Return the squared lengths of vectors (n, dim)."""
-    found: Matrix = np.einsum("ij,ij->i", vectors, vectors).astype(np.float32)
-    return found
 
 
 def each_of(points: Matrix, shift: Matrix) -> list[Asked]:

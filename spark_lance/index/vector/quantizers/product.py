@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from spark_lance.index.vector.quantizers.base import (
     squares,
     vector_column,
 )
+from spark_lance.index.vector.quantizers.product_codes import Codebook, ProductCodes
 from spark_lance.proto import index_pb2
 
 __all__ = ["ProductQuantizer"]
@@ -196,18 +198,23 @@ class ProductQuantizer(Quantizer):
         """Return whether codes of the other mean the same here."""
         return isinstance(other, ProductQuantizer) and np.array_equal(self.codebook, other.codebook)
 
+    @cached_property
+    def _book(self) -> Codebook:
+        return Codebook.of(self.codebook, self.bits)
+
     def scorer(self, codes: Codes) -> Scorer:
-        """Return what the codes stand for."""
-        rows = self.unpack(codes)[_COLUMN]
-        if self.bits == 4:
-            rows = np.stack([rows & 15, rows >> 4], axis=2).reshape(len(rows), -1)
-        width = self.codebook.shape[2]
-        points: Matrix = np.empty((len(rows), self._sub_vectors * width), dtype=np.float32)
-        for number in range(self._sub_vectors):
-            points[:, number * width : (number + 1) * width] = self.codebook[number][rows[:, number]]
+        """Return the codes, column by column."""
+        stored = codes[_COLUMN]
+        count, width = stored.shape
+        columns = self._sub_vectors * self.bits // 8
+        if width < columns:
+            raise IndexError(f"{width} bytes for {columns} columns of codes")
+        # A copy, as what was read may be part of something larger.
+        turned = stored.reshape(width, count) if self.transposed else stored.T
+        points = ProductCodes(turned[:columns].copy(order="C"), self._book)
         if self._has_residuals:
-            return Scorer(points, squares(points), -2.0)
-        return Scorer(points, np.ones(len(points), dtype=np.float32), -1.0)
+            return Scorer(points, points.squares(), -2.0)
+        return Scorer(points, np.ones(count, dtype=np.float32), -1.0)
 
     def ask(self, queries: Queries, centroid: Vectors) -> Asked:
         """Return the queries as seen from the centroid, or as they are with dot."""

@@ -47,6 +47,7 @@ from spark_lance.index.vector.quantizers.base import (
     squares,
     vector_column,
 )
+from spark_lance.index.vector.quantizers.coded import NarrowCodes
 from spark_lance.index.vector.quantizers.rabit_bits import (
     extra_bytes,
     pack_extra,
@@ -217,18 +218,17 @@ class RabitQuantizer(Quantizer):
     def scorer(self, codes: Codes) -> Scorer:
         """Return signs, or all bits where there are more, as centred numbers."""
         rows = self.unpack(codes)
-        positive = np.unpackbits(rows[_SIGNS], axis=1, bitorder="little").astype(np.float32)
+        positive = np.unpackbits(rows[_SIGNS], axis=1, bitorder="little")
         if self.residual_query:
             # d = add + scale * sum(+-q) / sqrt(dim): twice the halves that the others have.
             factor = np.float32(2 / np.sqrt(self.dim))
-            return Scorer(positive - np.float32(0.5), rows[_ADD], rows[_SCALE] * factor)
+            return Scorer(NarrowCodes(positive, 0.5), rows[_ADD], rows[_SCALE] * factor)
         if self.bits == 1:
-            return Scorer(positive - np.float32(0.5), rows[_ADD], rows[_SCALE])
+            return Scorer(NarrowCodes(positive, 0.5), rows[_ADD], rows[_SCALE])
         width = self.bits - 1
-        points = positive * np.float32(1 << width)
-        points += unpack_extra(rows[_EXTRA], self.dim, width)
-        points -= np.float32((1 << width) - 0.5)
-        return Scorer(points, rows[_ADD_EX], rows[_SCALE_EX])
+        levels = positive.astype(np.uint8 if self.bits <= 8 else np.uint16) << width
+        levels |= unpack_extra(rows[_EXTRA], self.dim, width)
+        return Scorer(NarrowCodes(levels, (1 << width) - 0.5), rows[_ADD_EX], rows[_SCALE_EX])
 
     def queries(self, vectors: Vectors) -> Queries:
         """Return the queries, and rotated."""

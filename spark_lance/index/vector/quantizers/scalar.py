@@ -32,6 +32,7 @@ from spark_lance.index.vector.quantizers.base import (
     squares,
     vector_column,
 )
+from spark_lance.index.vector.quantizers.coded import NarrowCodes
 
 __all__ = ["ScalarQuantizer"]
 
@@ -93,11 +94,12 @@ class ScalarQuantizer(Quantizer):
 
     def scorer(self, codes: Codes) -> Scorer:
         """Return the codes as numbers."""
-        points: Matrix = codes[_COLUMN].astype(np.float32)
+        # A copy, as what was read may be part of something larger.
+        points = NarrowCodes(codes[_COLUMN].copy())
         if self.metric == "dot":
-            return Scorer(points, np.ones(len(points), dtype=np.float32), -float(self._step))
+            return Scorer(points, np.ones(len(points.codes), dtype=np.float32), -float(self._step))
         square = self._step**2
-        add = squares(points) * np.float32(square)
+        add = points.squares() * np.float32(square)
         return Scorer(points, add, -2 * square, whole=points.shape[1] * _STEPS**2 <= _WHOLE)
 
     def comparable(self, codes: Codes) -> Matrix:
