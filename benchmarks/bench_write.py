@@ -27,6 +27,7 @@ from benchmarks.tables import real_flights
 from spark_lance.datasets import dataset
 from spark_lance.file import writer
 from spark_lance.file.v2_1.encodings import general_writer
+from spark_lance.file.v2_1.encodings.text_writer import CompressedText
 from spark_lance.file.v2_1.write import choose, field_writer, numbers
 from spark_lance.io.outputs import LocalOutput
 from spark_lance.table.writing.align import Aligner
@@ -39,7 +40,11 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
     "choose: samples": [(numbers, "compress_pieces"), (numbers, "_samples"), (choose, "compress_pieces")],
     "choose: dictionaries": [(choose, "number_words"), (choose, "encode_dictionary")],
     "choose: widths, runs, the rest": [(field_writer, "choose")],
-    "compress": [(general_writer, "compress_pieces"), (general_writer, "compress_block")],
+    "compress": [
+        (general_writer, "compress_pieces"),
+        (general_writer, "compress_block"),
+        (CompressedText, "chunk"),
+    ],
     "encode, lay out chunks": [(field_writer, "mini_block_page"), (field_writer, "full_zip_page")],
     "hand to the system": [(LocalOutput, "write"), (LocalOutput, "close")],
     "commit": [(dataset, "commit_or_discard")],

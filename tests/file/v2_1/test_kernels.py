@@ -290,6 +290,35 @@ def test_wrong_sizes_of_compressed_data(scheme: Any, claim: int) -> None:
         decompress(pb.BufferCompression(scheme=scheme), pieces([damaged]))
 
 
+LZ4 = pb.BufferCompression(scheme=pb.COMPRESSION_LZ4)
+
+
+@pytest.mark.parametrize("size", [10, 1 << 16, (1 << 16) + 1, 1 << 22, (1 << 22) + 1])
+@pytest.mark.parametrize("noise", [False, True])
+def test_many_blocks_of_lz4(size: int, noise: bool) -> None:
+    rng = np.random.default_rng(size)
+    parts = [rng.bytes(size) if noise else b"%d and " % k * (size // 6) for k in range(4)]
+    parts = [part[:size] for part in parts] + [b"", b"x"]
+    plain = decompress(LZ4, pieces([compressed(LZ4.scheme, part) if part else b"" for part in parts], gap=1))
+    assert plain.sizes.tolist() == [len(part) for part in parts]
+    assert plain.concat().tobytes() == b"".join(parts)
+
+
+@pytest.mark.parametrize("which", [0, 3, 6])
+@pytest.mark.parametrize("claim", [-1, 1, 7, 3000])
+def test_wrong_sizes_among_many_blocks_of_lz4(which: int, claim: int) -> None:
+    stored = [compressed(LZ4.scheme, bytes(range(k, 100 + k)) * 3) for k in range(7)]
+    stored[which] = struct.pack("<I", 300 + claim) + stored[which][4:]
+    with pytest.raises(FormatError):
+        decompress(LZ4, pieces(stored))
+    stored[which] = stored[which][:4]
+    with pytest.raises(FormatError):
+        decompress(LZ4, pieces(stored))
+    stored[which] = b"\xff" * 40
+    with pytest.raises(FormatError):
+        decompress(LZ4, pieces(stored))
+
+
 def test_highly_compressible_data_is_not_taken_for_damage() -> None:
     data = b"\0" * (100 << 20)
     stored = compressed(pb.COMPRESSION_ZSTD, data)

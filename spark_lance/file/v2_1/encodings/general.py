@@ -28,6 +28,9 @@ _ZSTD_MAGIC = 0xFD2FB528
 # A zstd block of 4 bytes makes at most 128 KiB, an lz4 byte at most 255 bytes: larger claims are damage.
 _ZSTD_RATIO = 1 << 15
 _LZ4_RATIO = 255
+# So many blocks of lz4, of these bytes at most, are decompressed as one frame, which begins like this.
+_FRAMED_FROM = 4
+_LZ4_FRAMES = {1 << 16: bytes.fromhex("04224d18604082"), 1 << 22: bytes.fromhex("04224d18607073")}
 # Claims below this are allocated at once; larger ones grow with the bytes that really come out.
 _TRUSTED_SIZE = 1 << 26
 
@@ -119,12 +122,17 @@ def _lz4(pieces: Ranges) -> tuple[Ints, Bytes]:
     sizes = pieces.column(0, 4)
     if bool((sizes > pieces.sizes * _LZ4_RATIO).any()):
         raise FormatError("lz4 data claims an impossible size")
+    ends = pieces.starts + pieces.sizes
+    if len(sizes) >= _FRAMED_FROM and int(sizes.min()) > 0 and int(pieces.sizes.min()) > 4:
+        most = max(int(sizes.max()), int(pieces.sizes.max()) - 4)
+        if most <= max(_LZ4_FRAMES):
+            data = _lz4_framed(pieces.part(4, pieces.sizes - 4), most, int(sizes.sum()))
+            _check_tails(pieces.data, ends, data, sizes)
+            return sizes, data
     codec = pa.Codec("lz4_raw")
     view = pieces.data.data
     plain: list[pa.Buffer] = []
-    for start, end, size in zip(
-        (pieces.starts + 4).tolist(), (pieces.starts + pieces.sizes).tolist(), sizes.tolist(), strict=True
-    ):
+    for start, end, size in zip((pieces.starts + 4).tolist(), ends.tolist(), sizes.tolist(), strict=True):
         part = codec.decompress(view[start:end], decompressed_size=size) if size else b""
         # The decoder does not say how much it wrote. An lz4 block ends in (up to) five literal bytes, so a
         # block that is shorter than it claims does not end like its output.
@@ -133,3 +141,31 @@ def _lz4(pieces: Ranges) -> tuple[Ints, Bytes]:
             raise FormatError("lz4 data does not have the size that it claims")
         plain.append(part)
     return sizes, as_bytes(plain[0]) if len(plain) == 1 else as_bytes(b"".join(plain))
+
+
+def _lz4_framed(blocks: Ranges, most: int, total: int) -> Bytes:
+    """Decompress blocks of lz4 as one frame, in one call.
+
+    `most` is how many bytes a block makes, or has, at most; together they make `total`.
+
+        frame   04 22 4d 18  60 (blocks stand alone)  largest block  checksum of these two
+                u32 size, block; ...; u32 0
+    """
+    head = next(head for limit, head in _LZ4_FRAMES.items() if most <= limit)
+    view = blocks.data.data
+    parts: list[bytes | memoryview] = [head]
+    heads = blocks.sizes.astype("<u4").tobytes()
+    ends = (blocks.starts + blocks.sizes).tolist()
+    for i, (start, end) in enumerate(zip(blocks.starts.tolist(), ends, strict=True)):
+        parts += (heads[4 * i : 4 * i + 4], view[start:end])
+    parts.append(bytes(4))
+    return as_bytes(pa.Codec("lz4").decompress(b"".join(parts), decompressed_size=total))
+
+
+def _check_tails(packed: Bytes, ends: Ints, data: Bytes, sizes: Ints) -> None:
+    """Check that blocks end where their sizes say, as far as their last bytes tell."""
+    stops = np.cumsum(sizes)
+    for back in range(1, 6):
+        deep = sizes >= back
+        if not np.array_equal(packed[ends[deep] - back], data[stops[deep] - back]):
+            raise FormatError("lz4 data does not have the size that it claims")

@@ -10,10 +10,10 @@ Numbers of 8 to 64 bits take the form of least weight, see numbers.py; numbers o
 Strings and binaries get a dictionary where that is smaller by some margin. Wide numbers and vectors are
 compressed if samples shrink much.
 
-Other text and binaries are compressed, if samples shrink, by lz4 in chunks of about 28 KiB, or by zstd if it
-does much more. FSST, which the reference implementation writes here, is only read: no kind of text that was
-measured is smaller in it than in zstd, and numpy would train it at 55 MB/s at best; docs/encodings.md has the
-figures.
+Other text and binaries are compressed, if samples shrink, by lz4 in chunks of up to 64 KiB, or by zstd, in
+chunks of up to 28 KiB, if it does much more. FSST, which the reference implementation writes here, is only
+read: no kind of text that was measured is smaller in it than in zstd, and numpy would train it at 55 MB/s at
+best; docs/encodings.md has the figures.
 
 Field metadata, see settings.py, has the last word.
 """
@@ -35,7 +35,6 @@ from spark_lance.file.v2_1.encodings.dictionary_writer import (
     number_words,
 )
 from spark_lance.file.v2_1.encodings.general_writer import (
-    CompressedChunks,
     Compression,
     compress_block,
     compress_pieces,
@@ -57,6 +56,7 @@ from spark_lance.file.v2_1.encodings.plain_writer import (
     zip_fixed,
     zip_variable,
 )
+from spark_lance.file.v2_1.encodings.text_writer import CompressedText
 from spark_lance.file.v2_1.layouts.constant_writer import MAX_INLINE_BYTES
 from spark_lance.file.v2_1.layouts.mini_block_writer import ChunkPolicy
 from spark_lance.file.v2_1.levels.ravel import Leaf
@@ -87,11 +87,19 @@ _VECTOR_SAMPLE = 32 * 1024
 _LIMITS = DictionaryLimits()
 _WORTH_NUMBERED = 0.01
 _WORTH_NUMBERED_TEXT = 0.2
-# Dictionaries are compressed from 2.2 on if that saves this share of their bytes.
+# Dictionaries are compressed from 2.2 on if that saves this share of their bytes: by lz4, but those of text
+# by zstd that have so many bytes for each byte of the indices and are neither short nor so long that readers
+# who come for few values would wait for them.
 _WORTH_COMPRESSED_ITEMS = 0.1
+_MANY_ITEMS, _ZSTD_ITEMS_BYTES = 0.5, range(16 * 1024, 256 * 1024)
 
-# Chunks of compressed text: large enough to find repetition, and within what 2.1 allows.
+# Chunks of compressed text: large enough to find repetition, and within what 2.1 allows. A single value costs
+# a reader its chunk: zstd, which takes long for that, finds little more in larger ones, lz4 3 to 6 % in 64
+# KiB, the reach of its matches. Whoever asks for compression wants small files.
 _TEXT_POLICY = ChunkPolicy(target_bytes=28 * 1024, max_values=4096)
+_LARGE_TEXT_POLICY = ChunkPolicy(target_bytes=64 * 1024, max_values=4096)
+# Values of fewer bytes in the mean, with their offsets, have zstd compress tables of offsets, too.
+_SHORT_TEXT_BYTES = 32
 # Pages of text from this size on are compressed: by lz4 if it brings samples down to its share and zstd does
 # not bring them much further, else by zstd if it brings them down to its share.
 _LEAST_COMPRESSED_BYTES = 32 * 1024
@@ -247,7 +255,11 @@ def _variable(
         return FullZip(values)
     if compression is None:
         return MiniBlock(chunks, None, _sized(_POLICY, settings))
-    return MiniBlock(CompressedChunks(chunks, compression), None, _sized(_TEXT_POLICY, settings))
+    asked = settings.compression is not None
+    large = version is not FileVersion.V2_1 and (asked or compression.scheme == "lz4")
+    policy = _sized(_LARGE_TEXT_POLICY if large else _TEXT_POLICY, settings)
+    packs_tables = asked or mean < _SHORT_TEXT_BYTES
+    return MiniBlock(CompressedText(chunks, compression, packs_tables), None, policy)
 
 
 def _sized(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
@@ -298,7 +310,10 @@ def _numbered_words(
     if numbered is None:
         return None
     items = _compressed_block(
-        Block(flat(bits), len(numbered.items), numbered.items.view(np.uint8)), version, settings
+        Block(flat(bits), len(numbered.items), numbered.items.view(np.uint8)),
+        version,
+        settings,
+        Compression("lz4"),
     )
     form = best_form(numbered.indices, weights)
     nbytes = form.nbytes + items.data.nbytes
@@ -323,27 +338,30 @@ def _numbered(
     encoded = encode_dictionary(array, valid, _limits(settings))
     if encoded is None:
         return None
-    items = _items(encoded.dictionary, version, settings)
     words = FixedChunks.of(encoded, valid).words()
     assert words is not None
     form = best_form(words, Weights.of(settings))
+    items = _items(encoded.dictionary, version, settings, form.nbytes)
     return MiniBlock(form.build(), items, form.policy) if form.nbytes + items.data.nbytes < limit else None
 
 
-def _items(array: pa.Array, version: FileVersion, settings: Settings) -> Block:
-    """Return the block of a dictionary."""
-    return _compressed_block(plain_block(array), version, settings)
+def _items(array: pa.Array, version: FileVersion, settings: Settings, beside: float = math.inf) -> Block:
+    """Return the block of a dictionary, whose indices take `beside` bytes."""
+    block = plain_block(array)
+    size = block.data.nbytes
+    by_zstd = is_variable(array.type) and size in _ZSTD_ITEMS_BYTES and size >= _MANY_ITEMS * beside
+    return _compressed_block(block, version, settings, Compression("zstd" if by_zstd else "lz4"))
 
 
-def _compressed_block(block: Block, version: FileVersion, settings: Settings) -> Block:
-    """Return the block of a dictionary as the version and the settings have it."""
+def _compressed_block(block: Block, version: FileVersion, settings: Settings, scheme: Compression) -> Block:
+    """Return the block of a dictionary, by `scheme` unless the version or the settings say otherwise."""
     plain = settings.items_plain or (settings.plain and settings.items_compression is None)
     if version is FileVersion.V2_1 or plain or block.data.nbytes == 0:
         return block
     asked = settings.items_compression or settings.compression
     if asked is not None:
         return compress_block(block, asked)
-    compressed = compress_block(block, Compression("lz4"))
+    compressed = compress_block(block, scheme)
     pays = compressed.data.nbytes < (1 - _WORTH_COMPRESSED_ITEMS) * block.data.nbytes
     return compressed if pays else block
 
