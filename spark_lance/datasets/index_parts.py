@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.index import IndexMixin
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.index.vector.label import VECTOR_LABEL
+from spark_lance.index.vector.kinds import VECTOR_LABEL
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.index_kinds import label_of
