@@ -28,9 +28,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from spark_lance.file.v2_1.encodings.general_writer import Compression
+from spark_lance.file.v2_1.encodings.general_writer import CompressedChunks, Compression
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices, VariableChunks
-from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["CompressedText"]
 
@@ -44,34 +43,14 @@ _Pieces = list[bytes | memoryview | pa.Buffer]
 
 
 @dataclass(frozen=True)
-class CompressedText:
+class CompressedText(CompressedChunks):
     """Strings or binaries in mini-block chunks, each chunk compressed.
 
     `packs_tables` says whether zstd is to compress tables of offsets, too.
     """
 
     values: VariableChunks
-    compression: Compression
     packs_tables: bool = False
-
-    @property
-    def count(self) -> int:
-        """Number of slots."""
-        return self.values.count
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all slots before they are compressed."""
-        return self.values.nbytes
-
-    @property
-    def description(self) -> pb.CompressiveEncoding:
-        """General around Variable."""
-        return self.compression.describe(self.values.description)
-
-    def cost(self, positions: Indices) -> Indices:
-        """Return the bytes of the slots before each position, before they are compressed."""
-        return self.values.cost(positions)
 
     def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
         """Return the one buffer, compressed; a table of offsets takes less than 128 KiB."""
