@@ -19,7 +19,7 @@ from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
 from spark_lance.file.opening import open_file
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
-from spark_lance.index.scalar.parts import fill_entry
+from spark_lance.index.scalar.create import fill_entry
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join, open_store

@@ -12,7 +12,7 @@ from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.searching import SearchMixin
 from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
-from spark_lance.index.vector.label import VECTOR_LABEL
+from spark_lance.index.vector.kinds import VECTOR_LABEL
 from spark_lance.late import late
 from spark_lance.table.index_kinds import label_of
 from spark_lance.table.manifest import Manifest

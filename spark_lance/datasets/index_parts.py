@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.index import IndexMixin
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.index.vector.label import VECTOR_LABEL
+from spark_lance.index.vector.kinds import VECTOR_LABEL
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.index_kinds import label_of
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from spark_lance.datasets.index_segment import Index
     from spark_lance.index.columns import leaf_field
     from spark_lance.index.entries import check_name
-    from spark_lance.index.scalar.create import build_segment
+    from spark_lance.index.scalar.create import build_segment, merge_parts, merge_segments, write_part
     from spark_lance.index.scalar.kinds import scalar_kind
-    from spark_lance.index.scalar.parts import merge_parts, merge_segments, write_part
     from spark_lance.index.vector.create import merge_vector_segments, recipe_with, write_vector_segment
     from spark_lance.index.vector.storage import INDEX_TYPES
     from spark_lance.table.commits.commit import commit_operation
@@ -32,9 +31,9 @@ else:
     check_name = late("spark_lance.index.entries", "check_name")
     build_segment = late("spark_lance.index.scalar.create", "build_segment")
     scalar_kind = late("spark_lance.index.scalar.kinds", "scalar_kind")
-    merge_parts = late("spark_lance.index.scalar.parts", "merge_parts")
-    merge_segments = late("spark_lance.index.scalar.parts", "merge_segments")
-    write_part = late("spark_lance.index.scalar.parts", "write_part")
+    merge_parts = late("spark_lance.index.scalar.create", "merge_parts")
+    merge_segments = late("spark_lance.index.scalar.create", "merge_segments")
+    write_part = late("spark_lance.index.scalar.create", "write_part")
     merge_vector_segments = late("spark_lance.index.vector.create", "merge_vector_segments")
     recipe_with = late("spark_lance.index.vector.create", "recipe_with")
     write_vector_segment = late("spark_lance.index.vector.create", "write_vector_segment")

@@ -19,7 +19,7 @@ from spark_lance.file.extensions import known_table
 from spark_lance.file.schema import Schema as LanceSchema
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.text.queries import FullTextQuery
-from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.late import late
 from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID

@@ -37,8 +37,8 @@ import pyarrow.compute as pc
 from spark_lance.errors import FormatError
 from spark_lance.file.arrays import numbers_of, of_numbers
 from spark_lance.file.buffers import as_bytes
+from spark_lance.file.kernels import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL
 from spark_lance.file.kernels.accelerate import Kernel, compiled
-from spark_lance.file.kernels.contract import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL
 
 __all__ = ["SYMBOL_TABLE_SIZE", "decode_fsst"]
 

@@ -20,10 +20,9 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.index.building import SegmentTarget
 from spark_lance.index.copies import Numbers, RowAddressMap
 from spark_lance.index.entries import Segment, index_directory, segments_of
-from spark_lance.index.moves import Moves
-from spark_lance.index.resolve import RowResolver
+from spark_lance.index.resolve import Moves, RowResolver
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.remap import remap_vectors
 from spark_lance.io.store import Store
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex

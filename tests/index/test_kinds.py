@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.vector.label import VECTOR_LABEL
+from spark_lance.index.vector.kinds import VECTOR_LABEL
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.storage import INDEX_TYPES
 
@@ -22,7 +22,7 @@ TABLES = {
     "index/scalar/column_facts.py",
     # Which kinds name exactly the rows of a condition.
     "index/scalar/exact_rows.py",
-    "index/vector/label.py",
+    "index/vector/kinds.py",
     "index/vector/quantizers/__init__.py",
     "index/vector/storage.py",
     # What manifests say of a kind, and who reads what they say.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_lance.errors import IndexNotFoundError, OptionError, RowNotFoundError
 from spark_lance.index.entries import Segment, segments_of
 from spark_lance.index.vector.create import open_segment
-from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.table.index_kinds import label_of
 
 __all__ = ["VectorIndexReader"]

@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from spark_lance.file.kernels.contract import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL, OUTSIDE
+from spark_lance.file.kernels import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL, OUTSIDE
 
 __all__ = ["KERNELS"]
 

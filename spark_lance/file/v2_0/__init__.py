@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from spark_lance.file.v2_0.binary import open_binary, open_fixed_size_binary, open_fsst
-from spark_lance.file.v2_0.bitpacked import open_bitpacked, open_bitpacked_for_non_neg
 from spark_lance.file.v2_0.decoder import Open
 from spark_lance.file.v2_0.dictionary import open_dictionary
 from spark_lance.file.v2_0.fixed_size_list import open_fixed_size_list
-from spark_lance.file.v2_0.flat import open_flat
-from spark_lance.file.v2_0.lists import open_list
+from spark_lance.file.v2_0.flat import open_bitpacked, open_bitpacked_for_non_neg, open_flat
 from spark_lance.file.v2_0.nullable import open_nullable
-from spark_lance.file.v2_0.packed_struct import open_packed_struct
-from spark_lance.file.v2_0.struct import open_struct
+from spark_lance.file.v2_0.structs import open_packed_struct, open_struct
+from spark_lance.file.v2_0.variable import open_binary, open_fixed_size_binary, open_fsst, open_list
 
 __all__ = ["ARRAY_ENCODINGS"]
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.v2_0.binary import is_variable
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
+from spark_lance.file.v2_0.variable import is_variable
 from spark_lance.proto import encodings20_pb2 as pb
 
 __all__ = ["open_dictionary"]

@@ -21,8 +21,8 @@ from spark_lance.file.metadata import ARRAY_ENCODING_URL, ColumnMetadata
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_0 import ARRAY_ENCODINGS
-from spark_lance.file.v2_0.binary import is_variable
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
+from spark_lance.file.v2_0.variable import is_variable
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings20_pb2 as pb
 

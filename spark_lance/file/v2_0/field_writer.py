@@ -26,13 +26,10 @@ from spark_lance.file.buffers import expand_ranges, pack_bits
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.metadata import BytesLike, EncodedPage
 from spark_lance.file.schema import Field
-from spark_lance.file.v2_0.binary import encode_binary, is_variable
-from spark_lance.file.v2_0.ends import Bools, Bounds
 from spark_lance.file.v2_0.flat import encode_flat, fixed_width
-from spark_lance.file.v2_0.lists import encode_list
 from spark_lance.file.v2_0.nullable import ALL_NULLS, encode_nullable
-from spark_lance.file.v2_0.packed_struct import encode_packed_struct
-from spark_lance.file.v2_0.struct import SIMPLE_STRUCT
+from spark_lance.file.v2_0.structs import SIMPLE_STRUCT, encode_packed_struct
+from spark_lance.file.v2_0.variable import Bools, Bounds, encode_binary, encode_list, is_variable
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings20_pb2 as pb
 

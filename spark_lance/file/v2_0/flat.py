@@ -1,25 +1,47 @@
-"""Flat: values of one width, back to back.
+"""Values of one width: Flat, Bitpacked and BitpackedForNonNeg.
 
-    bits_per_value = 1      a bitmap, least significant bit first
-    bits_per_value = 8 * k  k bytes per value, little-endian
+    Flat                values back to back
+                        bits_per_value = 1      a bitmap, least significant bit first
+                        bits_per_value = 8 * k  k bytes per value, little-endian
+    Bitpacked           value i has bits [i * W, (i + 1) * W) of the buffer, lowest bit first; if `signed`,
+                        its highest bit is repeated to fill the type
+    BitpackedForNonNeg  blocks of 1024 values, the last one padded, each 1024 * W / T words of T bits:
+                        with L = 1024 / T lanes, word j of lane l is word j * L + l of the block; lane l is
+                        a bit stream whose row r (0..T-1) is the value number
+                        order[r div 8] * 16 + (r mod 8) * 128 + l,  order = 0 4 2 6 1 5 3 7
 
-Example: int16 values 1, 2 are the bytes 01 00 02 00. The whole buffer may be compressed (compression.py).
-An uncompressed range of values is a slice of the file, without a copy.
+The whole buffer of Flat may be compressed (compression.py). An uncompressed range of values is a slice of the
+file, without a copy. Example: int16 values 1, 2 are the bytes 01 00 02 00.
 
-(Lance file format 2.0, `Flat`.)
+Packed integers have fewer bits than their type: W is compressed_bits_per_value, T is
+uncompressed_bits_per_value and the width of the type. Example: 3-bit values 1, 2, 3 as Bitpacked are the bits
+100 010 110, the bytes d1 00. No 2.0 file written by pylance 14 has these; only early 2.x writers used them.
+
+(Lance file format 2.0, `Flat`, `Bitpacked`, `BitpackedForNonNeg`.)
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
 from spark_lance.file.v2_0.compression import ByteRun, open_bytes
-from spark_lance.file.v2_0.decoder import PageView, Range
+from spark_lance.file.v2_0.decoder import PageBuffer, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["encode_flat", "fixed_width", "open_flat"]
+__all__ = ["encode_flat", "fixed_width", "open_bitpacked", "open_bitpacked_for_non_neg", "open_flat"]
+
+# Of BitpackedForNonNeg.
+_BLOCK = 1024
+_ORDER = np.array([0, 4, 2, 6, 1, 5, 3, 7])
+# Values per step: a value takes one byte per bit while it is unpacked.
+_STEP = 1 << 17
+
+_Values = npt.NDArray[Any]
 
 
 def fixed_width(kind: pa.DataType) -> int | None:
@@ -72,3 +94,117 @@ def encode_flat(bits: int, buffer_index: int) -> pb.ArrayEncoding:
     """Describe values of `bits` bits that are in buffer `buffer_index` of the page."""
     flat = pb.Flat(bits_per_value=bits, buffer=pb.Buffer(buffer_index=buffer_index))
     return pb.ArrayEncoding(flat=flat)
+
+
+def _widen(bits: npt.NDArray[np.uint8], target: int, signed: bool) -> _Values:
+    """Return values of `target` bits from one row of bits (uint8, lowest first) per value."""
+    width = bits.shape[1]
+    wide = np.zeros((len(bits), target), dtype=np.uint8)
+    wide[:, :width] = bits
+    if signed and width:
+        wide[:, width:] = bits[:, -1:]
+    return np.packbits(wide, axis=1, bitorder="little").view(f"<u{target // 8}").reshape(-1)
+
+
+class _Bitpacked:
+    def __init__(self, buffer: PageBuffer, width: int, kind: pa.DataType, signed: bool) -> None:
+        self._buffer = buffer
+        self._width = width
+        self._kind = kind
+        self._signed = signed
+
+    def _bytes(self, start: int, stop: int) -> Range:
+        return start * self._width // 8, (stop * self._width + 7) // 8
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return [self._buffer.range(*self._bytes(start, stop))]
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        data = np.frombuffer(self._buffer.read(*self._bytes(start, stop)), dtype=np.uint8)
+        skip = start * self._width % 8
+        out = np.empty(stop - start, dtype=f"<u{self._kind.bit_width // 8}")
+        for at in range(0, len(out), _STEP):
+            count = min(_STEP, len(out) - at)
+            # _STEP is a multiple of 8, so every step begins at the same bit of a byte.
+            first = at * self._width // 8
+            bits = np.unpackbits(data[first:], count=skip + count * self._width, bitorder="little")[skip:]
+            rows = bits.reshape(count, self._width)
+            out[at : at + count] = _widen(rows, self._kind.bit_width, self._signed)
+        return pa.Array.from_buffers(self._kind, len(out), [None, pa.py_buffer(out)], null_count=0)
+
+
+class _BitpackedForNonNeg:
+    def __init__(self, buffer: PageBuffer, width: int, kind: pa.DataType) -> None:
+        self._buffer = buffer
+        self._width = width
+        self._kind = kind
+        self._block_bytes = _BLOCK * width // 8
+
+    def _blocks(self, start: int, stop: int) -> Range:
+        return start // _BLOCK, (stop + _BLOCK - 1) // _BLOCK
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        first, last = self._blocks(start, stop)
+        return [self._buffer.range(first * self._block_bytes, last * self._block_bytes)]
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        first, last = self._blocks(start, stop)
+        data = np.frombuffer(
+            self._buffer.read(first * self._block_bytes, last * self._block_bytes), dtype=np.uint8
+        )
+        out = np.zeros((last - first, _BLOCK), dtype=f"<u{self._kind.bit_width // 8}")
+        blocks = data.reshape(last - first, self._block_bytes)
+        step = _STEP // _BLOCK
+        for at in range(0, len(out) if self._width else 0, step):
+            part = _unpack_blocks(blocks[at : at + step], self._width, self._kind.bit_width)
+            out[at : at + step] = part
+        array = pa.Array.from_buffers(self._kind, out.size, [None, pa.py_buffer(out)], null_count=0)
+        # A slice would have an offset, which the bitmap of an outer encoding does not have; a copy has none.
+        return pa.concat_arrays([array.slice(start - first * _BLOCK, stop - start)])
+
+
+def _unpack_blocks(blocks: npt.NDArray[np.uint8], width: int, target: int) -> _Values:
+    """Return the (n, 1024) values of n blocks of `width`-bit values, uint8 (n, 128 * width)."""
+    count, lanes, size = len(blocks), _BLOCK // target, target // 8
+    streams = np.ascontiguousarray(blocks.reshape(count, width, lanes, size).transpose(0, 2, 1, 3))
+    bits = np.unpackbits(streams, bitorder="little").reshape(-1, width)
+    values = _widen(bits, target, signed=False).reshape(count, lanes, size, 8)
+    # Number order[row div 8] * 16 + (row mod 8) * 128 + lane, as axes: [row mod 8][order of row div 8][lane].
+    # order * 16 is a multiple of the number of lanes, in the units of which it gives the place.
+    out = np.empty((count, 8, size, lanes), dtype=values.dtype)
+    places = _ORDER[:size] * 16 // lanes
+    out[:, :, places, :] = values.transpose(0, 3, 2, 1)
+    return out.reshape(count, _BLOCK)
+
+
+def _check(message: pb.Bitpacked | pb.BitpackedForNonNeg, kind: pa.DataType) -> int:
+    """Check the widths against the type and return the packed one."""
+    bits = fixed_width(kind)
+    if bits not in (8, 16, 32, 64) or message.uncompressed_bits_per_value != bits:
+        raise FormatError(f"bit-packed values of {message.uncompressed_bits_per_value} bits cannot be {kind}")
+    if message.compressed_bits_per_value > bits:
+        raise FormatError(f"values of {bits} bits are packed to {message.compressed_bits_per_value}")
+    return message.compressed_bits_per_value
+
+
+def open_bitpacked(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> _Bitpacked:
+    """Open a Bitpacked encoding; see `decoder.Open`."""
+    message = encoding.bitpacked
+    width = _check(message, kind)
+    buffer = page.buffer(message.buffer)
+    if count * width > buffer.size * 8:
+        raise FormatError(f"{count} values of {width} bits do not fit a buffer of {buffer.size} bytes")
+    return _Bitpacked(buffer, width, kind, message.signed)
+
+
+def open_bitpacked_for_non_neg(
+    encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView
+) -> _BitpackedForNonNeg:
+    """Open a BitpackedForNonNeg encoding; see `decoder.Open`."""
+    message = encoding.bitpacked_for_non_neg
+    width = _check(message, kind)
+    buffer = page.buffer(message.buffer)
+    blocks = (count + _BLOCK - 1) // _BLOCK
+    if blocks * _BLOCK * width > buffer.size * 8:
+        raise FormatError(f"{blocks} blocks of {width}-bit values do not fit a buffer of {buffer.size} bytes")
+    return _BitpackedForNonNeg(buffer, width, kind)

@@ -23,7 +23,6 @@ from spark_lance.file.v2_1.encodings import (
     rle,
     sequences,
     variable,
-    variable_packed_struct,
 )
 from spark_lance.file.v2_1.layouts import blob, constant, full_zip, mini_block
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
@@ -64,7 +63,7 @@ ENCODINGS: Mapping[str, Codec] = {
         zipped=fixed_size_list.decode_zipped,
     ),
     "packed_struct": Codec(mini_block=packed_struct.decode_mini_block),
-    "variable_packed_struct": Codec(zipped_variable=variable_packed_struct.decode_zipped),
+    "variable_packed_struct": Codec(zipped_variable=packed_struct.decode_zipped),
     "range": Codec(block=sequences.decode_range),
     "delta": Codec(block=sequences.decode_delta),
 }

@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1 import blocks
-from spark_lance.file.v2_1.blocks import Block
+from spark_lance.file.v2_1.blocks import Block, FixedWidth
 from spark_lance.file.v2_1.chunks import Bytes, Chunks
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -86,6 +89,17 @@ class Resolver:
         """Decode buffers that stand on their own: the levels of all chunks, or a dictionary (one chunk)."""
         decode, message = self._find(encoding, "block")
         return _counted(decode(message, chunks, self), chunks.total)
+
+    def levels(self, encoding: pb.CompressiveEncoding, chunks: Chunks) -> npt.NDArray[np.uint16]:
+        """Decode the buffers of repetition or definition levels, u16 values, of all chunks into one array.
+
+        Raises:
+            FormatError: they do not decode to u16 values.
+        """
+        block: Any = self.block(encoding, chunks)
+        if not isinstance(block, FixedWidth) or block.bits != 16 or len(block.data) < block.count * 2:
+            raise FormatError("levels must be 16 bit values")
+        return block.data[: block.count * 2].view("<u2")
 
     def zipped(self, encoding: pb.CompressiveEncoding, rows: Bytes) -> Block:
         """Decode full-zip values of one width; `rows` is uint8 of shape (values, bytes)."""

@@ -11,7 +11,6 @@ Not exact. (Lance index format, bloom filter.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -24,9 +23,8 @@ from spark_lance.file.arrays import numpy_type
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
-from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones, zones_of
+from spark_lance.index.scalar.zones import ZONE_FIELDS, Zone, ZoneIndex, in_runs, rows_of_zones, zones_of
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.predicates.values import common
 from spark_lance.table.rows.key_filter import filter_places, hash_strings, pack_filter
@@ -39,17 +37,12 @@ _WORDS = 8
 _RUN_ZONES = 64
 
 
-class BloomFilter(ScalarIndex):
+class BloomFilter(ZoneIndex):
     """Filters by zone."""
 
     name = "BLOOMFILTER"
     label = "bloomfilterindexdetails"
     type_url = INDEX_KINDS[label].type_url
-
-    @classmethod
-    def addresses_when(cls, version: int) -> bool:
-        """Return True: zones are rows of a fragment side by side."""
-        return True
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
@@ -136,7 +129,7 @@ class BloomFilter(ScalarIndex):
         )
         path = f"{target.directory}/{FILE}"
         with IndexFileWriter(target.store, path, schema, target.version) as writer:
-            for part in _runs(rows):
+            for part in in_runs(map(_filter_of, zones_of(rows)), _RUN_ZONES):
                 writer.write(
                     [
                         pa.array(column, f.type)
@@ -146,16 +139,9 @@ class BloomFilter(ScalarIndex):
             return {FILE: writer.finish({"bloomfilter_item": "8192", "bloomfilter_probability": "0.00057"})}
 
 
-def _runs(rows: Rows) -> Iterator[list[tuple[int, int, int, bool, bytes]]]:
-    held = []
-    for zone in zones_of(rows):
-        data = pack_filter(hash_strings(_bytes_of(zone.values.drop_null())))
-        held.append((zone.fragment, zone.start, zone.length, zone.values.null_count > 0, data))
-        if len(held) == _RUN_ZONES:
-            yield held
-            held = []
-    if held:
-        yield held
+def _filter_of(zone: Zone) -> tuple[int, int, int, bool, bytes]:
+    data = pack_filter(hash_strings(_bytes_of(zone.values.drop_null())))
+    return zone.fragment, zone.start, zone.length, zone.values.null_count > 0, data
 
 
 def _is_number(kind: pa.DataType) -> bool:

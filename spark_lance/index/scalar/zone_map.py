@@ -23,10 +23,9 @@ from spark_lance.file.arrays import numpy_type
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
-from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.probe import Probe
-from spark_lance.index.scalar.zones import ZONE_FIELDS, ZONE_ROWS, rows_of_zones, zones_of
+from spark_lance.index.scalar.zones import ZONE_FIELDS, ZONE_ROWS, ZoneIndex, in_runs, rows_of_zones, zones_of
 from spark_lance.proto import index_pb2
 from spark_lance.table.index_kinds import INDEX_KINDS
 
@@ -37,17 +36,12 @@ _SIZE = "rows_per_zone"
 _RUN_ZONES = 1024
 
 
-class ZoneMap(ScalarIndex):
+class ZoneMap(ZoneIndex):
     """Bounds by zone."""
 
     name = "ZONEMAP"
     label = "zonemapindexdetails"
     type_url = INDEX_KINDS[label].type_url
-
-    @classmethod
-    def addresses_when(cls, version: int) -> bool:
-        """Return True: zones are rows of a fragment side by side."""
-        return True
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
@@ -115,14 +109,12 @@ class ZoneMap(ScalarIndex):
         path = f"{target.directory}/{FILE}"
         size = _zone_rows(target.options)
         with IndexFileWriter(target.store, path, schema, target.version) as writer:
-            held: list[tuple[Any, ...]] = []
-            for zone in zones_of(rows, size):
-                held.append((*_facts(zone.values), zone.fragment, zone.start, zone.length))
-                if len(held) == _RUN_ZONES:
-                    writer.write(_columns(held, schema))
-                    held = []
-            if held:
-                writer.write(_columns(held, schema))
+            facts = (
+                (*_facts(zone.values), zone.fragment, zone.start, zone.length)
+                for zone in zones_of(rows, size)
+            )
+            for run in in_runs(facts, _RUN_ZONES):
+                writer.write(_columns(run, schema))
             return {FILE: writer.finish({"rows_per_zone": str(size)})}
 
 

@@ -6,8 +6,10 @@ deleted ones included. (Lance index format, zone map and bloom filter.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +20,12 @@ from spark_lance.errors import FormatError
 from spark_lance.file.arrays import one_array
 from spark_lance.index.building import Rows
 from spark_lance.index.row_sets import RowSet
+from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.table.addresses import address_of
 
-__all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "rows_of_zones", "zones_of"]
+__all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "ZoneIndex", "in_runs", "rows_of_zones", "zones_of"]
+
+Facts = TypeVar("Facts")
 
 ZONE_ROWS = 8192
 _MOST = 2**32 - 1
@@ -40,6 +45,22 @@ class Zone:
     length: int
     values: pa.Array
     addresses: npt.NDArray[np.uint64]
+
+
+class ZoneIndex(ScalarIndex):
+    """An index with a few facts of every zone."""
+
+    @classmethod
+    def addresses_when(cls, version: int) -> bool:
+        """Return True: zones are rows of a fragment side by side."""
+        return True
+
+
+def in_runs(facts: Iterable[Facts], most: int) -> Iterator[list[Facts]]:
+    """Yield the facts of at most so many zones at a time, which are written together."""
+    rest = iter(facts)
+    while run := list(islice(rest, most)):
+        yield run
 
 
 def rows_of_zones(table: pa.Table, wanted: npt.NDArray[np.bool_]) -> RowSet:

@@ -37,8 +37,7 @@ from spark_lance.index.vector.build import (
     write_rows,
 )
 from spark_lance.index.vector.graph import GraphParams
-from spark_lance.index.vector.kinds import is_multi, vector_kind
-from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST, is_multi, vector_kind
 from spark_lance.index.vector.metrics import Vectors, metric_named
 from spark_lance.index.vector.multi import flat_vectors
 from spark_lance.index.vector.storage import (

@@ -1,10 +1,13 @@
-"""Types of columns that can be searched by vectors."""
+"""Indices of vectors: what manifests say of them, and the types of columns that they are of."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["is_multi", "vector_kind"]
+__all__ = ["VECTOR_LABEL", "VECTOR_NEWEST", "is_multi", "vector_kind"]
+
+# The label of such indices, and the newest version of them that is known.
+VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 
 
 def is_multi(kind: pa.DataType) -> bool:

@@ -27,8 +27,7 @@ from spark_lance.index.resolve import RowResolver
 from spark_lance.index.search_rows import Addresses, Fragments, allowed_rows, contains, covered_by, unindexed
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import open_segment
-from spark_lance.index.vector.kinds import is_multi
-from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST, is_multi
 from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
 from spark_lance.index.vector.multi import best_rows, flat_vectors, row_distances
 from spark_lance.index.vector.query import VectorQuery

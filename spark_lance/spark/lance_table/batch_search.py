@@ -24,8 +24,7 @@ from spark_lance.datasets.searching import DISTANCE
 from spark_lance.errors import OptionError
 from spark_lance.index.columns import leaf_field
 from spark_lance.index.vector.kinds import is_multi, vector_kind
-from spark_lance.index.vector.routing import Routing
-from spark_lance.index.vector.search_tasks import SearchPlan
+from spark_lance.index.vector.search_tasks import Routing, SearchPlan
 from spark_lance.index.vector.top_k import merged
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.lance_table.found_rows import FOUND, Mapper, as_given, fetch_rows, with_measured

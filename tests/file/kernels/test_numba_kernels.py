@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from spark_lance.errors import FormatError
 from spark_lance.file import fsst
 from spark_lance.file.fsst import SYMBOL_TABLE_SIZE, decode_fsst
-from spark_lance.file.kernels import accelerate
+from spark_lance.file.kernels import FSST_MISSING, FSST_ROOM, accelerate
 from spark_lance.file.kernels.accelerate import SAVED, Accelerator
-from spark_lance.file.kernels.contract import FSST_MISSING, FSST_ROOM
 from spark_lance.file.v2_1.encodings import bitpacking
 
 pytest.importorskip("numba")

@@ -283,8 +283,7 @@ def list_reader(lengths: list[int]) -> FieldReader:
 
 def test_pages_beyond_32_bit_offsets_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the limit lowered from 2^31 - 1 to 10."""
-    monkeypatch.setattr("spark_lance.file.v2_0.binary._INT32_MAX", 10)
-    monkeypatch.setattr("spark_lance.file.v2_0.lists._INT32_MAX", 10)
+    monkeypatch.setattr("spark_lance.file.v2_0.variable._INT32_MAX", 10)
     texts = page_reader(pa.string(), binary(40), [u64(4, 8, 12, 16, 20), b"abcd" * 5], 5).read(0, 5)
     assert texts.to_pylist() == ["abcd"] * 5
     assert texts.num_chunks == 3

@@ -10,9 +10,8 @@ import pytest
 
 from spark_lance import dataset, write_dataset
 from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.routing import Routing
 from spark_lance.index.vector.search import VectorSearch
-from spark_lance.index.vector.search_tasks import plan_search, run_task
+from spark_lance.index.vector.search_tasks import Routing, plan_search, run_task
 from spark_lance.index.vector.top_k import TopK
 from tests.index.vectors import table_of
 

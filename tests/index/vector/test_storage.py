@@ -11,7 +11,7 @@ from spark_lance import write_dataset
 from spark_lance.index.entries import segments_of
 from spark_lance.index.vector import storage
 from spark_lance.index.vector.create import open_segment
-from spark_lance.index.vector.label import VECTOR_LABEL, VECTOR_NEWEST
+from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from tests.index.vectors import clustered, table_of
 
 

@@ -6,8 +6,7 @@
 
 Fixed-size lists count among the other fields, though all rows are of one width then, for PackedStruct knows
 only plain numbers. Fields hold no nulls; a null struct is a level, and in full-zip pages has no bytes.
-(Lance file format 2.1, packed structs; the readers are `encodings/packed_struct.py` and
-`encodings/variable_packed_struct.py`.)
+(Lance file format 2.1, packed structs; the reader is `encodings/packed_struct.py`.)
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from spark_lance.file.buffers import as_bytes
 from spark_lance.file.v2_1.blocks import AllNull, Block, FixedWidth, Variable
 from spark_lance.file.v2_1.chunks import Bytes, Chunks
 from spark_lance.file.v2_1.codec import Resolver
-from spark_lance.file.v2_1.layouts.levels import decode_levels
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
@@ -78,7 +77,7 @@ def _levels(
     if encoding is not None:
         if count > _MAX_LEVELS:
             raise FormatError(f"a page of {count} levels")
-        return decode_levels(encoding, Chunks.block(data, count), resolver)
+        return resolver.levels(encoding, Chunks.block(data, count))
     if len(data) % 2:
         raise FormatError(f"levels of {len(data)} bytes")
     return data.view("<u2")

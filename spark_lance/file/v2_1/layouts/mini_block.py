@@ -40,7 +40,6 @@ from spark_lance.file.v2_1.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.picking import Unpack, levels_pickable, pick, pick_levels, pickable
 from spark_lance.file.v2_1.encodings.rle import Runs, block_runs
-from spark_lance.file.v2_1.layouts.levels import decode_levels
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
@@ -157,10 +156,10 @@ def decode_chunks(
     rep: npt.NDArray[np.uint16] | None = None
     definition: npt.NDArray[np.uint16] | None = None
     if layout.HasField("rep_compression"):
-        rep = decode_levels(layout.rep_compression, Chunks((parts[at],), level_counts), resolver)
+        rep = resolver.levels(layout.rep_compression, Chunks((parts[at],), level_counts))
         at += 1
     if layout.HasField("def_compression"):
-        definition = decode_levels(layout.def_compression, Chunks((parts[at],), level_counts), resolver)
+        definition = resolver.levels(layout.def_compression, Chunks((parts[at],), level_counts))
         at += 1
     if not layout.HasField("value_compression"):
         raise FormatError("a mini-block page without a value encoding")

@@ -20,8 +20,15 @@ from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_1.chunks import Ints, run_starts
 from spark_lance.file.v2_1.layouts import full_zip
-from spark_lance.file.v2_1.read.page import decode_page, page_layout, page_ranges, page_rows
-from spark_lance.file.v2_1.read.page_run import RUN_ITEMS, decode_run, run_key
+from spark_lance.file.v2_1.read.page import (
+    RUN_ITEMS,
+    decode_page,
+    decode_run,
+    page_layout,
+    page_ranges,
+    page_rows,
+    run_key,
+)
 from spark_lance.file.v2_1.read.row_page import RowPage
 from spark_lance.file.version import FileVersion
 

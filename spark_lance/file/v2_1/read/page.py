@@ -1,8 +1,12 @@
-"""One page of one leaf column to an Arrow array of the path's type.
+"""Pages of one leaf column to Arrow arrays of the path's type: one page, or several at once.
 
 A *path* is the chain of fields from a top-level field down to the leaf that owns the column. The array has
 the type of the top-level field with everything but that path left out: structs with one child, and maps
 (whose entries then lack their key or value) as lists of structs.
+
+Writers cut some columns (lists with null or empty rows above all) into many small pages, for which numpy's
+cost per call is most of the work. The chunks of mini-block pages that are described alike, a *run*, are
+decoded like those of one.
 """
 
 from __future__ import annotations
@@ -18,23 +22,38 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.arrays import CapacityError
+from spark_lance.file.buffers import as_bytes
 from spark_lance.file.metadata import PAGE_LAYOUT_URL, Page
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_1 import ENCODINGS, LAYOUTS
 from spark_lance.file.v2_1.blocks import to_arrow
+from spark_lance.file.v2_1.chunks import Ints, Ranges, exclusive_sum
 from spark_lance.file.v2_1.codec import Resolver
-from spark_lance.file.v2_1.layouts import constant, full_zip, planar, sparse
+from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block, planar, sparse
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.sparse import SparseUnraveler
 from spark_lance.file.v2_1.levels.unravel import Unraveler
 from spark_lance.proto import encodings21_pb2 as pb
 from spark_lance.proto import encodings23_pb2 as pb23
 
-__all__ = ["RESOLVER", "build", "decode_page", "page_layout", "page_ranges", "page_rows", "path_type"]
+__all__ = [
+    "RESOLVER",
+    "RUN_ITEMS",
+    "build",
+    "decode_page",
+    "decode_run",
+    "page_layout",
+    "page_ranges",
+    "page_rows",
+    "path_type",
+    "run_key",
+]
 
 _INT32_MAX = 2**31 - 1
 RESOLVER = Resolver(ENCODINGS)
+# Items of a run at most: more of them save few calls and take memory.
+RUN_ITEMS = 1 << 20
 # What numpy, Arrow and struct raise when damaged numbers reach them; ArrowInvalid and ArrowIndexError are
 # a ValueError and an IndexError.
 _DAMAGE = (ValueError, IndexError, OverflowError, struct.error)
@@ -231,3 +250,78 @@ def _wrap(
 ) -> pa.Array:
     wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
     return pa.Array.from_buffers(arrow, count, wrapped, children=[child])
+
+
+def run_key(page: Page, path: Sequence[Field]) -> tuple[bytes, int] | None:
+    """Return what pages that can be decoded together have in common, and the page's number of items.
+
+    None if the page has to be decoded alone.
+    """
+    layout = page_layout(page)
+    if layout.WhichOneof("layout") != "mini_block_layout" or len(page.buffers) < 2:
+        return None
+    mini = layout.mini_block_layout
+    items = mini.num_items
+    if mini.HasField("dictionary") or items > RUN_ITEMS or any(field.kind == "fsl_struct" for field in path):
+        return None
+    mini.num_items = 0
+    return mini.SerializeToString(deterministic=True), items
+
+
+def decode_run(pages: Sequence[Page], path: Sequence[Field], source: PageSource) -> pa.Array:
+    """Decode pages that follow each other and have equal keys.
+
+    Args:
+        pages: two or more pages of the path's leaf column.
+        path: fields from the top-level field to the leaf.
+        source: the file's bytes, mapped.
+
+    Returns:
+        An array of type `path_type(path)` with the rows of all the pages.
+
+    Raises:
+        FormatError: a page is damaged.
+        UnsupportedFormatError: the pages use something that this release does not know.
+    """
+    layouts = [page_layout(page).mini_block_layout for page in pages]
+    words = [as_bytes(source.get(*page.buffers[0])) for page in pages]
+    limits = [page.buffers[1][1] for page in pages]
+    counts, bounds, firsts = mini_block.chunk_tables(
+        layouts[0], [layout.num_items for layout in layouts], words, limits
+    )
+    sizes = np.diff(bounds)
+    places = np.array([page.buffers[1][0] for page in pages], dtype=np.int64)
+    shifts = np.repeat(places - bounds[firsts[:-1]], np.diff(firsts))
+    data, starts = source.gather(bounds[:-1] + shifts, sizes)
+
+    def decode() -> DecodedPage:
+        found = mini_block.decode_chunks(layouts[0], Ranges(data, starts, sizes), counts, None, RESOLVER)
+        _check_rows(found, pages, counts, firsts[:-1])
+        return found.page
+
+    array = build(path, decode)
+    rows = sum(page.length for page in pages)
+    if len(array) != rows:
+        raise FormatError(f"pages of {rows} rows decode to {len(array)}")
+    return array
+
+
+def _check_rows(found: mini_block.DecodedChunks, pages: Sequence[Page], counts: Ints, firsts: Ints) -> None:
+    """Check that every page begins with a row and has as many as it says.
+
+    Raises:
+        FormatError: one does not, so that its rows would be taken for those of its neighbour.
+    """
+    levels = found.levels
+    if levels.rep is None:
+        rows = np.add.reduceat(counts, firsts)
+    else:
+        at = exclusive_sum(found.level_counts)[firsts]
+        if int(at[-1]) >= len(levels.rep) or bool((np.diff(at) <= 0).any()):
+            raise FormatError("a page of lists has no levels")
+        begins = levels.rep == levels.max_rep
+        if not bool(begins[at].all()):
+            raise FormatError("the first level of a page does not start a list")
+        rows = np.array([np.count_nonzero(page) for page in np.split(begins, at[1:])])
+    if not np.array_equal(rows, [page.length for page in pages]):
+        raise FormatError("a page decodes to another number of rows than it has")

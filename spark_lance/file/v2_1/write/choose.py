@@ -35,6 +35,7 @@ from spark_lance.file.v2_1.encodings.dictionary_writer import (
     number_words,
 )
 from spark_lance.file.v2_1.encodings.general_writer import (
+    CompressedText,
     Compression,
     compress_block,
     compress_pieces,
@@ -56,7 +57,6 @@ from spark_lance.file.v2_1.encodings.plain_writer import (
     zip_fixed,
     zip_variable,
 )
-from spark_lance.file.v2_1.encodings.text_writer import CompressedText
 from spark_lance.file.v2_1.layouts.constant_writer import MAX_INLINE_BYTES
 from spark_lance.file.v2_1.layouts.mini_block_writer import ChunkPolicy
 from spark_lance.file.v2_1.levels.ravel import Leaf

@@ -316,8 +316,11 @@ class Quantizer(ABC):
         """Return queries as they are compared with the rows of the partition that a centroid has."""
 
     def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
-        """Return one query as it is compared with the rows of each of some partitions (p, dim)."""
-        return [self.ask(query, centroid) for centroid in centroids]
+        """Return one query as it is compared with the rows of each of some partitions (p, dim).
+
+        To be overridden where the centroid matters: here all partitions see the query alike.
+        """
+        return [self.ask(query, centroids[0])] * len(centroids) if len(centroids) else []
 
     def pack(self, codes: Codes) -> Codes:
         """Return the codes of one partition in the order in which they are stored."""

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,10 +97,6 @@ class Flat(Quantizer):
         if self.metric in ("l2", "hamming"):
             return Asked(points, squares(points))
         return Asked(points, no_shift(len(points)))
-
-    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
-        """Return one query, which all partitions see alike."""
-        return [self.ask(query, centroids[0])] * len(centroids) if len(centroids) else []
 
     @classmethod
     def load(

@@ -224,9 +224,9 @@ class ProductQuantizer(Quantizer):
         return Asked(rest, squares(rest))
 
     def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
-        """Return one query as seen from each centroid."""
+        """Return one query as seen from each centroid, or as it is with dot."""
         if not self._has_residuals:
-            return [self.ask(query, centroids[0])] * len(centroids) if len(centroids) else []
+            return super().ask_each(query, centroids)
         rest: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
         return each_of(rest, squares(rest))
 

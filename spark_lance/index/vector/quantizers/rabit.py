@@ -250,7 +250,7 @@ class RabitQuantizer(Quantizer):
     def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
         """Return one query as seen from each centroid."""
         if self.metric == "dot":
-            return super().ask_each(query, centroids)
+            return [self.ask(query, centroid) for centroid in centroids]
         rest: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
         return each_of(self.rotation(rest) if self.residual_query else query.turned, squares(rest))
 

@@ -10,7 +10,7 @@ and 255. l2 and cosine compare codes with the codes of the query, dot the decode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,10 +116,6 @@ class ScalarQuantizer(Quantizer):
             return Asked(points, (-self.start * points.sum(axis=1)).astype(np.float32))
         points = self._codes(queries.vectors).astype(np.float32)
         return Asked(points, squares(points) * np.float32(self._step**2))
-
-    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
-        """Return one query, which all partitions see alike."""
-        return [self.ask(query, centroids[0])] * len(centroids) if len(centroids) else []
 
     @classmethod
     def load(

@@ -11,9 +11,8 @@ import pytest
 from spark_lance.file.schema import Schema
 from spark_lance.file.v2_1.chunks import Ranges
 from spark_lance.file.v2_1.encodings.general import decompress
-from spark_lance.file.v2_1.encodings.general_writer import Compression
+from spark_lance.file.v2_1.encodings.general_writer import CompressedText, Compression, _with_literals
 from spark_lance.file.v2_1.encodings.plain_writer import VariableChunks
-from spark_lance.file.v2_1.encodings.text_writer import CompressedText, _with_literals
 from spark_lance.file.v2_1.levels.ravel import ravel
 from spark_lance.file.v2_1.write.choose import MiniBlock, choose
 from spark_lance.file.version import FileVersion

@@ -15,8 +15,8 @@ from spark_lance.errors import FormatError
 from spark_lance.file.columns import paths
 from spark_lance.file.metadata import Page
 from spark_lance.file.reader import FileReader
-from spark_lance.file.v2_1.read import field_reader, page_run
-from spark_lance.file.v2_1.read.page import decode_page
+from spark_lance.file.v2_1.read import field_reader
+from spark_lance.file.v2_1.read.page import decode_page, decode_run, run_key
 from tests.file.v2_1.pylance_file import one_column, open_file, pylance_file
 from tests.file.v2_1.test_read_pylance import NESTED, PLAIN, some_null
 
@@ -57,7 +57,7 @@ def test_small_pages(name: str, version: str, tmp_path: Path, monkeypatch: pytes
 
     def counting(pages: Sequence[Page], *rest: Any) -> pa.Array:
         runs.append(len(pages))
-        return page_run.decode_run(pages, *rest)
+        return decode_run(pages, *rest)
 
     monkeypatch.setattr(field_reader, "decode_run", counting)
     whole = reader.read()
@@ -81,10 +81,10 @@ def test_pages_of_everything(name: str, tmp_path: Path) -> None:
     values = {**PLAIN, **NESTED}[name]
     reader = open_file(pylance_file(one_column(values), "2.2", tmp_path))
     (page,), path = leaf(reader)
-    key = page_run.run_key(page, path)
+    key = run_key(page, path)
     assert (key is None) == (name == "string, few distinct")
     if key is not None:
-        twice = page_run.decode_run([page, page], path, reader.source)
+        twice = decode_run([page, page], path, reader.source)
         alone, _ = decode_page(page, path, reader.source, 0, page.length)
         assert twice.equals(pa.concat_arrays([alone, alone]))
 
@@ -96,4 +96,4 @@ def test_pages_that_hold_other_rows(name: str, change: tuple[int, int], tmp_path
     (page,), path = leaf(reader)
     pages = [replace(page, length=page.length + by) for by in change]
     with pytest.raises(FormatError):
-        page_run.decode_run(pages, path, reader.source)
+        decode_run(pages, path, reader.source)

@@ -1,16 +1,29 @@
-"""Binary, Fsst and FixedSizeBinary: strings and byte strings.
+"""Values that have a length each: List, Binary and Fsst; and FixedSizeBinary.
 
-    Binary           indices  u64 end offset per value (ends.py), with nulls folded in
-                     bytes    Flat of 8 bits: the values back to back, as a whole maybe compressed
+    List             offsets    u64 end offset per list, counted from the page's first item; null lists have
+                                no items
+                     num_items  items of all lists of the page
+    Binary           indices    u64 end offset per value, with nulls folded in
+                     bytes      Flat of 8 bits: the values back to back, as a whole maybe compressed
     Fsst             a Binary whose values are FSST codes (file/fsst.py), and the symbol table
-    FixedSizeBinary  bytes    Flat of 8 bits, byte_width per value; there are no nulls
+    FixedSizeBinary  bytes      Flat of 8 bits, byte_width per value; there are no nulls
 
-A range of values needs its index entries, then just its bytes.
+Entry i of the end offsets is the end of value i, counted from the start of the page's bytes (or items); value
+i starts where value i - 1 ends, value 0 at 0. An entry at or above the page's adjustment is a null: subtract
+that to get its end. Writers use one more than the number of bytes (items) as adjustment.
 
-(Lance file format 2.0, `Binary`, `Fsst`, `FixedSizeBinary`.)
+Example: "a", null, "", "bcd" with 4 bytes and adjustment 5 is 1, 6, 1, 4.
+
+The items of lists are values of the child column: those of page p start at the sum of `num_items` of the
+pages before it, wherever the pages of the child column begin. A range of strings needs its index entries,
+then just its bytes.
+
+(Lance file format 2.0, `List`, `Binary`, `Fsst`, `FixedSizeBinary`.)
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +35,91 @@ from spark_lance.file.arrays import CapacityError
 from spark_lance.file.buffers import as_bytes, is_ascii
 from spark_lance.file.fsst import decode_fsst
 from spark_lance.file.v2_0.compression import ByteRun, compress, open_bytes
-from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
-from spark_lance.file.v2_0.ends import Bools, Bounds, encode_ends, end_ranges, null_bitmap, read_ends
+from spark_lance.file.v2_0.decoder import Decoder, Items, PageView, Range
 from spark_lance.file.v2_0.flat import encode_flat
 from spark_lance.file.v2_0.nullable import encode_nullable
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["encode_binary", "is_variable", "open_binary", "open_fixed_size_binary", "open_fsst"]
+__all__ = [
+    "Bools",
+    "Bounds",
+    "encode_binary",
+    "encode_ends",
+    "encode_list",
+    "end_ranges",
+    "is_variable",
+    "null_bitmap",
+    "open_binary",
+    "open_fixed_size_binary",
+    "open_fsst",
+    "open_list",
+    "read_ends",
+]
 
 _INT32_MAX = 2**31 - 1
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Bounds: TypeAlias = npt.NDArray[np.int64]
+
+
+def end_ranges(index: Decoder, start: int, stop: int) -> list[Range]:
+    """Return where the entries for values [start, stop) are; the one before `start` is one of them."""
+    return index.ranges(max(start - 1, 0), stop)
+
+
+def read_ends(
+    index: Decoder, start: int, stop: int, adjustment: int, limit: int
+) -> tuple[Bounds, Bools | None]:
+    """Read the entries for values [start, stop).
+
+    Args:
+        index: decoder of uint64 entries.
+        start: first value.
+        stop: one past the last value, greater than `start`.
+        adjustment: the page's null adjustment.
+        limit: number of bytes (items) that exist.
+
+    Returns:
+        stop - start + 1 positions, ascending and within 0..limit: value start + i is at [i], [i + 1]; and
+        which values are null (bool, stop - start), None if none is.
+
+    Raises:
+        FormatError: positions are not ascending or beyond the limit.
+    """
+    lead = 1 if start else 0
+    entries = index.read(start - lead, stop)
+    if entries.null_count:
+        raise FormatError("an offset is null")
+    raw = np.frombuffer(entries.buffers()[1], dtype=np.uint64, count=len(entries))
+    nulls: Bools | None = None
+    if int(raw.max()) >= adjustment:
+        nulls = raw >= np.uint64(adjustment)
+        raw = np.subtract(raw, np.uint64(adjustment), out=raw.copy(), where=nulls)
+        nulls = nulls[lead:]
+    if int(raw.max()) > limit:
+        raise FormatError(f"an offset of {int(raw.max())} is beyond the {limit} that exist")
+    bounds = np.zeros(stop - start + 1, dtype=np.int64)
+    bounds[1 - lead :] = raw
+    if (bounds[1:] < bounds[:-1]).any():
+        raise FormatError("offsets are not ascending")
+    return bounds, nulls
+
+
+def null_bitmap(nulls: Bools | None) -> pa.Buffer | None:
+    """Return the Arrow validity bitmap for a mask of nulls."""
+    return None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+
+
+def encode_ends(bounds: Bounds, nulls: Bools | None) -> tuple[npt.NDArray[np.uint64], int]:
+    """Return the entries for values at bounds[i], bounds[i + 1] (bounds[0] = 0), and the null adjustment.
+
+    Null values must be empty.
+    """
+    adjustment = int(bounds[-1]) + 1
+    ends = bounds[1:].astype(np.uint64)
+    if nulls is not None:
+        np.add(ends, np.uint64(adjustment), out=ends, where=nulls)
+    return ends, adjustment
 
 
 def is_variable(kind: pa.DataType) -> bool:
@@ -213,3 +302,52 @@ def _offsets(array: pa.Array) -> Bounds:
     skip = array.offset * np.dtype(width).itemsize
     offsets = np.frombuffer(buffer, dtype=width, count=len(array) + 1, offset=skip)
     return offsets.astype(np.int64)
+
+
+class _List:
+    def __init__(self, index: Decoder, count: int, message: pb.List, kind: pa.DataType, items: Items) -> None:
+        self._index = index
+        self._count = count
+        self._adjustment = message.null_offset_adjustment
+        self._num_items = message.num_items
+        self._kind = kind
+        self._items = items
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        found = end_ranges(self._index, start, stop)
+        if start == 0 and stop == self._count:
+            found += self._items.ranges(0, self._num_items)
+        return found
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        bounds, nulls = read_ends(self._index, start, stop, self._adjustment, self._num_items)
+        if stop == self._count and int(bounds[-1]) != self._num_items:
+            raise FormatError(f"lists end at item {int(bounds[-1])} of {self._num_items}")
+        first, last = int(bounds[0]), int(bounds[-1])
+        large = pa.types.is_large_list(self._kind)
+        if not large and last - first > _INT32_MAX:
+            raise CapacityError
+        items = self._items.read(first, last)
+        offsets = pa.py_buffer((bounds - first).astype(np.int64 if large else np.int32))
+        return pa.Array.from_buffers(
+            self._kind, stop - start, [null_bitmap(nulls), offsets], children=[items]
+        )
+
+
+def open_list(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> _List:
+    """Open a List encoding; see `decoder.Open`. Needs a page that knows the items."""
+    if page.items is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise FormatError(f"lists cannot be {kind}")
+    message = encoding.list
+    return _List(page.open(message.offsets, pa.uint64(), count), count, message, kind, page.items)
+
+
+def encode_list(bounds: Bounds, nulls: Bools | None) -> tuple[pb.ArrayEncoding, list[pa.Buffer]]:
+    """Encode lists whose items are at bounds[i], bounds[i + 1]; bounds[0] is 0 and null lists are empty."""
+    ends, adjustment = encode_ends(bounds, nulls)
+    message = pb.List(
+        offsets=encode_nullable(encode_flat(64, 0), None),
+        null_offset_adjustment=adjustment,
+        num_items=int(bounds[-1]),
+    )
+    return pb.ArrayEncoding(list=message), [pa.py_buffer(ends)]

@@ -1,13 +1,16 @@
-"""PackedStruct: structs row by row, each the bytes of its children one after the other.
+"""Structs: SimpleStruct, the page of a struct's header column, and PackedStruct, structs row by row.
 
-    inner   one encoding per child; only the width of its values matters, the data is in `buffer`
-    buffer  rows x (sum of widths) bytes
+    SimpleStruct  has no buffers and says nothing but its length
+    PackedStruct  inner   one encoding per child; only the width of its values matters, data is in `buffer`
+                  buffer  rows x (sum of widths) bytes: a row is the bytes of its children one after the other
 
-Neither structs nor children can be null; children have fixed widths of whole bytes.
+Version 2.0 stores no validity of structs: none of them is null. The children of a struct are columns of their
+own, so that only structs without children are asked of SimpleStruct. Those of a packed struct cannot be null
+either, and have fixed widths of whole bytes.
 
-Example: {int32 1, int8 2}, {int32 3, int8 4} is 01 00 00 00 02 03 00 00 00 04.
+Example: {int32 1, int8 2}, {int32 3, int8 4} packed is 01 00 00 00 02 03 00 00 00 04.
 
-(Lance file format 2.0, `PackedStruct`.)
+(Lance file format 2.0, `SimpleStruct`, `PackedStruct`.)
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from spark_lance.file.v2_0.flat import encode_flat, fixed_width
 from spark_lance.file.v2_0.nullable import encode_nullable
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["encode_packed_struct", "open_packed_struct"]
+__all__ = ["SIMPLE_STRUCT", "encode_packed_struct", "open_packed_struct", "open_struct"]
 
 _Rows = npt.NDArray[np.uint8]
 
@@ -152,3 +155,24 @@ def _pack(array: pa.Array, rows: _Rows, name: str) -> None:
         width = rows.shape[1]
         values = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
         rows[:] = values.reshape(rows.shape)
+
+
+SIMPLE_STRUCT = pb.ArrayEncoding(struct=pb.SimpleStruct())
+
+
+class _EmptyStruct:
+    def __init__(self, kind: pa.StructType) -> None:
+        self._kind = kind
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return []
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        return pa.Array.from_buffers(self._kind, stop - start, [None], null_count=0)
+
+
+def open_struct(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> _EmptyStruct:
+    """Open a SimpleStruct encoding; see `decoder.Open`."""
+    if not pa.types.is_struct(kind) or kind.num_fields:
+        raise FormatError(f"a struct without children cannot be {kind}")
+    return _EmptyStruct(kind)
