@@ -235,9 +235,6 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     return commit_segments(snapshot, [entry], [segment.entry for segment in merged])
 
 
-# Parts
-
-
 def write_part(
     snapshot: Snapshot,
     column: str,
