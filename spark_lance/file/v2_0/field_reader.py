@@ -184,14 +184,13 @@ class _Column:
     def _read_page(self, page: int, start: int, stop: int) -> pa.Array:
         """Read slots [start, stop) of a page. The one place where errors get their page."""
         try:
-            array = self._decoder(page).read(start, stop)
-            if array.null_count and not self._field.nullable:
-                raise FormatError(f"field {self._field.name!r} is not nullable but has nulls")
+            # A field that is not nullable may have nulls here: in rows that were deleted before the column was
+            # added. It became not nullable later.
+            return self._decoder(page).read(start, stop)
         except (FormatError, UnsupportedFormatError) as error:
             raise self._located(error, page) from error
         except pa.ArrowInvalid as error:
             raise self._located(FormatError(f"not a valid Arrow array: {error}"), page) from error
-        return array
 
     def _located(self, error: FormatError | UnsupportedFormatError, page: int) -> Exception:
         # Errors of the items carry their own column.

@@ -308,3 +308,30 @@ def test_ids_are_given_as_pylance_gives_them(tmp_path: Path) -> None:
         given.append(max(number for _, number, _, _ in ids(ours)))
     assert given[1] == given[3]
     assert rows_of(ours, len(HISTORY) + 1, False) == rows_of(theirs, len(HISTORY) + 1, False)
+
+
+@VERSIONS
+@pytest.mark.parametrize("by_us", [False, True], ids=["pylance", "ours"])
+def test_columns_that_deleted_rows_lack_become_not_nullable(
+    tmp_path: Path, by_us: bool, version: str
+) -> None:
+    """The rows that were deleted before have nulls in the files of the new columns."""
+    added = pa.table(
+        {
+            "i": pa.array(range(21), pa.int32()),
+            "t": [str(i) for i in range(21)],
+            "l": [[str(i)] * (i % 3) for i in range(21)],
+            "s": [{"i": i, "l": ["x"] * (i % 3)} for i in range(21)],
+        }
+    )
+    lance.write_dataset(pa.table({"a": range(24)}), tmp_path, data_storage_version=version).delete(
+        "a BETWEEN 6 AND 8"
+    )
+    assert run(lambda ds: ds.add_columns(added.to_reader()), tmp_path, by_us)
+    for path in ("i", "t", "l", "s.i", "s.l", "s"):
+        assert run(alter(path=path, nullable=False), tmp_path, by_us)
+    found = spark_lance.dataset(tmp_path)
+    assert not any(found.schema.field(name).nullable for name in added.column_names)
+    assert found.to_table(added.column_names).to_pylist() == added.to_pylist()
+    assert found.take([5, 6, 20], added.column_names).to_pylist() == added.take([5, 6, 20]).to_pylist()
+    rows_of(tmp_path, found.version, False)
