@@ -324,9 +324,8 @@ def test_columns_that_deleted_rows_lack_become_not_nullable(
             "s": [{"i": i, "l": ["x"] * (i % 3)} for i in range(21)],
         }
     )
-    lance.write_dataset(pa.table({"a": range(24)}), tmp_path, data_storage_version=version).delete(
-        "a BETWEEN 6 AND 8"
-    )
+    options: dict[str, Any] = {"data_storage_version": version}
+    lance.write_dataset(pa.table({"a": range(24)}), tmp_path, **options).delete("a BETWEEN 6 AND 8")
     assert run(lambda ds: ds.add_columns(added.to_reader()), tmp_path, by_us)
     for path in ("i", "t", "l", "s.i", "s.l", "s"):
         assert run(alter(path=path, nullable=False), tmp_path, by_us)
