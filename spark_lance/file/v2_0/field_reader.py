@@ -184,8 +184,8 @@ class _Column:
     def _read_page(self, page: int, start: int, stop: int) -> pa.Array:
         """Read slots [start, stop) of a page. The one place where errors get their page."""
         try:
-            # A field that is not nullable may have nulls here, in rows that were deleted before the column was
-            # added: it became not nullable later.
+            # A field that is not nullable may have nulls here, in rows that were deleted before the column
+            # was added: it became not nullable later.
             return self._decoder(page).read(start, stop)
         except (FormatError, UnsupportedFormatError) as error:
             raise self._located(error, page) from error
