@@ -8,11 +8,6 @@ package index).
 Imports are rewritten from ``x.proto`` to ``spark_lance/proto/x.proto`` first, so that the modules
 import each other through the package and register their files under unambiguous names.
 
-What protoc writes is mostly one literal, the description of the messages with every byte that is not
-ASCII escaped, and offsets into it for runtimes without C. The descriptions are stored together as they
-are (``messages.binpb``, a ``FileDescriptorSet``), which is half as large in a wheel, and a module only
-says which of them is its own. The stubs are protoc's.
-
 Usage: ``python protos/generate.py`` writes the modules; with ``--check`` nothing is written and the
 exit status is 1 if the checked-in modules are not what the ``.proto`` files give.
 """
@@ -20,7 +15,6 @@ exit status is 1 if the checked-in modules are not what the ``.proto`` files giv
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import importlib.metadata
 import re
@@ -35,15 +29,6 @@ PACKAGE_DIR = "spark_lance/proto"
 SOURCE = Path(__file__).resolve().parent
 TARGET = SOURCE.parent / PACKAGE_DIR
 LOCAL_IMPORT = re.compile(r'^import "(\w+\.proto)";$', re.MULTILINE)
-# The imports in protoc's modules that descriptions rest on.
-NEEDED = re.compile(r"^from (google\.protobuf|spark_lance\.proto) import (\w+_pb2) as \w+$", re.MULTILINE)
-MESSAGES = "messages.binpb"
-MODULE = '''"""Messages of ``{name}.proto``, by ``protos/generate.py``; the stub says what they have."""
-
-{imports}
-
-DESCRIPTOR = define("{name}", globals())
-'''
 
 
 def has_pinned_tools() -> bool:
@@ -86,62 +71,24 @@ def generate(python: Path, scratch: Path) -> dict[str, bytes]:
     command += [f"--python_out={output}", f"--pyi_out={output}"]
     command += [f"{PACKAGE_DIR}/{name}" for name in names]
     subprocess.run(command, check=True, cwd=staging)
-    made = {path.name: path.read_bytes() for path in sorted((output / PACKAGE_DIR).iterdir())}
-    descriptions = b""
-    for name in [name for name in made if name.endswith("_pb2.py")]:
-        text = made[name].decode()
-        description = described(text)
-        descriptions += b"\x0a" + varint(len(description)) + description
-        made[name] = module(name.removesuffix("_pb2.py"), text).encode()
-    return {**made, MESSAGES: descriptions}
-
-
-def described(text: str) -> bytes:
-    """Return the ``FileDescriptorProto`` in a module that protoc wrote."""
-    (call,) = (
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "AddSerializedFile"
-    )
-    return bytes(ast.literal_eval(call.args[0]))
-
-
-def module(name: str, text: str) -> str:
-    """Return our module in place of one that protoc wrote."""
-    needed = {"google.protobuf": [], "spark_lance.proto": ["define"]}  # type: dict[str, list[str]]
-    for package, imported in NEEDED.findall(text):
-        needed[package].append(imported)
-    imports = [f"from {package} import {', '.join(names)}" for package, names in needed.items() if names]
-    return MODULE.format(name=name, imports="\n".join(imports))
-
-
-def varint(number: int) -> bytes:
-    """Return a number as protobuf writes lengths: seven bits in each byte, the lowest first."""
-    head = b""
-    while number > 127:
-        head += bytes([number & 127 | 128])
-        number >>= 7
-    return head + bytes([number])
+    return {path.name: path.read_bytes() for path in sorted((output / PACKAGE_DIR).iterdir())}
 
 
 def checked_in() -> dict[str, bytes]:
     """Return file name -> content of what is generated in the package."""
-    found = [*TARGET.glob("*_pb2.py*"), *TARGET.glob(MESSAGES)]
-    return {path.name: path.read_bytes() for path in sorted(found)}
+    return {path.name: path.read_bytes() for path in sorted(TARGET.glob("*_pb2.py*"))}
 
 
-def differences(expected: dict[str, bytes], found: dict[str, bytes]) -> list[str]:
+def differences(expected: dict[str, bytes], present: dict[str, bytes]) -> list[str]:
     """Return one line per file that is missing, left over or different."""
     lines = []
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found:
+    for name in sorted(expected.keys() | present.keys()):
+        if name not in present:
             lines.append(f"{name}: missing")
         elif name not in expected:
             lines.append(f"{name}: has no .proto file")
-        elif expected[name] != found[name]:
-            before, after = (files[name].decode("latin-1").splitlines() for files in (found, expected))
+        elif expected[name] != present[name]:
+            before, after = (files[name].decode("latin-1").splitlines() for files in (present, expected))
             diff = difflib.unified_diff(before, after, lineterm="", n=0)
             changed = [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")]
             added = sum(line.startswith("+") for line in changed)

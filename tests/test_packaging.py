@@ -47,6 +47,16 @@ def test_an_editable_install_is_an_entry_of_the_path() -> None:
     assert (ROOT / "pyspark_lance.py").is_file()
 
 
+def test_a_wheel_holds_every_file_of_the_package() -> None:
+    patterns = re.search(r"^spark_lance = \[(.*)\]$", PROJECT, re.MULTILINE)
+    assert patterns is not None
+    package = ROOT / "spark_lance"
+    data = {path for pattern in re.findall(r'"([^"]+)"', patterns[1]) for path in package.glob(pattern)}
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path.suffix for path in data} == {".typed", ".pyi", ".java"}
+    assert {path for path in files if path.suffix != ".py"} == data
+
+
 def test_what_spark_needs_is_required() -> None:
     """PySpark asks for pandas where it runs functions over Arrow batches, and does not bring it by itself."""
     from pyspark.sql.pandas import functions, map_ops
