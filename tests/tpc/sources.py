@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-__all__ = ["MissingToolError", "jars", "queries", "tpcds_rows", "tpch_rows"]
+__all__ = ["MissingToolError", "jars", "queries", "test_jar", "tpcds_rows", "tpch_rows"]
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -30,7 +30,7 @@ _DEPENDENCY = (
 )
 _ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-_QUERIES = (("org.apache.spark", "spark-sql_2.13", "4.0.0", f"<type>test-jar</type>{_ALONE}"),)
+_QUERIES_VERSION = "4.0.0"
 _TPCDS = (("io.trino.tpcds", "tpcds", "1.4", ""), ("io.airlift", "airline", "0.8", ""))
 _SECONDS = 900
 
@@ -78,10 +78,17 @@ def _maven(name: str, parts: tuple[tuple[str, str, str, str], ...]) -> Path:
 
 
 @cache
+def test_jar(version: str) -> Path:
+    """Return the jar of Spark SQL's own tests, of a release of Spark."""
+    parts = (("org.apache.spark", "spark-sql_2.13", version, f"<type>test-jar</type>{_ALONE}"),)
+    name = "queries" if version == _QUERIES_VERSION else f"spark-sql-tests-{version}"
+    (jar,) = (_maven(name, parts) / "lib").glob("*.jar")
+    return jar
+
+
 def jars() -> Path:
-    """Return the jar of Spark's own tests."""
-    (found,) = (_maven("queries", _QUERIES) / "lib").glob("*.jar")
-    return found
+    """Return the jar that holds the texts of the queries."""
+    return test_jar(_QUERIES_VERSION)
 
 
 @cache

@@ -1,0 +1,213 @@
+"""One file of Spark's suite in two sessions, over Lance tables and over Parquet tables, compared."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark_sql.inputs import POSTGRES_TABLES, InputFile, data_folder
+
+__all__ = ["Answer", "Outcome", "Result", "Side", "compare_file", "make_shared_tables"]
+
+_PROVIDER = re.compile(r"\bUSING\s+(?:parquet|orc|json|csv)\b", re.IGNORECASE)
+_CREATES_TABLE = re.compile(r"^\s*(?:CREATE|REPLACE)\b.*?\bTABLE\b", re.IGNORECASE | re.DOTALL)
+_VIEW_OF_VALUES = re.compile(
+    r"^\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP|TEMPORARY)\s+VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?`?(\w+)`?.*\bVALUES\b",
+    re.IGNORECASE | re.DOTALL,
+)
+# Statements whose rows name the provider, the location or the plan of a table.
+_ABOUT_TABLES = re.compile(
+    r"^\s*(?:EXPLAIN|SHOW\s+(?:CREATE|TABLE|TBLPROPERTIES|VIEWS|CATALOGS|NAMESPACES|DATABASES|SCHEMAS|CURRENT)"
+    r"|DESC(?:RIBE)?|ANALYZE)\b",
+    re.IGNORECASE,
+)
+# Which rows they return depends on the order of the rows in the files.
+_DEPENDS_ON_ORDER = re.compile(
+    r"\b(?:LIMIT|OFFSET|FETCH|TABLESAMPLE|ROWNUM|(?:first|last|any_value|first_value|last_value|mode|listagg"
+    r"|string_agg|collect_list|array_agg|row_number|lag|lead|nth_value|ntile|rand|randn|uuid)\s*\()",
+    re.IGNORECASE,
+)
+_DIGITS = 9
+_SESSION_OF_A_FILE = ("spark.sql.session.timeZone", "America/Los_Angeles")
+
+
+class Outcome(Enum):
+    """How the answer over Lance compares with the answer over Parquet."""
+
+    EQUAL = "equal"
+    ROWS = "other rows"
+    SCHEMA = "another schema"
+    REFUSED = "refused"
+    ABOUT_TABLES = "another description of a table or a plan"
+    VARYING = "any of several answers is right"
+    CONTROL_FAILED = "fails on Parquet"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One statement compared.
+
+    Attributes:
+        file: name of the input file.
+        number: position of the statement in it, from 0.
+        statement: its text.
+        outcome: the comparison.
+        detail: the first difference, or the error.
+    """
+
+    file: str
+    number: int
+    statement: str
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Schema and rows of a statement, or its error."""
+
+    schema: str = ""
+    rows: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass
+class Side:
+    """A session whose tables are of one provider.
+
+    Attributes:
+        session: its current namespace is where tables without a qualified name are made.
+        provider: "lance" or "parquet".
+    """
+
+    session: SparkSession
+    provider: str
+    _views: int = 0
+
+    def run(self, statement: str) -> Answer:
+        """Run a statement with the provider's tables."""
+        text = self._with_provider(statement)
+        try:
+            frame = self.session.sql(text)
+            answer = Answer(frame.schema.simpleString(), tuple(_row(row) for row in frame.collect()))
+        except PySparkException as error:
+            return Answer(error=_first_line(error))
+        return answer
+
+    def store_view(self, name: str) -> bool:
+        """Replace a temporary view by one over a table with the same rows; False if it cannot be stored."""
+        self._views += 1
+        table = f"stored_view_{self._views}"
+        try:
+            frame: DataFrame = self.session.table(name)
+            frame.coalesce(1).write.format(self.provider).saveAsTable(table)
+            self.session.table(table).createOrReplaceTempView(name)
+        except PySparkException:
+            return False
+        return True
+
+    def _with_provider(self, statement: str) -> str:
+        if not _CREATES_TABLE.match(statement):
+            return statement
+        return _PROVIDER.sub(f"USING {self.provider}", statement)
+
+
+def make_shared_tables(side: Side) -> None:
+    """Make the tables that Spark's suite has before any file runs."""
+    session, provider = side.session, side.provider
+    frames = {
+        "testdata": session.range(1, 101).selectExpr("CAST(id AS INT) AS key", "CAST(id AS STRING) AS value"),
+        "arraydata": session.sql(
+            "SELECT * FROM VALUES (array(1, 2, 3), array(array(1, 2, 3))), (array(2, 3, 4), array(array(2, 3, 4)))"
+            " AS t(arraycol, nestedarraycol)"
+        ),
+        "mapdata": session.sql(
+            "SELECT map(1, 'a' || n, 2, 'b' || n, 3, 'c' || n, 4, 'd' || n, 5, 'e' || n) AS mapcol"
+            " FROM VALUES 1, 2, 3, 4, 5 AS t(n)"
+        ),
+    }
+    for name, (file, schema) in POSTGRES_TABLES.items():
+        frames[name] = session.read.csv(str(data_folder() / file), schema=schema, sep="\t")
+    for name, frame in frames.items():
+        frame.coalesce(1).write.format(provider).saveAsTable(name)
+
+
+def compare_file(file: InputFile, ours: Side, control: Side, until: float = math.inf) -> Iterator[Result]:
+    """Run the statements of a file on both sides and compare their answers.
+
+    Args:
+        file: the statements.
+        ours: over Lance tables.
+        control: over Parquet tables.
+        until: `time.monotonic()` after which no further statement runs.
+    """
+    for side in (ours, control):
+        side.session.conf.set(*_SESSION_OF_A_FILE)
+        for name, value in file.settings.items():
+            side.session.conf.set(name, value)
+    for number, statement in enumerate(file.statements):
+        if time.monotonic() > until:
+            return
+        expected, answer = control.run(statement), ours.run(statement)
+        outcome, detail = _judge(statement, answer, expected)
+        if outcome is Outcome.ROWS and (
+            _DEPENDS_ON_ORDER.search(statement) or control.run(statement).rows != expected.rows
+        ):
+            outcome = Outcome.VARYING
+        yield Result(file.name, number, statement, outcome, detail)
+        view = _VIEW_OF_VALUES.match(statement)
+        if view and expected.error is None and answer.error is None and control.store_view(view[1]):
+            ours.store_view(view[1])
+
+
+def _judge(statement: str, answer: Answer, expected: Answer) -> tuple[Outcome, str]:
+    if expected.error is not None:
+        return Outcome.CONTROL_FAILED, expected.error
+    if answer.error is not None:
+        return Outcome.REFUSED, answer.error
+    same_rows = sorted(answer.rows) == sorted(expected.rows)
+    if answer.schema == expected.schema and same_rows:
+        return Outcome.EQUAL, ""
+    if _ABOUT_TABLES.match(statement):
+        return Outcome.ABOUT_TABLES, ""
+    if answer.schema != expected.schema:
+        return Outcome.SCHEMA, f"{answer.schema} is not {expected.schema}"
+    return Outcome.ROWS, _first_difference(answer.rows, expected.rows)
+
+
+def _first_difference(rows: Iterable[str], expected: Iterable[str]) -> str:
+    ours, theirs = sorted(rows), sorted(expected)
+    pairs = ((a, b) for a, b in zip(ours, theirs, strict=False) if a != b)
+    first = next(pairs, None)
+    counts = f"{len(ours)} rows, {len(theirs)} expected"
+    return f"{counts}; {first[0]} is not {first[1]}" if first else counts
+
+
+def _row(row: Any) -> str:
+    return str(tuple(_plain(value) for value in row))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in a form that is equal for equal values; floats lose the digits that row order changes."""
+    if isinstance(value, float):
+        return f"{value:.{_DIGITS}g}"
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return sorted((str(_plain(key)), str(_plain(item))) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _first_line(error: PySparkException) -> str:
+    return str(error).strip().partition("\n")[0][:300]
