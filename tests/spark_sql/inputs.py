@@ -27,7 +27,10 @@ VERSION = "4.2.0"
 _DELIMITERS = re.compile(r"^--QUERY-DELIMITER-(?:START|END)\s*$", re.MULTILINE)
 _END = re.compile(r"(?<!\\);")
 _NUMBERS = "unique1 unique2 two four ten twenty hundred thousand twothousand fivethous tenthous odd even"
-_WIDE = ", ".join([f"{name} INT" for name in _NUMBERS.split()] + [f"{s} STRING" for s in ("stringu1", "stringu2", "string4")])
+_WIDE = ", ".join(
+    [f"{name} INT" for name in _NUMBERS.split()]
+    + [f"{s} STRING" for s in ("stringu1", "stringu2", "string4")]
+)
 # Tables that files of the folder postgreSQL read: name -> (file of test data, schema).
 POSTGRES_TABLES: Mapping[str, tuple[str, str]] = {
     "aggtest": ("agg.data", "a INT, b FLOAT"),

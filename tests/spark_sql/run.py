@@ -1,9 +1,9 @@
 """Runs Spark's own SQL inputs over Lance tables, with Parquet as the control, and counts equal answers.
 
-    python -m tests.spark_sql.run                     all files
-    python -m tests.spark_sql.run --only collations   files whose names contain a text
-    python -m tests.spark_sql.run --tasks             rows come from tasks, never from the driver
-    python -m tests.spark_sql.run --report FILE       writes each difference as a line of JSON
+python -m tests.spark_sql.run                     all files
+python -m tests.spark_sql.run --only collations   files whose names contain a text
+python -m tests.spark_sql.run --tasks             rows come from tasks, never from the driver
+python -m tests.spark_sql.run --report FILE       writes each difference as a line of JSON
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def drop_everything(session: SparkSession) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite and print the counts; exit code 1 if a statement has wrong rows or a wrong schema."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="part of the names of the files to run")
     parser.add_argument("--tasks", action="store_true", help="read Lance tables with tasks only")
     parser.add_argument("--report", type=Path, help="file for the differences, a JSON object per line")
