@@ -30,7 +30,7 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python smoke-python coverage test-slow test-s3 test-stores test-tpc test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: help demo test test-python smoke-python coverage test-slow test-s3 test-stores test-tpc test-spark-sql test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -75,6 +75,9 @@ test-torch: $(VENV)/.installed-test-torch ## run the tests of training with PyTo
 test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two workers, which they start themselves
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
+test-spark-sql: $(VENV)/.installed-test ## run Spark's own SQL inputs over Lance tables, with Parquet as the control (needs mvn)
+	$(BIN)/python -m pytest -m spark_sql tests/spark_sql $(ARGS)
+
 test-tpc: $(VENV)/.installed-test-tpc ## run the queries of TPC-H and TPC-DS by table name against Parquet (needs mvn)
 	$(BIN)/python -m pytest -m tpc tests/tpc $(ARGS)
 
@@ -100,7 +103,7 @@ with-pylance-%: $(VENV)/.installed-test
 	PYTHONPATH=.venv-pylance-$* $(BIN)/python -m pytest -m '' --record tests/compatibility/test_pylance.py $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc and not spark_sql" $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style, formatting and types
 	$(BIN)/ruff check .

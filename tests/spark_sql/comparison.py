@@ -127,10 +127,12 @@ def make_shared_tables(side: Side) -> None:
     """Make the tables that Spark's suite has before any file runs."""
     session, provider = side.session, side.provider
     frames = {
-        "testdata": session.range(1, 101).selectExpr("CAST(id AS INT) AS key", "CAST(id AS STRING) AS value"),
+        "testdata": session.sql(
+            "SELECT CAST(id AS INT) AS key, CAST(id AS STRING) AS value FROM range(1, 101)"
+        ),
         "arraydata": session.sql(
-            "SELECT * FROM VALUES (array(1, 2, 3), array(array(1, 2, 3))), (array(2, 3, 4), array(array(2, 3, 4)))"
-            " AS t(arraycol, nestedarraycol)"
+            "SELECT numbers AS arraycol, array(numbers) AS nestedarraycol"
+            " FROM VALUES (array(1, 2, 3)), (array(2, 3, 4)) AS t(numbers)"
         ),
         "mapdata": session.sql(
             "SELECT map(1, 'a' || n, 2, 'b' || n, 3, 'c' || n, 4, 'd' || n, 5, 'e' || n) AS mapcol"
@@ -198,7 +200,7 @@ def _row(row: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in a form that is equal for equal values; floats lose the digits that row order changes."""
+    """Return a value in a form that is equal for equal values; row order changes the last digits of floats."""
     if isinstance(value, float):
         return f"{value:.{_DIGITS}g}"
     if isinstance(value, Decimal):
