@@ -99,7 +99,8 @@ LONG = (
     "UPDATE t SET v = 'abcd' WHERE id = 1",
     "UPDATE t SET a = 'abcdef' WHERE id = 1",
     "UPDATE t SET n.x = 'abc' WHERE id = 1",
-    "MERGE INTO t USING (SELECT 1 AS id, 'abcd' AS v) AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = s.v",
+    "MERGE INTO t USING (SELECT 1 AS id, 'abcd' AS v) AS s ON t.id = s.id"
+    " WHEN MATCHED THEN UPDATE SET v = s.v",
     "MERGE INTO t USING (SELECT 9 AS id, 'abcdef' AS a) AS s ON t.id = s.id"
     " WHEN NOT MATCHED THEN INSERT (id, a) VALUES (s.id, s.a)",
 )
@@ -162,3 +163,29 @@ def test_other_writers_and_readers_see_text(session: SparkSession) -> None:
     assert session.sql("SELECT count(*) FROM t WHERE s = 'HELLO'").collect()[0][0] == 3
     described = {row.col_name: row.data_type for row in session.sql("DESCRIBE t").collect()}
     assert described["a"] == "char(5)"
+
+
+def test_a_replaced_range_of_collated_text_is_refused(session: SparkSession) -> None:
+    before = session.table("t").collect()
+    with pytest.raises(
+        Exception, match="column 's' has a collation: run DELETE with the condition, then append"
+    ):
+        session.sql(
+            "INSERT INTO t REPLACE WHERE s = 'hello' SELECT 5, 'a', 'b', NULL, NULL, 'hello', NULL"
+        ).collect()
+    assert session.table("t").collect() == before
+    session.sql("DELETE FROM t WHERE s = 'hello'").collect()
+    session.sql("INSERT INTO t (id, s) VALUES (5, 'hello')").collect()
+    assert sorted(row.id for row in session.table("t").collect()) == [3, 5]
+
+
+def test_merges_prune_no_rows_that_a_collation_makes_equal(session: SparkSession) -> None:
+    session.sql("CREATE TABLE keys (k STRING COLLATE UTF8_LCASE, n INT)").collect()
+    for number, text in enumerate(["Alpha", "beta", "GAMMA"]):
+        session.sql(f"INSERT INTO keys VALUES ('{text}', {number})").collect()
+    session.sql("CREATE TABLE changes AS SELECT upper(k) AS k, n + 10 AS n FROM keys").collect()
+    session.sql(
+        "MERGE INTO keys USING changes ON keys.k = changes.k WHEN MATCHED THEN UPDATE SET n = changes.n"
+        " WHEN NOT MATCHED THEN INSERT *"
+    ).collect()
+    assert sorted(map(tuple, session.table("keys").collect())) == [("Alpha", 10), ("GAMMA", 12), ("beta", 11)]

@@ -16,7 +16,7 @@ From it Spark pads, checks lengths and prints types. (Spark: CharVarcharUtils.)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ __all__ = [
     "declared_schema",
     "declared_string",
     "declared_type",
+    "has_collation",
     "has_lengths",
     "readable_type",
     "string_metadata",
@@ -64,6 +65,11 @@ def string_metadata(kind: st.DataType) -> dict[str, str]:
     return {}
 
 
+def has_collation(metadata: Mapping[str, str]) -> bool:
+    """Whether Spark compares the text of a field with this metadata otherwise than by its bytes."""
+    return metadata.get(STRING_TYPE, "").startswith("string collate ")
+
+
 def has_lengths(kind: st.DataType) -> bool:
     """Whether CHAR or VARCHAR occurs in a type."""
     if isinstance(kind, st.StructType):
@@ -90,16 +96,16 @@ def readable_type(kind: st.DataType) -> st.DataType:
 def declared_type(field: st.StructField) -> st.DataType:
     """Return the type of a column as it was declared, with CHAR and VARCHAR.
 
-    Raises:
-        SchemaError: the column's metadata does not fit its type.
+    Metadata that does not fit the column's type is left from an older type of it, and does not count.
     """
     text = (field.metadata or {}).get(DECLARED_TYPE)
     if not isinstance(text, str):
         return field.dataType
-    kind, rest = _declared(field.dataType, text, field.name)
-    if rest:
-        raise _misfit(field.name, text)
-    return kind
+    try:
+        kind, rest = _declared(field.dataType, text)
+    except _MisfitError:
+        return field.dataType
+    return field.dataType if rest else kind
 
 
 def declared_schema(schema: st.StructType) -> st.StructType:
@@ -111,37 +117,37 @@ def declared_schema(schema: st.StructType) -> st.StructType:
     return st.StructType(fields)
 
 
-def _declared(kind: st.DataType, text: str, column: str) -> tuple[st.DataType, str]:
-    """Return the declared type that a text begins with, whose form is that of `kind`, and what follows it."""
+class _MisfitError(Exception):
+    """A declaration does not describe the type of its column."""
+
+
+def _declared(kind: st.DataType, text: str) -> tuple[st.DataType, str]:
+    """Return the declared type at the start of a text, in the form of `kind`, and the rest of the text."""
     if isinstance(kind, st.StringType):
         match = _TEXT.match(text)
         if match is None:
-            raise _misfit(column, text)
+            raise _MisfitError
         return _string_of(match), text[match.end() :]
     if isinstance(kind, st.ArrayType):
-        element, rest = _declared(kind.elementType, _after(text, "array<", column), column)
-        return st.ArrayType(element, kind.containsNull), _after(rest, ">", column)
+        element, rest = _declared(kind.elementType, _after(text, "array<"))
+        return st.ArrayType(element, kind.containsNull), _after(rest, ">")
     if isinstance(kind, st.MapType):
-        key, rest = _declared(kind.keyType, _after(text, "map<", column), column)
-        value, rest = _declared(kind.valueType, _after(rest, ",", column), column)
-        return st.MapType(key, value, kind.valueContainsNull), _after(rest, ">", column)
+        key, rest = _declared(kind.keyType, _after(text, "map<"))
+        value, rest = _declared(kind.valueType, _after(rest, ","))
+        return st.MapType(key, value, kind.valueContainsNull), _after(rest, ">")
     if isinstance(kind, st.StructType):
-        rest, fields = _after(text, "struct<", column), []
+        rest, fields = _after(text, "struct<"), []
         for number, field in enumerate(kind):
-            part, rest = _declared(field.dataType, _after(rest, f"{',' * (number > 0)}{field.name}:", column), column)
+            part, rest = _declared(field.dataType, _after(rest, f"{',' * (number > 0)}{field.name}:"))
             fields.append(st.StructField(field.name, part, field.nullable, field.metadata))
-        return st.StructType(fields), _after(rest, ">", column)
-    return kind, _after(text, kind.simpleString(), column)
+        return st.StructType(fields), _after(rest, ">")
+    return kind, _after(text, kind.simpleString())
 
 
-def _after(text: str, start: str, column: str) -> str:
+def _after(text: str, start: str) -> str:
     if not text.startswith(start):
-        raise _misfit(column, text)
+        raise _MisfitError
     return text[len(start) :]
-
-
-def _misfit(column: str, text: str) -> SchemaError:
-    return SchemaError(f"column {column!r}: metadata {DECLARED_TYPE} does not fit its type near {text[:60]!r}")
 
 
 _Fit = Callable[[pa.Array], pa.Array]
@@ -194,7 +200,9 @@ def _nested(array: pa.Array, fits: dict[str, _Fit]) -> pa.Array:
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
     if pa.types.is_map(kind):
         entries = fits.get("entries", _same)(_entries(array))
-        return pa.MapArray.from_arrays(_offsets(array), entries.field(0), entries.field(1), type=kind, mask=mask)
+        return pa.MapArray.from_arrays(
+            _offsets(array), entries.field(0), entries.field(1), type=kind, mask=mask
+        )
     (fit,) = fits.values()
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     values = fit(array.values.slice(first, last - first))
@@ -226,9 +234,12 @@ def _fitting(array: pa.Array, length: int, pads: bool, column: str) -> pa.Array:
         shorter = pc.utf8_rtrim(array, characters=" ")
         over = pc.greater(pc.utf8_length(shorter), length)
         if pc.any(over).as_py():
+            row = pc.index(over, True).as_py()
             raise SchemaError(
-                f"column {column!r} takes {length} characters at most, but row {pc.index(over, True).as_py()} of a "
-                "batch has more: cut the text, or make the column's type STRING"
+                f"column {column!r} takes {length} characters at most, but row {row} of a batch has more: "
+                "cut the text, or make the column's type STRING"
             )
-        array = pc.if_else(pc.greater(pc.utf8_length(array), length), pc.utf8_slice_codeunits(array, 0, length), array)
+        array = pc.if_else(
+            pc.greater(pc.utf8_length(array), length), pc.utf8_slice_codeunits(array, 0, length), array
+        )
     return pc.utf8_rpad(array, width=length, padding=" ") if pads else array

@@ -185,7 +185,12 @@ _ROWS: tuple[_Row, ...] = (
         None,
         note="a value of more than 38 digits is an error when read",
     ),
-    _plain("string", st.StringType, pa.string(), note="char(n), varchar(n) and collations are kept as metadata of the field"),
+    _plain(
+        "string",
+        st.StringType,
+        pa.string(),
+        note="char(n), varchar(n) and collations are kept as metadata of the field",
+    ),
     _plain(
         "large_string",
         st.StringType,
